@@ -1,0 +1,1 @@
+"""Adapters: each rewrites a graph."""

@@ -1,0 +1,148 @@
+"""Every error that voxpipe raises on purpose, as one tree.
+
+Each class is also the built-in that a caller would expect, so that code which
+knows nothing of voxpipe can still catch it::
+
+    VoxpipeError
+    ├── VolumeError                  something is wrong with one stored volume
+    │   ├── VolumeNotFound           (FileNotFoundError)
+    │   ├── UnknownFormat            (ValueError)  no backend opens this source
+    │   ├── BadHeader                (ValueError)  the header makes no sense
+    │   ├── TruncatedVolume          (EOFError)    fewer voxels than the header says
+    │   └── MissingDependency        (ImportError) an optional package is needed
+    ├── GridMismatch                 (ValueError)  volumes of one case do not align
+    ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
+    ├── PolicyConflict               (ValueError)  two places ask for different sampling
+    ├── SampleError                  (TypeError)   a pipe was given what it cannot use
+    ├── GraphError                   (ValueError)  the graph of pipes is not legal
+    │   └── NotPicklable             (TypeError)   it cannot travel to a worker
+    ├── StateMismatch                (ValueError)  a saved state of something else
+    ├── ItemTimeout                  (TimeoutError) nothing arrived in time
+    ├── WorkerDied                   (RuntimeError) a worker process ended by itself
+    ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
+    └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
+
+A message says what happened, to which file, at which pipe as the user wrote it,
+and what to do. The last three are filled in on the way up: whoever knows the
+place calls :meth:`VoxpipeError.at`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .origin import Origin
+
+
+class VoxpipeError(Exception):
+    """Base of the tree: what happened, where it was written, what to do.
+
+    Parameters
+    ----------
+    what
+        One sentence: what happened, to which file or value.
+    do
+        One sentence: what the reader can do about it.
+
+    Examples
+    --------
+    >>> print(PatchSizeError("patch is 4-D, got (1, 2, 3, 4)", do="Give three sizes."))
+    patch is 4-D, got (1, 2, 3, 4)
+      Give three sizes.
+    """
+
+    def __init__(self, what: str, *, do: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.do = do
+        self.case: str = ""
+        self.origin: Origin | None = None
+
+    def at(self, origin: Origin | None = None, case: str = "") -> VoxpipeError:
+        """Say where it happened, unless a place closer to it already did."""
+        if self.origin is None:
+            self.origin = origin
+        if not self.case:
+            self.case = case
+        return self
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.case:
+            lines.append(f"  in case {self.case}")
+        if self.origin is not None:
+            lines.append(f"  at {self.origin}")
+        if self.do:
+            lines.append(f"  {self.do}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.what,), self.__dict__)
+
+
+class VolumeError(VoxpipeError):
+    """Something is wrong with one stored volume."""
+
+
+class VolumeNotFound(VolumeError, FileNotFoundError):
+    """There is nothing at this path or URL."""
+
+
+class UnknownFormat(VolumeError, ValueError):
+    """No registered backend opens this source."""
+
+
+class BadHeader(VolumeError, ValueError):
+    """The header cannot be read or contradicts itself."""
+
+
+class TruncatedVolume(VolumeError, EOFError):
+    """The file holds fewer voxels than its header says."""
+
+
+class MissingDependency(VolumeError, ImportError):
+    """An optional package is needed to open this source."""
+
+
+class GridMismatch(VoxpipeError, ValueError):
+    """The volumes of one case do not lie on one grid."""
+
+
+class PatchSizeError(VoxpipeError, ValueError):
+    """A patch that cannot be cut, or patches that cannot be stacked."""
+
+
+class PolicyConflict(VoxpipeError, ValueError):
+    """Two places ask for different sampling of one volume."""
+
+
+class SampleError(VoxpipeError, TypeError):
+    """A pipe was given an item that it cannot use."""
+
+
+class GraphError(VoxpipeError, ValueError):
+    """The graph of pipes is not legal."""
+
+
+class NotPicklable(GraphError, TypeError):
+    """A pipe cannot travel to a worker process."""
+
+
+class StateMismatch(VoxpipeError, ValueError):
+    """A saved state belongs to another graph, data set or version."""
+
+
+class ItemTimeout(VoxpipeError, TimeoutError):
+    """Nothing arrived within the time that was given."""
+
+
+class WorkerDied(VoxpipeError, RuntimeError):
+    """A worker process ended by itself."""
+
+
+class IteratorInvalidated(VoxpipeError, RuntimeError):
+    """A newer iterator of the same loader has taken over."""
+
+
+class LoaderShutDown(VoxpipeError, RuntimeError):
+    """The loader was used after ``shutdown()``."""

@@ -1,0 +1,111 @@
+"""Where voxels lie in the world: a shape and an affine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Affine = NDArray[np.float64]
+"""A 4x4 matrix of float64 that acts on homogeneous column vectors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A lattice of voxel centres in world millimetres, RAS+.
+
+    ``affine @ (i, j, k, 1)`` is the world position of the *centre* of voxel
+    ``(i, j, k)``, as in nibabel.
+
+    Examples
+    --------
+    >>> grid = Grid((10, 10, 5), np.diag([1.0, 1.0, 2.0, 1.0]))
+    >>> grid.spacing
+    (1.0, 1.0, 2.0)
+    >>> grid.centre_index
+    (4.5, 4.5, 2.0)
+    """
+
+    shape: tuple[int, int, int]
+    """Number of voxels on each axis, (I, J, K)."""
+    affine: Affine
+    """4x4 float64, voxel index to world millimetres."""
+
+    def __post_init__(self) -> None:
+        shape = tuple(int(n) for n in self.shape)
+        if len(shape) != 3:
+            msg = f"a grid has three axes (2-D data have K = 1), got shape {self.shape}"
+            raise ValueError(msg)
+        affine = np.array(self.affine, dtype=np.float64)
+        if affine.shape != (4, 4):
+            msg = f"an affine is 4x4, got {affine.shape}"
+            raise ValueError(msg)
+        affine.setflags(write=False)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "affine", affine)
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Distance between neighbouring voxel centres on each axis, in millimetres."""
+        lengths = np.sqrt((self.affine[:3, :3] ** 2).sum(axis=0))
+        return (float(lengths[0]), float(lengths[1]), float(lengths[2]))
+
+    @property
+    def centre_index(self) -> tuple[float, float, float]:
+        """Voxel index of the centre, between two voxels where a length is even."""
+        i, j, k = self.shape
+        return ((i - 1) / 2, (j - 1) / 2, (k - 1) / 2)
+
+    @cached_property
+    def centre(self) -> NDArray[np.float64]:
+        """World position of the centre, in millimetres."""
+        centre: NDArray[np.float64] = self.affine[:3, :3] @ self.centre_index + self.affine[:3, 3]
+        return centre
+
+    def corners(self) -> NDArray[np.float64]:
+        """Return the (8, 3) voxel indices of the corner voxels' centres."""
+        ends = [(0, n - 1) for n in self.shape]
+        return np.array(np.meshgrid(*ends, indexing="ij"), dtype=np.float64).reshape(3, -1).T
+
+    def distance_in_voxels(self, other: Grid) -> float:
+        """Return how far the corners of ``other`` lie from ours, in our voxels.
+
+        The largest distance over the eight corners; infinite where the shapes
+        differ or this affine cannot be inverted. Measuring at the corners, and
+        in voxels, makes one tolerance right for every spacing and extent.
+        """
+        if self.shape != other.shape or abs(np.linalg.det(self.affine)) < np.finfo(float).tiny:
+            return float("inf")
+        corners = np.c_[self.corners(), np.ones(8)]
+        there = corners @ other.affine.T @ np.linalg.inv(self.affine).T
+        return float(np.abs(there - corners)[:, :3].max())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Grid):
+            return NotImplemented
+        return self.shape == other.shape and bool(np.array_equal(self.affine, other.affine))
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.affine.tobytes()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the grid as plain data."""
+        return {"shape": list(self.shape), "affine": self.affine.tolist()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Grid:
+        """Return the grid that :meth:`to_json` described."""
+        return cls(_triple(data["shape"]), np.array(data["affine"]))
+
+    def __repr__(self) -> str:
+        spacing = " ".join(f"{s:g}" for s in self.spacing)
+        return f"Grid({'x'.join(map(str, self.shape))} at {spacing} mm)"
+
+
+def _triple(values: Sequence[int]) -> tuple[int, int, int]:
+    i, j, k = values
+    return (int(i), int(j), int(k))

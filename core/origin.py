@@ -1,0 +1,70 @@
+"""Where the user wrote something: the call, the file and the line.
+
+Errors, profiles and ``explain()`` speak of pipes as they stand in the user's
+script. An origin is found by walking out of voxpipe's and torch's own frames.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+# Frames of these packages are machinery between the user's line and the pipe.
+_MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
+# An argument is shown up to this many characters; a long list says nothing more.
+_LONGEST_ARGUMENT = 40
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One call in the user's code."""
+
+    call: str
+    """The call as written, shortened: ``lazy_patch((96, 96, 96))``."""
+    file: str
+    """Path of the script, as Python knows it."""
+    line: int
+    """Line number in ``file``."""
+
+    def __str__(self) -> str:
+        return f".{self.call}   {os.path.basename(self.file)}:{self.line}"
+
+
+def shorten(value: Any) -> str:
+    """Return ``repr(value)``, cut to a length that fits a message.
+
+    Examples
+    --------
+    >>> shorten((96, 96, 96))
+    '(96, 96, 96)'
+    """
+    text = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
+
+
+def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a call as a reader would write it.
+
+    Examples
+    --------
+    >>> call_text("rotate", (15,), {"p": 0.5})
+    'rotate(15, p=0.5)'
+    """
+    parts = [shorten(a) for a in args] + [f"{k}={shorten(v)}" for k, v in kwargs.items()]
+    return f"{name}({', '.join(parts)})"
+
+
+def here(call: str) -> Origin:
+    """Return the innermost frame outside voxpipe and torch as the origin of ``call``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return Origin(call, frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_machinery(module: str) -> bool:
+    # ``python -m voxpipe`` and doctests run under other names and count as the user.
+    return module.split(".", 1)[0] in _MACHINERY

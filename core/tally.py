@@ -1,0 +1,50 @@
+"""Counts of what one process has done to voxels.
+
+Tests assert these counts and the ``Profile`` adapter reports them; nothing else
+reads them. One object per process, added to by whoever does the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, fields
+
+
+@dataclass
+class Tally:
+    """Running totals since the process started.
+
+    Examples
+    --------
+    >>> before = Tally(reads=2, bytes_read=100)
+    >>> (Tally(reads=5, bytes_read=160) - before).bytes_read
+    60
+    """
+
+    reads: int = 0
+    """Regions read from a volume."""
+    bytes_read: int = 0
+    """Bytes of stored voxels that these reads touched, in whole chunks."""
+    interpolations: int = 0
+    """Calls of the resampler that interpolated."""
+    copies: int = 0
+    """Calls of the resampler that only copied (integer plans)."""
+    headers: int = 0
+    """Headers parsed."""
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def snapshot(self) -> Tally:
+        """Return a copy that stays as it is."""
+        return Tally(*astuple(self))
+
+    def to_json(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+TALLY = Tally()
+"""The counts of this process."""

@@ -1,0 +1,1 @@
+"""DataLoader2: compile the graph, iterate, state."""

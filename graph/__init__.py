@@ -1,0 +1,1 @@
+"""The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""

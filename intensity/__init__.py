@@ -1,0 +1,1 @@
+"""Value ops: pure kernels, one per file."""

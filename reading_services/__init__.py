@@ -1,0 +1,1 @@
+"""Reading services: where the graph runs."""

@@ -1,0 +1,1 @@
+"""How batches travel between processes."""

@@ -1,0 +1,1 @@
+"""Spatial plans, one frozen op per file, pull-back, resample."""

@@ -1,0 +1,1 @@
+"""Contracts and fakes, for ourselves and for plug-ins."""

@@ -1,0 +1,1 @@
+"""Volume, the backend registry, one file per format."""
