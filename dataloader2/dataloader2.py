@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -12,7 +14,7 @@ import torch
 from ..adapters import Adapter, Profile
 from ..core.errors import IteratorInvalidated, LoaderShutDown
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, verify, walk
-from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import batch_count
 from .state import State
 
@@ -64,7 +66,9 @@ class DataLoader2:
         self._seed: int | None = None
         self._epoch = 0
         self._skip = 0
-        self._live: DataLoader2Iterator | None = None
+        self._progress: Progress | None = None
+        # Weak: an iterator that the caller drops must end its epoch at once.
+        self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
         # The compiler, top to bottom.
         self._written = verify(datapipe)
@@ -73,7 +77,8 @@ class DataLoader2:
         self._changes: list[Change] = []
         for adapter in self._adapters:
             self._graph = verify(self._adapted(adapter))
-        self._service = reading_service or InProcessReadingService()
+        # A copy: one service object may be given to several loaders.
+        self._service = copy.copy(reading_service or InProcessReadingService())
         self._work = self._service.distribute(self._graph)
         self._fingerprint = fingerprint(self._written)
         # Frees the workers of a loader that is dropped without a word.
@@ -93,10 +98,12 @@ class DataLoader2:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         self._end_live()
-        first, self._skip = self._skip, 0
         seed = self._seed_of_run()
-        self._live = DataLoader2Iterator(self, seed, self._epoch, first)
-        return self._live
+        self._progress = Progress(self._epoch, self._skip)
+        self._skip = 0
+        iterator = DataLoader2Iterator(self, seed, self._progress)
+        self._live = weakref.ref(iterator)
+        return iterator
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -104,16 +111,21 @@ class DataLoader2:
         return self._seed
 
     def _end_live(self) -> None:
-        live, self._live = self._live, None
+        """End the running epoch, if any; the next one has the next number."""
+        progress, self._progress = self._progress, None
+        live = self._live() if self._live is not None else None
+        if progress is not None:
+            # An iterator that was never asked for a batch has used up nothing.
+            self._epoch, self._skip = (
+                (progress.epoch + 1, 0) if progress.begun else (progress.epoch, progress.position)
+            )
         if live is not None:
-            if live.delivered or not live.fresh:
-                self._epoch = live.epoch + 1
             live.invalidate()
 
-    def _finished(self, iterator: DataLoader2Iterator) -> None:
-        if self._live is iterator:
-            self._live = None
-            self._epoch = iterator.epoch + 1
+    def _finished(self, progress: Progress) -> None:
+        if self._progress is progress:
+            self._progress = None
+            self._epoch = progress.epoch + 1
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
@@ -139,8 +151,8 @@ class DataLoader2:
         ahead by workers do not count.
         """
         epoch, next_batch = self._epoch, self._skip
-        if self._live is not None:
-            epoch, next_batch = self._live.epoch, self._live.position
+        if self._progress is not None:
+            epoch, next_batch = self._progress.epoch, self._progress.position
         state = State(self._seed_of_run(), epoch, next_batch, self._fingerprint, self._data_hash())
         return state.to_json()
 
@@ -188,18 +200,27 @@ class DataLoader2:
         return f"DataLoader2({type(self._written).__name__}, {self._service!r})"
 
 
+@dataclass
+class Progress:
+    """How far one epoch has come; outlives its iterator."""
+
+    epoch: int
+    """Which epoch."""
+    position: int
+    """Batches of it that were delivered, also before a resume."""
+    begun: bool = False
+    """Whether a batch was asked for."""
+
+
 class DataLoader2Iterator:
     """One epoch of a loader."""
 
-    def __init__(self, loader: DataLoader2, seed: int, epoch: int, first: int) -> None:
-        self.epoch = epoch
-        self.position = first
-        self.delivered = 0
-        self.fresh = True
+    def __init__(self, loader: DataLoader2, seed: int, progress: Progress) -> None:
         self._loader = loader
+        self._seed = seed
+        self._progress = progress
         self._valid = True
-        self._start = (seed, epoch, first)
-        self._batches: Any = None
+        self._batches: Epoch | None = None
 
     def __iter__(self) -> DataLoader2Iterator:
         return self
@@ -208,24 +229,28 @@ class DataLoader2Iterator:
         if not self._valid:
             msg = "a newer iterator of this DataLoader2 has taken over"
             raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
-        if self._batches is None:
-            if not self.fresh:
-                raise StopIteration
-            self.fresh = False
-            loader = self._loader
-            self._batches = loader._service.epoch(loader._work, *self._start)
         try:
-            batch = next(self._batches)
+            batch = next(self._started())
         except StopIteration:
             self._close()
-            self._loader._finished(self)
+            self._loader._finished(self._progress)
             raise
         except BaseException:
             self._close()
             raise
-        self.position += 1
-        self.delivered += 1
+        self._progress.position += 1
         return batch
+
+    def _started(self) -> Epoch:
+        if self._batches is None:
+            if self._progress.begun:
+                raise StopIteration
+            progress, loader = self._progress, self._loader
+            progress.begun = True
+            self._batches = loader._service.epoch(
+                loader._work, self._seed, progress.epoch, progress.position
+            )
+        return self._batches
 
     def invalidate(self) -> None:
         """End the epoch; further use says so."""

@@ -8,7 +8,7 @@ from typing import Any
 from ...core import Sample
 from ...core.errors import PatchSizeError, VoxpipeError
 from ...graph import Pipe, Traits
-from ...spatial import FixedPatch, Step, UniformPatch, grid_positions
+from ...spatial import GridPatch, Step, UniformPatch
 from ..datapipe import DataPipe, chained, length_of, stream_name
 from .spatial import pending_of, stepped
 
@@ -101,8 +101,9 @@ class LazyPatches(DataPipe):
 
     def _grid(self, sample: Sample) -> Iterator[Sample]:
         shape = pending_of(self, sample).plan.shape
-        for ordinal, start in enumerate(grid_positions(shape, self.size, self.overlap)):
-            step = Step(FixedPatch(start, self.size), self.stream_names[0], self.origin)
+        patches = GridPatch(self.size, self.overlap).patches(shape)
+        for ordinal, patch in enumerate(patches):
+            step = Step(patch, self.stream_names[0], self.origin)
             yield stepped(self, sample.child(ordinal), step)
 
     def __len__(self) -> int:

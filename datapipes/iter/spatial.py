@@ -168,7 +168,7 @@ class Rotate90Pipe(SpatialPipe):
     def __init__(
         self,
         parent: Pipe,
-        k: int | tuple[int, int] = 1,
+        k: int = 1,
         axes: tuple[int, int] = (0, 1),
         *,
         p: float = 1.0,
@@ -215,12 +215,12 @@ class ZoomPipe(SpatialPipe):
 
 @chained("translate")
 class TranslatePipe(SpatialPipe):
-    """Move the content by ``distance`` millimetres (voxels with ``space="voxel"``)."""
+    """Move the content by ``amount`` millimetres (voxels with ``space="voxel"``)."""
 
     def __init__(
         self,
         parent: Pipe,
-        distance: Amount,
+        amount: Amount,
         *,
         p: float = 1.0,
         space: str = "world",
@@ -228,25 +228,25 @@ class TranslatePipe(SpatialPipe):
         **sampling: Any,
     ) -> None:
         super().__init__(
-            parent, lambda: Translate(distance, p=p, space=space), name=name, **sampling
+            parent, lambda: Translate(amount, p=p, space=space), name=name, **sampling
         )
 
 
 @chained("shear")
 class ShearPipe(SpatialPipe):
-    """Shear by ``degrees``."""
+    """Shear by ``factor``: how far the content moves per distance from the centre."""
 
     def __init__(
         self,
         parent: Pipe,
-        degrees: Amount,
+        factor: Amount,
         *,
         p: float = 1.0,
         space: str = "world",
         name: str = "",
         **sampling: Any,
     ) -> None:
-        super().__init__(parent, lambda: Shear(degrees, p=p, space=space), name=name, **sampling)
+        super().__init__(parent, lambda: Shear(factor, p=p, space=space), name=name, **sampling)
 
 
 @chained("affine")
@@ -272,8 +272,10 @@ class AugmentPipe(SpatialPipe):
 
     Parameters
     ----------
-    rotate, shear
-        Degrees, as in ``rotate`` and ``shear``.
+    rotate
+        Degrees, as in ``rotate``.
+    shear
+        Factor, as in ``shear``.
     zoom
         Factor, as in ``zoom``.
     translate
