@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ..core import TALLY, Tally
 from ..core.ledger import LEDGER, Entry
 from ..datapipes.datapipe import DataPipe, length_of
-from ..graph import Pipe, Traits
+from ..graph import Pipe, Traits, describe
 
 
 @dataclass
@@ -28,7 +28,7 @@ _OUTER: ContextVar[_Inside | None] = ContextVar("timed", default=None)
 class Timed(DataPipe):
     """Yield the parent's items, and enter what the parent alone did in the ledger."""
 
-    traits: ClassVar[Any] = Traits(per_item=True)
+    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
 
     def __init__(self, parent: Pipe, profile: str, pipe: str) -> None:
         super().__init__()
@@ -37,8 +37,8 @@ class Timed(DataPipe):
         self.pipe = pipe
 
     def describe(self) -> str:
-        """Return the marker that explain() shows."""
-        return "timed"
+        """Return what it watches."""
+        return f"timed {describe(self.parent)}"
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the parent's items."""

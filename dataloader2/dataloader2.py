@@ -16,6 +16,7 @@ from ..core.errors import IteratorInvalidated, LoaderShutDown
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import batch_count
+from .cost import cost_of
 from .state import State
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
@@ -173,9 +174,16 @@ class DataLoader2:
         return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
 
     def explain(self) -> str:
-        """Return the graph as written and as it runs, what was refused, and what runs where."""
-        graph = explain_rewritten(self._written, self._graph, self._changes)
-        return f"{graph}\n\n{self._service.explain(self._work)}"
+        """Return the graph as written and as it runs, what was refused, where it runs, its cost.
+
+        Reads the headers of the first volumes for the cost, and no voxel.
+        """
+        parts = [
+            explain_rewritten(self._written, self._graph, self._changes),
+            self._service.explain(self._work),
+        ]
+        cost = cost_of(self._work, self._seed or 0, self._epoch)
+        return "\n\n".join(parts + ([str(cost)] if cost is not None else []))
 
     def profile(self) -> str:
         """Return the table of the ``Profile`` among the adapters."""

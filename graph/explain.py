@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from .node import Pipe, describe, parents_of
+from .node import Pipe, describe, parents_of, traits_of
 from .rewrite import Change
 from .walk import walk
 
@@ -38,9 +38,12 @@ def _change_text(change: Change) -> str:
 def _lines(sink: Pipe) -> list[str]:
     lines: list[str] = []
     number: dict[int, int] = {}
-    for position, pipe in enumerate(walk(sink)):
-        number[id(pipe)] = position
+    for pipe in walk(sink):
         parents = [number[id(p)] for p in parents_of(pipe)]
+        if traits_of(pipe).watches:
+            number[id(pipe)] = parents[0]
+            continue
+        position = number[id(pipe)] = len(lines)
         plain = parents == ([position - 1] if position else [])
         arrow = "" if plain or not parents else f"   ← {', '.join(map(str, parents))}"
         lines.append(f"{position} {describe(pipe)}{arrow}")

@@ -38,6 +38,8 @@ class Traits:
     """With ``group``: leaves out an incomplete last group."""
     shards: bool = False
     """Keeps only this worker's share of the items."""
+    watches: bool = False
+    """Passes every item on as it is; drawings leave it out."""
 
 
 _UNKNOWN = Traits()

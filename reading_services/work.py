@@ -124,7 +124,7 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
 
 
 def _described(pipes: tuple[Pipe, ...]) -> list[str]:
-    return [describe(pipe) for pipe in pipes]
+    return [describe(pipe) for pipe in pipes if not traits_of(pipe).watches]
 
 
 def _indent(text: str) -> str:

@@ -52,6 +52,7 @@ def run_worker(
     # Ctrl-C goes to the whole process group; the consumer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(environment)
+    LEDGER.take()  # a forked child inherits what its parent has counted
     inbox: queue.SimpleQueue[DoJob] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     _serve(channel, inbox, payload)

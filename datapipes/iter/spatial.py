@@ -75,7 +75,11 @@ def stepped(
     for step in steps:
         pending = pending.then(step)
     lazy = {
-        key: thing.with_pending(pending, sampling.applied(key, thing) if sampling else None)
+        key: dataclasses.replace(
+            thing,
+            pending=pending,
+            policy=sampling.applied(key, thing) if sampling else thing.policy,
+        )
         for key, thing in sample.items()
         if isinstance(thing, LazyPatch)
     }
