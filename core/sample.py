@@ -52,6 +52,7 @@ class Sample(Mapping[str, Any]):
         set_(self, "files", dict(files or {}))
         set_(self, "draws", dict(draws or {}))
 
+    _data: dict[str, Any]
     case: str
     """Name of the case."""
     identity: tuple[int, ...]
@@ -117,7 +118,15 @@ class Sample(Mapping[str, Any]):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self._data, self.case, self.identity, self.seed, self.epoch, self.files, self.draws)
+        state = (
+            self._data,
+            self.case,
+            self.identity,
+            self.seed,
+            self.epoch,
+            self.files,
+            self.draws,
+        )
         return (_restore, state)
 
     def __repr__(self) -> str:
