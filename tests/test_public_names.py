@@ -5,7 +5,7 @@ import importlib
 import inspect
 import itertools
 from pathlib import Path
-from types import ModuleType
+from types import GenericAlias, ModuleType
 
 import pytest
 from checkout import modules, packages
@@ -47,7 +47,8 @@ def explained_constants():
 
 def has_docstring(value, name):
     """Whether a class or function explains itself; dataclasses' generated text does not count."""
-    if inspect.isclass(value) or inspect.isroutine(value):
+    is_alias = type(value) is GenericAlias  # which Python 3.10 takes for a class
+    if not is_alias and (inspect.isclass(value) or inspect.isroutine(value)):
         text = value.__doc__ or ""
         return bool(text.strip()) and not text.startswith(f"{value.__name__}(")
     return name in explained_constants()
