@@ -74,13 +74,14 @@ def release():
 
 
 def services():
-    """Return what the standard library and fsspec start once and keep for the process."""
+    """Return what the standard library, fsspec and zarr start once and keep for the process."""
     tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
     pids = {str(pid) for pid in (tracker._pid, server._forkserver_pid)}
     numbers = {str(number) for number in (tracker._fd, server._forkserver_alive_fd)}
-    loop = getattr(sys.modules.get("fsspec.asyn"), "loop", [None])[0]
-    if loop is not None:
-        inside = (loop._selector, loop._ssock, loop._csock)
-        numbers |= {str(part.fileno()) for part in inside}
+    for name in ("fsspec.asyn", "zarr.core.sync"):
+        loop = getattr(sys.modules.get(name), "loop", [None])[0]
+        if loop is not None:
+            inside = (loop._selector, loop._ssock, loop._csock)
+            numbers |= {str(part.fileno()) for part in inside}
     files = {(kind, name) for kind, name in open_files() if name.partition(" ")[0] in numbers}
     return files | {("process", pid) for pid in pids}

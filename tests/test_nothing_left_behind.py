@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 
+import fsspec.asyn
 import pytest
+import zarr
 from leftovers import alive, left_behind
 
 NO_GRACE = 0.0
@@ -60,10 +62,20 @@ def test_services_of_the_process_are_forgiven():
 
 
 def test_the_event_loop_of_fsspec_is_forgiven():
-    """Fsspec keeps one loop in a daemon thread for all remote files."""
-    asyn = pytest.importorskip("fsspec.asyn")
+    """One loop in a daemon thread serves all remote files."""
     before = alive()
 
-    asyn.get_loop()
+    fsspec.asyn.get_loop()
 
+    assert left_behind(before) == set()
+
+
+def test_the_event_loop_of_zarr_is_forgiven(tmp_path):
+    """Version 3 of zarr keeps one too, for every store."""
+    before = alive()
+
+    array = zarr.open_array(str(tmp_path), mode="w", shape=(2, 2), chunks=(1, 1), dtype="u1")
+    array[:] = 1
+
+    assert array[:].sum() == 4
     assert left_behind(before) == set()
