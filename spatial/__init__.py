@@ -1,1 +1,53 @@
-"""Spatial plans, one frozen op per file, pull-back, resample."""
+"""Spatial work: plans, ops, which voxels they need, and the resampler."""
+
+from .affine_op import Affine
+from .augment import Augment
+from .crop import CenterCrop, Crop
+from .crop_or_pad import CropOrPad
+from .flip import Flip
+from .lazy_patch import LazyPatch
+from .op import SpatialOp, Step
+from .pad import Pad
+from .patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
+from .pending import GRID_TOLERANCE, PendingPlan
+from .plan import Clip, SpatialPlan
+from .policy import INTENSITY, LABEL, Policy, policy_of
+from .resample import Source, resample
+from .rotate import Rotate
+from .rotate90 import Rotate90
+from .shear import Shear
+from .translate import Translate
+from .zoom import Zoom
+
+__all__ = [
+    "GRID_TOLERANCE",
+    "INTENSITY",
+    "LABEL",
+    "Affine",
+    "Augment",
+    "CenterCrop",
+    "Clip",
+    "Crop",
+    "CropOrPad",
+    "FixedPatch",
+    "Flip",
+    "GridPatch",
+    "LazyPatch",
+    "Pad",
+    "PatchLargerThanVolume",
+    "PendingPlan",
+    "Policy",
+    "Rotate",
+    "Rotate90",
+    "Shear",
+    "Source",
+    "SpatialOp",
+    "SpatialPlan",
+    "Step",
+    "Translate",
+    "UniformPatch",
+    "Zoom",
+    "policy_of",
+    "positions",
+    "resample",
+]

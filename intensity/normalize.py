@@ -1,0 +1,86 @@
+"""Normalize: subtract a mean, divide by a standard deviation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .value_op import Facts
+
+
+def normalize(
+    array: NDArray[Any], mean: float, std: float, out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
+    """Return ``(array - mean) / std`` in float32.
+
+    Parameters
+    ----------
+    array
+        Values of any shape and real type.
+    mean, std
+        In the units of the values; with ``std`` 0 the mean is subtracted only.
+    out
+        Where to write, float32; it may be ``array`` itself. By default a new array.
+
+    Examples
+    --------
+    >>> normalize(np.array([1, 3], np.int16), mean=2, std=0.5).tolist()
+    [-2.0, 2.0]
+    """
+    # The subtraction is done in float64, block by block inside NumPy: a small difference of
+    # large numbers keeps its digits, and no float64 copy of the whole is made.
+    result = np.empty(array.shape, np.float32) if out is None else out
+    np.subtract(array, np.float64(mean), out=result, dtype=np.float64, casting="same_kind")
+    if std != 0:
+        np.divide(result, np.float32(std), out=result)
+    return result
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume.
+
+    Examples
+    --------
+    >>> Normalize().describe()
+    'normalize by the mean and deviation of each volume'
+    """
+
+    mean: float | None = None
+    """What to subtract; None for the mean of the volume."""
+    std: float | None = None
+    """What to divide by, above or equal 0; None for the deviation of the volume."""
+
+    name: ClassVar[str] = "normalize"
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not math.isfinite(value) or (name == "std" and value < 0):
+                allowed = "a number >= 0" if name == "std" else "a finite number"
+                msg = f"{name} is {allowed} or None, got {value!r}"
+                raise ValueError(msg)
+            object.__setattr__(self, name, float(value))
+
+    def apply(self, array: NDArray[np.float32], facts: Facts) -> NDArray[np.float32]:
+        """Normalize ``array`` in place; statistics are asked for only if needed."""
+        mean, std = self.mean, self.std
+        if mean is None or std is None:
+            statistics = facts.statistics()
+            mean = statistics.mean if mean is None else mean
+            std = statistics.std if std is None else std
+        return normalize(array, mean, std, out=array)
+
+    def describe(self) -> str:
+        """Return the op in words."""
+        if self.mean is None and self.std is None:
+            return "normalize by the mean and deviation of each volume"
+        mean = "the mean of each volume" if self.mean is None else f"{self.mean:g}"
+        std = "the deviation of each volume" if self.std is None else f"{self.std:g}"
+        return f"normalize by mean {mean}, deviation {std}"

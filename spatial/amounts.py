@@ -1,0 +1,136 @@
+"""How much: a fixed number, a range to draw from, or one of these per axis.
+
+A scalar is fixed, ``(low, high)`` is drawn uniformly, three entries are per axis, each of them a
+scalar or a range. Only ``Generator.random`` is used, whose doubles NumPy does not change between
+versions, and always the same number of times, whatever the amounts are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+Range = tuple[float, float]
+Entry = float | Range
+Amount = Entry | tuple[Entry, Entry, Entry]
+"""A scalar, a range (low, high), or three entries, each a scalar or a range."""
+
+_FORMS = "a number, (low, high), or three entries, each a number or (low, high)"
+
+
+def as_amount(name: str, value: Any, *, positive: bool = False) -> Amount:
+    """Return what the user gave as plain floats and tuples, in the form that it has.
+
+    Parameters
+    ----------
+    name
+        Name of the argument, for the message.
+    value
+        What the user gave.
+    positive
+        Whether every number must be above zero.
+
+    Raises
+    ------
+    ValueError
+        The value has another form, is not finite, is not positive, or a range runs backwards.
+
+    Examples
+    --------
+    >>> as_amount("degrees", [-15, 15])
+    (-15.0, 15.0)
+    >>> as_amount("degrees", (0, 0, (-15, 15)))
+    (0.0, 0.0, (-15.0, 15.0))
+    """
+    if _is_sequence(value) and len(value) == 3:
+        i, j, k = (_entry(name, v, positive) for v in value)
+        return (i, j, k)
+    return _entry(name, value, positive)
+
+
+def _entry(name: str, value: Any, positive: bool) -> Entry:
+    is_range = _is_sequence(value) and len(value) == 2
+    numbers = list(value) if is_range else [value]
+    if not all(isinstance(v, Real) and not isinstance(v, (bool, np.bool_)) for v in numbers):
+        msg = f"{name} is {_FORMS}, got {value!r}"
+        raise ValueError(msg)
+    floats = [float(v) for v in numbers]
+    if not all(map(math.isfinite, floats)) or (positive and min(floats) <= 0):
+        msg = f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
+        raise ValueError(msg)
+    if not is_range:
+        return floats[0]
+    if floats[0] > floats[1]:
+        msg = f"{name} takes a range (low, high) with low <= high, got {value!r}"
+        raise ValueError(msg)
+    return (floats[0], floats[1])
+
+
+def draw_amount(
+    generator: np.random.Generator, amount: Amount, *, shared: bool = False
+) -> list[float]:
+    """Return three numbers, one per axis; three doubles are always drawn.
+
+    Parameters
+    ----------
+    generator
+        Random numbers of the item.
+    amount
+        What :func:`as_amount` returned.
+    shared
+        Whether a scalar or one range is drawn once for all axes.
+    """
+    random = generator.random(3)
+    if isinstance(amount, tuple) and len(amount) == 3:
+        entries: Sequence[Entry] = amount
+    else:
+        entries = (amount,) * 3
+        random = np.repeat(random[:1], 3) if shared else random
+    return [_at(entry, float(u)) for entry, u in zip(entries, random, strict=True)]
+
+
+def _at(entry: Entry, u: float) -> float:
+    low, high = entry if isinstance(entry, tuple) else (entry, entry)
+    return low + (high - low) * u
+
+
+def as_probability(name: str, value: Any) -> float:
+    """Return a probability as a float.
+
+    Raises
+    ------
+    ValueError
+        It is not a number from 0 to 1.
+    """
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= 1:
+        msg = f"{name} is a probability from 0 to 1, got {value!r}"
+        raise ValueError(msg)
+    return float(value)
+
+
+def as_triple(name: str, value: Any, *, low: int) -> tuple[int, int, int]:
+    """Return three integers of at least ``low``.
+
+    Raises
+    ------
+    ValueError
+        There are not three, one is no integer, or one is smaller.
+    """
+    numbers = tuple(value) if _is_sequence(value) else ()
+    if len(numbers) != 3 or not all(is_integer(n) and n >= low for n in numbers):
+        msg = f"{name} takes three integers >= {low}, got {value!r}"
+        raise ValueError(msg)
+    return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
+
+
+def is_integer(value: Any) -> bool:
+    """Whether ``value`` is an integer of Python or NumPy, and no bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.ndim == 1)

@@ -1,0 +1,99 @@
+"""Augment: the usual random bundle, composed to one matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .amounts import Amount, as_amount, as_probability, draw_amount
+from .flip import mirror
+from .matrices import Space, as_space, pull_back, rotation, shearing
+from .op import Drawn
+from .plan import SpatialPlan
+from .rotate import in_words
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Zoom, then shear, then rotate, then translate the content; then flip the grid.
+
+    One application is one matrix, so the order costs nothing; it is that of the ops of the same
+    names, applied one after another.
+
+    Examples
+    --------
+    >>> Augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5).describe()
+    'augment zoom (0.9, 1.1), rotate (-15.0, 15.0), flip 0.5'
+    """
+
+    rotate: Amount = 0.0
+    """Degrees, as in ``Rotate``."""
+    zoom: Amount = 1.0
+    """Factor, as in ``Zoom``."""
+    translate: Amount = 0.0
+    """Millimetres, or voxels in voxel space, as in ``Translate``."""
+    shear: Amount = 0.0
+    """Factors, as in ``Shear``."""
+    flip: float | Sequence[float] = 0.0
+    """Probability that an axis flips, each on its own; or three, per axis."""
+    p: float = 1.0
+    """Probability that the bundle acts at all."""
+    space: Space = "world"
+    """Where rotate, zoom, translate and shear act."""
+
+    name: ClassVar[str] = "augment"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("rotate", "zoom", "translate", "shear"):
+            amount = as_amount(name, getattr(self, name), positive=name == "zoom")
+            object.__setattr__(self, name, amount)
+        object.__setattr__(self, "flip", _flips(self.flip))
+        object.__setattr__(self, "p", as_probability("p", self.p))
+        object.__setattr__(self, "space", as_space(self.space))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return what each part does, or None."""
+        acts = generator.random() < self.p
+        chances: Any = self.flip if isinstance(self.flip, tuple) else (self.flip,) * 3
+        drawn = {
+            "rotate": draw_amount(generator, self.rotate),
+            "zoom": draw_amount(generator, self.zoom, shared=True),
+            "translate": draw_amount(generator, self.translate),
+            "shear": draw_amount(generator, self.shear),
+            "flip": [axis for axis, u in enumerate(generator.random(3)) if u < chances[axis]],
+        }
+        return drawn if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan followed by the bundle."""
+        forward = rotation(drawn["rotate"]) @ shearing(drawn["shear"]) @ np.diag(drawn["zoom"])
+        moved = pull_back(plan, forward, drawn["translate"], space=self.space)
+        return plan.then(moved @ mirror(plan, drawn["flip"]), plan.shape, lattice=False)
+
+    def describe(self) -> str:
+        """Return the parts that are not left out, in the order of application."""
+        parts = [
+            f"{name} {value}"
+            for name, value, nothing in (
+                ("zoom", self.zoom, 1.0),
+                ("shear", self.shear, 0.0),
+                ("rotate", self.rotate, 0.0),
+                ("translate", self.translate, 0.0),
+                ("flip", self.flip, 0.0),
+            )
+            if value != nothing
+        ]
+        return f"augment {', '.join(parts) or 'nothing'}{in_words(self.space, self.p)}"
+
+
+def _flips(value: Any) -> float | tuple[float, ...]:
+    if not isinstance(value, (tuple, list, np.ndarray)):
+        return as_probability("flip", value)
+    if len(value) != 3:
+        msg = f"flip is one probability, or three, per axis, got {value!r}"
+        raise ValueError(msg)
+    return tuple(as_probability("flip", p) for p in value)

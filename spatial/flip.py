@@ -1,0 +1,86 @@
+"""Flip: mirror the present grid along its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .amounts import as_probability, is_integer
+from .op import Drawn
+from .plan import SpatialPlan
+from .pull_back import Matrix
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Reverse the order of the voxels along ``axes``.
+
+    Examples
+    --------
+    >>> Flip((0, 2), p=0.5).describe()
+    'flip axes 0, 2 (p=0.5)'
+    >>> Flip((0, 2), p=(0.5, 0.1)).describe()
+    'flip axis 0 (p=0.5), axis 2 (p=0.1)'
+    """
+
+    axes: int | Sequence[int] = (0, 1, 2)
+    """Spatial axes 0, 1, 2 of (I, J, K)."""
+    p: float | Sequence[float] = 1.0
+    """Probability that the op acts, on all its axes together; or one per axis of ``axes``, each
+    of which then flips or not on its own."""
+
+    name: ClassVar[str] = "flip"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        axes = tuple(self.axes) if isinstance(self.axes, (Sequence, np.ndarray)) else (self.axes,)
+        fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
+        if not axes or not fits:
+            msg = f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "axes", tuple(int(a) for a in axes))
+        object.__setattr__(self, "p", _probabilities(self.p, len(axes)))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the axes to flip, or None."""
+        axes: tuple[int, ...] = self.axes  # type: ignore[assignment]
+        random = generator.random(3)
+        if isinstance(self.p, tuple):
+            found = [a for a, u, p in zip(axes, random, self.p, strict=False) if u < p]
+        else:
+            found = list(axes) if random[0] < self.p else []
+        return {"axes": found} if found else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the mirrored plan."""
+        return plan.then(mirror(plan, drawn["axes"]), plan.shape, lattice=True)
+
+    def describe(self) -> str:
+        """Return the axes in words."""
+        axes: tuple[int, ...] = self.axes  # type: ignore[assignment]
+        if isinstance(self.p, tuple):
+            pairs = zip(axes, self.p, strict=True)
+            return "flip " + ", ".join(f"axis {a} (p={p:g})" for a, p in pairs)
+        named = f"ax{'i' if len(axes) == 1 else 'e'}s {', '.join(map(str, axes))}"
+        return f"flip {named}" + (f" (p={self.p:g})" if self.p != 1 else "")
+
+
+def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Matrix:
+    """Return the 4x4 pull-back that reverses ``axes`` of the plan's output."""
+    matrix = np.eye(4)
+    for axis in axes:
+        matrix[axis, axis] = -1
+        matrix[axis, 3] = plan.shape[axis] - 1
+    return matrix
+
+
+def _probabilities(value: Any, count: int) -> float | tuple[float, ...]:
+    if not isinstance(value, (tuple, list, np.ndarray)):
+        return as_probability("p", value)
+    if len(value) != count:
+        msg = f"p is one probability, or one for each of the {count} axes, got {value!r}"
+        raise ValueError(msg)
+    return tuple(as_probability("p", p) for p in value)

@@ -1,0 +1,250 @@
+"""Nearest and linear sampling by gathering, block by block.
+
+The source is never copied or cast as a whole: a block of output voxels computes its coordinates
+in float64, turns them into offsets into the stored memory, and gathers. Temporary memory is a
+few arrays of one block, whatever the size of the patch or of the source.
+
+Two identities keep one inner loop for every padding rule. Clamping a coordinate is clipping its
+lower tap and its weight to the voxels at hand. And torch's "zeros", which blends each tap outside
+with zero, equals clamping times the product over the axes of how far inside the coordinate is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .convert import convert, convert_one
+from .flat import Flat
+from .padding import fold
+from .policy import Policy
+from .pull_back import CENTRE_TOLERANCE, REACH, Matrix, coordinate, extremes
+
+if TYPE_CHECKING:
+    from .resample import ClipLike, Source
+
+# Output voxels of one block. Of 4096 .. 65536 the fastest within 5 %, at 3 MiB of arrays.
+BLOCK = 32768
+
+Index = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Floats = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """How the coordinates along one source axis are found, and where they may go."""
+
+    row: NDArray[np.float64]
+    """Row of the pull-back: four float64."""
+    first: int
+    """First voxel that counts as volume."""
+    last: int
+    """Last voxel that counts as volume."""
+    start: int
+    """First voxel at hand."""
+    end: int
+    """Last voxel at hand."""
+    stride: int
+    """Elements between neighbours in memory."""
+    leaves: bool
+    """Whether some coordinate of the output lies outside the volume."""
+    whole: bool
+    """Whether every coordinate is a voxel centre, so that there is nothing to interpolate."""
+    reflects: bool
+    """Whether coordinates outside are folded back."""
+
+    def coordinates(self, index: Index) -> Floats:
+        """Return the coordinates of one block, float64, before clamping."""
+        found = coordinate(self.row, *index)
+        if self.leaves and self.reflects:
+            return fold(found, self.first, self.last + 1)
+        return found
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one tap is enough."""
+        return self.whole or self.start == self.end
+
+
+def interpolate(
+    source: Source, matrix: Matrix, policy: Policy, out: NDArray[Any], clips: Sequence[ClipLike]
+) -> None:
+    """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
+    fill = convert_one(policy.fill, out.dtype)
+    if source.array.size == 0:
+        out[...] = 0 if policy.padding == "zeros" else fill
+        return
+    shape = out.shape[1:]
+    flat = Flat.of(source.array)
+    axes = [_axis(source, axis, matrix, policy, shape, flat.strides) for axis in range(3)]
+    boxes: list[tuple[Matrix, Sequence[int], Sequence[int]]] = [
+        (clip.matrix[:3], (0, 0, 0), clip.shape) for clip in clips
+    ]
+    if policy.padding == "constant":
+        boxes.append((matrix, source.bounds.start, source.bounds.stop))
+    limits = [limit for box in boxes for limit in _limits(*box, shape)]
+    sample = _nearest if policy.mode == "nearest" else _linear
+    for block in _blocks(shape):
+        index = _open_index(block)
+        target = out[(slice(None), *block)]
+        sample(source, flat, axes, index, policy.padding == "zeros", target)
+        for limit in limits:
+            target[:, _beyond(limit, index)] = fill
+
+
+def _axis(
+    source: Source,
+    axis: int,
+    matrix: Matrix,
+    policy: Policy,
+    shape: Sequence[int],
+    strides: Sequence[int],
+) -> Axis:
+    row = matrix[axis]
+    low, high = (float(v[axis]) for v in extremes(matrix, shape))
+    first, last = source.bounds.start[axis], source.bounds.stop[axis] - 1
+    off = np.abs(row - np.rint(row)) @ [*(n - 1 for n in shape), 1]
+    return Axis(
+        row=row,
+        first=first,
+        last=last,
+        start=source.start[axis],
+        end=source.start[axis] + source.array.shape[1 + axis] - 1,
+        stride=strides[axis],
+        leaves=low < first or high > last,
+        whole=bool(off <= CENTRE_TOLERANCE),
+        reflects=policy.padding == "reflection",
+    )
+
+
+Limit = tuple[NDArray[np.float64], float, float]
+
+
+def _limits(
+    matrix: Matrix, start: Sequence[int], stop: Sequence[int], shape: Sequence[int]
+) -> Iterator[Limit]:
+    """Yield (row, lowest, highest) of each axis on which some output voxel leaves a box."""
+    lows, highs = extremes(matrix, shape)
+    for row, low, high, a, b in zip(matrix, lows, highs, start, stop, strict=True):
+        if low < a - REACH or high > b - 1 + REACH:
+            yield row, a - REACH, b - 1 + REACH
+
+
+def _beyond(limit: Limit, index: Index) -> NDArray[np.bool_]:
+    row, lowest, highest = limit
+    found = coordinate(row, *index)
+    return np.asarray((found < lowest) | (found > highest))
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut an output of (I, J, K) voxels into blocks of about ``BLOCK``, in C order."""
+    k = min(shape[2], BLOCK)
+    j = min(shape[1], max(1, BLOCK // k))
+    i = min(shape[0], max(1, BLOCK // (j * k)))
+    for a in range(0, shape[0], i):
+        for b in range(0, shape[1], j):
+            for c in range(0, shape[2], k):
+                yield (
+                    slice(a, min(a + i, shape[0])),
+                    slice(b, min(b + j, shape[1])),
+                    slice(c, min(c + k, shape[2])),
+                )
+
+
+def _open_index(block: tuple[slice, slice, slice]) -> Index:
+    """Return the output indices of a block as three arrays that broadcast against each other."""
+    i, j, k = (np.arange(axis.start, axis.stop) for axis in block)
+    return i[:, None, None], j[None, :, None], k[None, None, :]
+
+
+def _nearest(
+    source: Source, flat: Flat, axes: Sequence[Axis], index: Index, zeros: bool, out: NDArray[Any]
+) -> None:
+    offset: Floats | int = flat.origin
+    outside: NDArray[np.bool_] | None = None
+    for axis in axes:
+        nearest = np.rint(axis.coordinates(index))
+        if zeros and axis.leaves:
+            beyond = (nearest < axis.first) | (nearest > axis.last)
+            outside = beyond if outside is None else outside | beyond
+        np.clip(nearest, axis.start, axis.end, out=nearest)
+        nearest -= axis.start
+        nearest *= axis.stride
+        offset = nearest + offset
+    where = np.asarray(offset).astype(np.intp)
+    for channel, target in zip(flat.channels, out, strict=True):
+        voxels = np.take(channel, where, mode="clip")
+        if source.slope != 1.0 or source.intercept != 0.0:
+            voxels = voxels.astype(np.float64) * source.slope + source.intercept
+        target[...] = convert(voxels, out.dtype)
+        if outside is not None:
+            target[outside] = 0
+
+
+def _linear(
+    source: Source, flat: Flat, axes: Sequence[Axis], index: Index, zeros: bool, out: NDArray[Any]
+) -> None:
+    real = _working_type(source.array.dtype, out.dtype)
+    offset: Floats | int = flat.origin
+    steps: list[tuple[int, Floats]] = []
+    fade: Floats | None = None
+    for axis in axes:
+        found = axis.coordinates(index)
+        if zeros and axis.leaves:
+            inside = np.clip(np.minimum(found - axis.first, axis.last - found) + 1, 0, 1)
+            fade = inside if fade is None else fade * inside
+        lower = np.rint(found) if axis.is_single else np.floor(found)
+        np.clip(lower, axis.start, axis.end if axis.is_single else axis.end - 1, out=lower)
+        if not axis.is_single:
+            steps.append(_step(axis, found, lower, real))
+            lower += axis.stride < 0
+        lower -= axis.start
+        lower *= axis.stride
+        offset = lower + offset
+    where = np.asarray(offset).astype(np.intp)
+    for channel, target in zip(flat.channels, out, strict=True):
+        values = _blend(channel, where, steps, real)
+        if source.slope != 1.0 or source.intercept != 0.0:
+            values = values * source.slope + source.intercept
+        if fade is not None:
+            values = values * fade
+        target[...] = convert(values, out.dtype)
+
+
+def _step(axis: Axis, found: Floats, lower: Floats, real: np.dtype[Any]) -> tuple[int, Floats]:
+    """Return the way from the tap with the lower address to the other, and the latter's weight."""
+    weight = found - lower
+    if axis.leaves:
+        np.clip(weight, 0, 1, out=weight)
+    if axis.stride < 0:
+        np.subtract(1, weight, out=weight)
+    return abs(axis.stride), weight.astype(real)
+
+
+def _blend(
+    memory: NDArray[Any],
+    where: NDArray[np.intp],
+    steps: Sequence[tuple[int, Floats]],
+    real: np.dtype[Any],
+) -> Floats:
+    """Interpolate along the axes of ``steps``; ``where`` is the tap with the lowest address."""
+    if not steps:
+        return np.take(memory, where, mode="clip").astype(real)
+    (stride, weight), rest = steps[0], steps[1:]
+    below = _blend(memory, where, rest, real)
+    above = _blend(memory[stride:], where, rest, real)
+    # a + w (b - a), not (1 - w) a + w b: a constant stays the very same constant.
+    above -= below
+    above *= weight
+    above += below
+    return above
+
+
+def _working_type(stored: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type to blend in: float64 where either end holds more than float32 can."""
+    is_wide = result.itemsize > 4 or (result.kind != "f" and result.itemsize == 4)
+    return np.dtype(np.float64 if is_wide or stored.itemsize > 4 else np.float32)

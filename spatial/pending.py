@@ -1,0 +1,178 @@
+"""The plan of one sample, not yet worked out: which volumes, which item, which ops.
+
+A pending plan costs nothing to make and a few hundred bytes to send. It is worked out when
+someone asks for the plan: headers are read, the volumes are checked to lie on one grid, every op
+draws from its own stream, and the matrices compose. All patches of a sample share one pending
+plan, so this happens once per sample and process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from ..core import Grid, Stream
+from ..core.errors import GraphError, GridMismatch, VoxpipeError
+from .op import Drawn, Step
+from .plan import SpatialPlan
+
+# Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
+# through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
+GRID_TOLERANCE = 1e-2
+
+
+class HasGrid(Protocol):
+    """What a pending plan asks of a volume."""
+
+    @property
+    def name(self) -> str:
+        """Path or URL, without credentials."""
+
+    @property
+    def grid(self) -> Grid:
+        """Shape and affine; may read the header."""
+
+
+@dataclass(frozen=True, eq=False)
+class PendingPlan:
+    """What will be done to all volumes of one sample.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> import numpy as np
+    >>> from voxpipe.spatial import UniformPatch
+    >>> ct = SimpleNamespace(name="ct.nii", grid=Grid((32, 32, 16), np.eye(4)))
+    >>> pending = PendingPlan({"image": ct}, seed=7, identity=(0, 3))
+    >>> pending = pending.then(Step(UniformPatch((8, 8, 8)), "lazy_patch"))
+    >>> pending.plan.shape
+    (8, 8, 8)
+    >>> pending.draws["lazy_patch"]["size"]
+    [8, 8, 8]
+    """
+
+    references: Mapping[str, HasGrid]
+    """The volumes by key; the first one's grid is the source of the plan."""
+    seed: int = 0
+    """Seed of the run."""
+    epoch: int = 0
+    """Which pass over the data, from 0."""
+    identity: tuple[int, ...] = ()
+    """Which item: (case index, patch ordinal, ...)."""
+    steps: tuple[Step, ...] = ()
+    """The ops, in the order of the chain."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "references", dict(self.references))
+        object.__setattr__(self, "identity", tuple(self.identity))
+        object.__setattr__(self, "steps", tuple(self.steps))
+        if not self.references:
+            msg = "a plan needs at least one volume"
+            raise ValueError(msg)
+
+    def then(self, step: Step) -> PendingPlan:
+        """Return the plan followed by ``step``, which draws from the identity as it is now.
+
+        Raises
+        ------
+        GraphError
+            The chain has a stream of this name already, so both would draw the same numbers.
+        """
+        if any(step.stream_name == other.stream_name for other in self.steps):
+            raise GraphError(
+                f"two steps draw from the stream {step.stream_name!r}",
+                do="Give one of them another name.",
+            ).at(step.origin)
+        if step.depth is None:
+            step = replace(step, depth=len(self.identity))
+        return replace(self, steps=(*self.steps, step))
+
+    def child(self, ordinal: int) -> PendingPlan:
+        """Return the plan of the ``ordinal``-th item made from this one.
+
+        Steps that are there already keep their draws: all patches of a volume that was rotated
+        as a whole see the same rotation.
+        """
+        return replace(self, identity=(*self.identity, ordinal))
+
+    @property
+    def shared_grid(self) -> Grid:
+        """The one grid on which all volumes lie; reads headers.
+
+        Raises
+        ------
+        GridMismatch
+            They do not.
+        """
+        return self._resolved[0]
+
+    @property
+    def draws(self) -> dict[str, Drawn | None]:
+        """What each step drew, by the name of its stream; None where it does not act."""
+        return dict(self._resolved[2])
+
+    @property
+    def plan(self) -> SpatialPlan:
+        """The plan, worked out once.
+
+        Raises
+        ------
+        GridMismatch
+            The volumes do not lie on one grid.
+        VoxpipeError
+            A step refuses, e.g. a crop that leaves the grid; the error knows where it was written.
+        """
+        return self._resolved[1]
+
+    @cached_property
+    def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None]]:
+        grid = common_grid(self.references)
+        plan = SpatialPlan.identity(grid)
+        draws: dict[str, Drawn | None] = {}
+        for step in self.steps:
+            identity = self.identity[: step.depth]
+            stream = Stream(self.seed, self.epoch, identity, step.stream_name)
+            try:
+                drawn = step.op.draw(stream.generator(), plan)
+                plan = step.apply(plan, drawn)
+            except VoxpipeError as error:
+                error.at(step.origin)
+                raise
+            draws[step.stream_name] = drawn
+        return grid, plan, draws
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was worked out stays: it is worked out again in microseconds, to the same result.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def describe(self) -> str:
+        """Return the ops in the words of the user; reads nothing."""
+        return " · ".join(step.op.describe() for step in self.steps) or "as it is"
+
+
+def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
+    """Return the grid of the first volume, having checked that the others lie on it.
+
+    Raises
+    ------
+    GridMismatch
+        One of them has another shape, or lies ``GRID_TOLERANCE`` voxels or more away.
+    """
+    (first_key, first), *others = volumes.items()
+    grid = first.grid
+    for key, volume in others:
+        distance = grid.distance_in_voxels(volume.grid)
+        if distance <= GRID_TOLERANCE:
+            continue
+        if grid.shape != volume.grid.shape:
+            how = f"have different shapes, {grid.shape} and {volume.grid.shape}"
+        else:
+            how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
+        raise GridMismatch(
+            f"{first_key!r} and {key!r} {how}: {first.name} and {volume.name}",
+            do="Resample one of them onto the grid of the other before, or pass affine= when "
+            "opening if a header is wrong.",
+        )
+    return grid

@@ -1,0 +1,91 @@
+"""How one kind of volume is sampled: interpolation, padding, fill, type of the result.
+
+A policy belongs to the *kind* of a volume (intensity or label), never to the op
+that happens to come last in a chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+Mode = Literal["linear", "nearest"]
+"""How a value between voxel centres is found."""
+Padding = Literal["border", "reflection", "constant", "zeros"]
+"""What a coordinate outside the volume gives."""
+
+MODES: tuple[str, ...] = ("linear", "nearest")
+PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
+_NOT_YET = ("cubic",)
+KINDS: tuple[str, ...] = ("intensity", "label")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the voxels of one volume are sampled.
+
+    Examples
+    --------
+    >>> Policy("linear", "constant", fill=-1024)
+    Policy(mode='linear', padding='constant', fill=-1024.0, dtype=None)
+    """
+
+    mode: Mode = "linear"
+    """``"linear"`` or ``"nearest"`` (half to even)."""
+    padding: Padding = "border"
+    """Outside the volume: ``"border"`` repeats the last voxel; ``"reflection"`` mirrors about the
+    outer face of the last voxel; ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
+    before; ``"zeros"`` blends each tap outside with zero, as torch's ``grid_sample`` does."""
+    fill: float = 0.0
+    """The value outside, after slope and intercept; also what a hard crop leaves outside."""
+    dtype: np.dtype[Any] | None = None
+    """Type of the result; None: stored type where nothing is interpolated, else float32."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            msg = f"mode is one of {', '.join(map(repr, MODES))}, got {self.mode!r}"
+            if self.mode in _NOT_YET:
+                msg += " (not available yet)"
+            raise ValueError(msg)
+        if self.padding not in PADDINGS:
+            msg = f"padding is one of {', '.join(map(repr, PADDINGS))}, got {self.padding!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "fill", float(self.fill))
+        if self.dtype is not None:
+            dtype = np.dtype(self.dtype)
+            if dtype.kind not in "iuf":
+                msg = f"a result is an integer or float type, got {dtype}"
+                raise ValueError(msg)
+            object.__setattr__(self, "dtype", dtype.newbyteorder("="))
+
+
+INTENSITY = Policy("linear", "border")
+"""Linear, the last voxel goes on outside."""
+LABEL = Policy("nearest", "constant", 0.0)
+"""Nearest, background outside: no label appears that was not stored."""
+
+
+def policy_of(kind: str) -> Policy:
+    """Return the default policy of a kind of volume.
+
+    Parameters
+    ----------
+    kind
+        ``"intensity"`` or ``"label"``.
+
+    Raises
+    ------
+    ValueError
+        The kind is another word.
+
+    Examples
+    --------
+    >>> policy_of("label").mode
+    'nearest'
+    """
+    if kind not in KINDS:
+        msg = f"the kind of a volume is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
+        raise ValueError(msg)
+    return LABEL if kind == "label" else INTENSITY

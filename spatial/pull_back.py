@@ -1,0 +1,158 @@
+"""Which source voxels an output grid needs: pure arithmetic on a matrix and a shape.
+
+A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64.
+The resampler computes a coordinate as ``((m0*i + m1*j) + t) + m2*k``. Each of these
+operations is monotonic in floating point too, so the same expression at the corners
+of the output box gives the exact extremes of what the resampler will see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Region
+from .padding import fold_interval
+from .policy import Policy
+
+Matrix = NDArray[np.float64]
+"""A pull-back: output index to input index, 3x4 or 4x4 float64, homogeneous."""
+
+# A plan that stays this close to whole voxels over its whole extent is a copy. In voxels and
+# at the far corner, because an element-wise tolerance drifts with the length of the volume.
+COPY_TOLERANCE = 1e-4
+# A coordinate this close to a voxel centre needs no neighbour. Moving it by as much changes a
+# value by 1e-6 of the range at most, a tenth of the accuracy that linear interpolation promises.
+CENTRE_TOLERANCE = 1e-6
+# How far beyond the last voxel centre a coordinate still clamps to it before it is fill.
+REACH = 0.5 + CENTRE_TOLERANCE
+
+
+def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64] | None:
+    """Return the plan as a signed permutation plus whole shift, or None if it is not one.
+
+    Parameters
+    ----------
+    matrix
+        Pull-back, 3x4 or 4x4 float64.
+    shape
+        Shape (I, J, K) of the output.
+
+    Returns
+    -------
+    3x4 int64, or None where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
+
+    Examples
+    --------
+    >>> nearly = np.eye(4) * [1.0009, 1, 1, 1]
+    >>> whole_voxel_matrix(nearly, (1990, 4, 4)) is None
+    True
+    >>> whole_voxel_matrix(np.eye(4), (1990, 4, 4)).tolist()
+    [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+    """
+    exact = np.asarray(matrix, dtype=np.float64)[:3]
+    # NaN and numbers beyond int64 are no whole voxels either.
+    if not np.all(np.abs(exact) < 2.0**62):
+        return None
+    whole = np.rint(exact)
+    turned = np.abs(whole[:, :3])
+    if not (np.all(turned.sum(axis=0) == 1) and np.all(turned.sum(axis=1) == 1)):
+        return None
+    low, high = extremes(exact - whole, shape)
+    if max(np.abs(low).max(), np.abs(high).max()) >= COPY_TOLERANCE:
+        return None
+    return whole.astype(np.int64)
+
+
+def extremes(
+    matrix: Matrix, shape: Sequence[int]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the smallest and largest source coordinate on each axis, (3,) float64 each.
+
+    Examples
+    --------
+    >>> low, high = extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
+    >>> low.tolist(), high.tolist()
+    ([-2.0, 0.0, 0.0], [0.0, 4.0, 0.0])
+    """
+    i, j, k = np.meshgrid(*[(0, max(n - 1, 0)) for n in shape], indexing="ij")
+    found = [coordinate(row, i, j, k) for row in np.asarray(matrix, dtype=np.float64)[:3]]
+    return (
+        np.array([float(c.min()) for c in found]) + 0.0,
+        np.array([float(c.max()) for c in found]) + 0.0,
+    )
+
+
+def coordinate(
+    row: NDArray[np.float64], i: NDArray[np.int64], j: NDArray[np.int64], k: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return one source coordinate of output voxels, in the one order of operations."""
+    result: NDArray[np.float64] = ((row[0] * i + row[1] * j) + row[3]) + row[2] * k
+    return result
+
+
+def source_region(matrix: Matrix, shape: Sequence[int], bounds: Region, policy: Policy) -> Region:
+    """Return exactly the source voxels that resampling may touch.
+
+    Parameters
+    ----------
+    matrix
+        Pull-back from output index to source index.
+    shape
+        Shape (I, J, K) of the output.
+    bounds
+        The voxels that count as volume, in source indices; padding begins at its faces.
+    policy
+        Interpolation and padding.
+
+    Returns
+    -------
+    A region inside ``bounds``; empty where every output voxel is fill.
+
+    Examples
+    --------
+    >>> shift = np.eye(4)
+    >>> shift[0, 3] = 2.5
+    >>> source_region(shift, (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear"))
+    Region(2:7, 0:4, 0:4)
+    """
+    nothing = Region(bounds.start, bounds.start)
+    if bounds.is_empty or 0 in shape:
+        return nothing
+    whole = whole_voxel_matrix(matrix, shape)
+    low, high = extremes(matrix if whole is None else whole.astype(np.float64), shape)
+    mode = policy.mode if whole is None else "nearest"
+    ranges = [
+        _range(float(low[axis]), float(high[axis]), a, b, mode, policy.padding)
+        for axis, (a, b) in enumerate(bounds)
+    ]
+    if None in ranges:
+        return nothing
+    found = [r for r in ranges if r is not None]
+    return Region(tuple(a for a, _ in found), tuple(b for _, b in found))
+
+
+def _range(
+    low: float, high: float, start: int, stop: int, mode: str, padding: str
+) -> tuple[int, int] | None:
+    """Return the voxels of one axis that coordinates ``low`` to ``high`` touch, half open."""
+    first, last = start, stop - 1
+    if padding == "zeros" and _is_all_zero(low, high, first, last, mode):
+        return None
+    if padding == "constant" and (high < first - REACH or low > last + REACH):
+        return None
+    if padding == "reflection":
+        low, high = fold_interval(low, high, start, stop)
+    low, high = (min(max(v, first), last) for v in (low, high))
+    if mode == "nearest":
+        return round(low), round(high) + 1
+    return math.floor(low + CENTRE_TOLERANCE), math.ceil(high - CENTRE_TOLERANCE) + 1
+
+
+def _is_all_zero(low: float, high: float, first: int, last: int, mode: str) -> bool:
+    if mode == "nearest":
+        return round(high) < first or round(low) > last
+    return high <= first - 1 or low >= last + 1

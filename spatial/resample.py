@@ -1,0 +1,151 @@
+"""The one call that turns stored voxels into output voxels.
+
+``resample`` decides, the kernels act: a plan of whole voxels is copied in the stored type
+(``copy_voxels``), every other one is gathered block by block (``interpolate``). A native kernel
+may take the place of either without any caller noticing.
+
+Interpolating with gathers in NumPy is exact to 1e-6 of the value range whatever the length of an
+axis, and faster than ``affine_grid`` plus ``grid_sample`` (96^3 from int16 on one core: 18 ms
+instead of 46), because neither a float copy of the source nor a dense grid is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import TALLY, Region
+from .copy_voxels import copy_voxels
+from .interpolate import interpolate
+from .policy import Policy
+from .pull_back import Matrix, source_region, whole_voxel_matrix
+
+
+class ClipLike(Protocol):
+    """A box in a grid of its own, outside which everything is fill (see ``plan.Clip``)."""
+
+    @property
+    def matrix(self) -> Matrix:
+        """Output index to index of the box's grid, 4x4 float64."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of the box."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Stored voxels, and where in the volume they lie."""
+
+    array: NDArray[Any]
+    """(C, i, j, k), any integer or float type, strides and byte order; read-only is fine."""
+    start: tuple[int, int, int]
+    """Volume index of ``array[:, 0, 0, 0]``."""
+    bounds: Region
+    """The voxels that count as volume, in volume indices; padding begins at its faces."""
+    slope: float = 1.0
+    """A value is ``stored * slope + intercept``."""
+    intercept: float = 0.0
+    """See ``slope``."""
+
+    def __post_init__(self) -> None:
+        if self.array.ndim != 4:
+            msg = f"a source is (C, i, j, k), got shape {self.array.shape}"
+            raise ValueError(msg)
+        if self.array.dtype.kind not in "iufb":
+            msg = f"a source holds integers or floats, got {self.array.dtype}"
+            raise ValueError(msg)
+        if self.array.dtype.kind == "b":
+            object.__setattr__(self, "array", self.array.view(np.uint8))
+
+    @property
+    def region(self) -> Region:
+        """The voxels at hand, in volume indices."""
+        return Region.of_shape(self.array.shape[1:]).shift(self.start)
+
+    def narrow(self, region: Region) -> Source:
+        """Return the part inside ``region``, as a view.
+
+        Raises
+        ------
+        ValueError
+            Some voxel of ``region`` is not at hand.
+        """
+        if not self.region.contains(region):
+            msg = f"resampling needs {region}, but only {self.region} was read"
+            raise ValueError(msg)
+        offset = tuple(-s for s in self.start)
+        inside = region.shift(offset).slices if not region.is_empty else (slice(0, 0),) * 3
+        start = (region.start[0], region.start[1], region.start[2])
+        return Source(
+            self.array[(slice(None), *inside)], start, self.bounds, self.slope, self.intercept
+        )
+
+
+def resample(
+    source: Source,
+    matrix: Matrix,
+    policy: Policy,
+    out: NDArray[Any],
+    clips: Sequence[ClipLike] = (),
+) -> None:
+    """Sample ``source`` on an output grid, in place.
+
+    Parameters
+    ----------
+    source
+        Stored voxels; at least ``source_region(matrix, out.shape[1:], bounds, policy)``.
+        Nothing outside that region has any influence, however much more is given.
+    matrix
+        Pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel centres.
+    policy
+        Interpolation, padding and fill; its ``dtype`` is not used here.
+    out
+        (C, I, J, K), an integer or float type of any strides. Integers round half to even and
+        saturate.
+    clips
+        Boxes outside which the output is ``policy.fill``, up to half a voxel from their last
+        centres.
+
+    Raises
+    ------
+    ValueError
+        The shapes or types do not fit, or voxels that are needed are missing.
+
+    Examples
+    --------
+    >>> ramp = np.arange(4, dtype=np.int16).reshape(1, 4, 1, 1)
+    >>> half = np.eye(4)
+    >>> half[0, 3] = 0.5
+    >>> out = np.empty((1, 4, 1, 1), np.float32)
+    >>> resample(Source(ramp, (0, 0, 0), Region.of_shape((4, 1, 1))), half, Policy(), out)
+    >>> out.ravel().tolist()
+    [0.5, 1.5, 2.5, 3.0]
+    """
+    matrix = np.asarray(matrix, dtype=np.float64)[:3]
+    _check(source, matrix, out)
+    shape = out.shape[1:]
+    narrowed = source.narrow(source_region(matrix, shape, source.bounds, policy))
+    whole = whole_voxel_matrix(matrix, shape) if not clips else None
+    if whole is not None:
+        TALLY.copies += 1
+        copy_voxels(narrowed, whole, policy, out)
+    else:
+        TALLY.interpolations += 1
+        interpolate(narrowed, matrix, policy, out, clips)
+
+
+def _check(source: Source, matrix: Matrix, out: NDArray[Any]) -> None:
+    if matrix.shape != (3, 4) or not np.isfinite(matrix).all():
+        msg = f"a pull-back is a finite 3x4 or 4x4 matrix, got {matrix.tolist()}"
+        raise ValueError(msg)
+    if out.ndim != 4 or out.shape[0] != source.array.shape[0]:
+        msg = f"out is (C, I, J, K) with C = {source.array.shape[0]}, got {out.shape}"
+        raise ValueError(msg)
+    if out.dtype.kind not in "iuf":
+        msg = f"out is an integer or float array, got {out.dtype}"
+        raise ValueError(msg)

@@ -1,0 +1,100 @@
+"""What spatial work should give, computed the slow and obvious way in float64.
+
+Independent of the resampler: a coordinate is not clamped or folded, the *volume* is extended to
+all integers by its padding rule, and every output value is the plain sum over eight corners.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Region
+from ..spatial import Policy, SpatialPlan
+
+Floats = NDArray[np.float64]
+
+
+def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floats:
+    """Return what ``plan`` gives for a volume, as float64 (C, I, J, K).
+
+    Parameters
+    ----------
+    values
+        (C, I, J, K), the whole volume, slope and intercept applied.
+    plan, policy
+        What to do, and how to sample.
+
+    Examples
+    --------
+    >>> from voxpipe.core import Grid
+    >>> plan = SpatialPlan.identity(Grid((2, 1, 1), np.eye(4)))
+    >>> sample_plan(np.array([[[[5.0]], [[7.0]]]]), plan, Policy()).ravel().tolist()
+    [5.0, 7.0]
+    """
+    index = np.indices(plan.shape, dtype=np.float64).reshape(3, -1)
+    index = np.vstack([index, np.ones((1, index.shape[1]))])
+    found = sample_at(values, (plan.matrix @ index)[:3], plan.bounds, policy)
+    for clip in plan.clips:
+        where = (clip.matrix @ index)[:3]
+        last = np.array(clip.shape, dtype=np.float64)[:, None] - 1
+        found[:, np.any((where < -0.5) | (where > last + 0.5), axis=0)] = policy.fill
+    return found.reshape(values.shape[0], *plan.shape)
+
+
+def sample_at(values: NDArray[Any], where: Floats, bounds: Region, policy: Policy) -> Floats:
+    """Return the values (C, N) of a volume at the coordinates ``where``, (3, N) float64."""
+    first = np.array(bounds.start, dtype=np.float64)[:, None]
+    last = np.array(bounds.stop, dtype=np.float64)[:, None] - 1
+    if bounds.is_empty:
+        return np.full((values.shape[0], where.shape[1]), policy.fill)
+    outside = np.any((where < first - 0.5) | (where > last + 0.5), axis=0)
+    if policy.padding == "constant":
+        where = np.clip(where, first, last)
+    found = np.zeros((values.shape[0], where.shape[1]))
+    if policy.mode == "nearest":
+        found = _extended(values, np.rint(where).astype(np.int64), bounds, policy.padding)
+    else:
+        lower = np.floor(where).astype(np.int64)
+        for corner in itertools.product((0, 1), repeat=3):
+            up = np.array(corner)[:, None]
+            weight = np.prod(np.where(up == 1, where - lower, 1 - (where - lower)), axis=0)
+            found += weight * _extended(values, lower + up, bounds, policy.padding)
+    if policy.padding == "constant":
+        found[:, outside] = policy.fill
+    return found
+
+
+def _extended(
+    values: NDArray[Any], index: NDArray[np.int64], bounds: Region, padding: str
+) -> Floats:
+    """Return the volume at any integer index, (3, N) to (C, N)."""
+    inside = np.ones(index.shape[1], dtype=bool)
+    mapped: list[Any] = []
+    for one, (a, b) in zip(index, bounds, strict=True):
+        inside &= (one >= a) & (one < b)
+        mapped.append(_mirrored(one, a, b) if padding == "reflection" else np.clip(one, a, b - 1))
+    found: Floats = values[:, mapped[0], mapped[1], mapped[2]].astype(np.float64)
+    return found * inside if padding == "zeros" else found
+
+
+def _mirrored(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+    """Reflect an index with the last voxel repeated: ... 1 0 | 0 1 2 | 2 1 ..."""
+    length = stop - start
+    there = (index - start) % (2 * length)
+    return np.minimum(there, 2 * length - 1 - there) + start
+
+
+def one_after_another(values: NDArray[Any], plans: Sequence[SpatialPlan], policy: Policy) -> Floats:
+    """Return what a chain gives when every op is realized before the next, in float64.
+
+    ``plans`` are the single ops, each on the grid that the one before it leaves.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    for plan in plans:
+        found = sample_plan(found, plan, policy)
+    return found
