@@ -8,8 +8,8 @@ from itertools import islice
 
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
-from ..graph import clone
-from ..reading_services.work import Planned, Work, set_epoch
+from ..graph import NoCut, Pipe, clone, cut
+from ..reading_services.work import set_epoch
 from ..spatial import LazyPatch
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
@@ -45,15 +45,17 @@ class Cost:
         )
 
 
-def cost_of(work: Work, seed: int, epoch: int) -> Cost | None:
+def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     """Return the cost of the first patches of an epoch; None where nothing is planned lazily.
 
+    Takes the graph as written: what adapters put in (timers, limits) is not asked to run.
     Reads the headers of the volumes concerned, and no voxel.
     """
-    if not isinstance(work, Planned):
+    split = cut(graph)
+    if isinstance(split, NoCut):
         return None
     # A copy: looking ahead must not disturb an epoch that is running.
-    planner = clone(work.cut.planner)
+    planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     try:
         samples = [list(_patches(item)) for item in islice(planner, PLANS)]

@@ -182,7 +182,7 @@ class DataLoader2:
             explain_rewritten(self._written, self._graph, self._changes),
             self._service.explain(self._work),
         ]
-        cost = cost_of(self._work, self._seed or 0, self._epoch)
+        cost = cost_of(self._written, self._seed or 0, self._epoch)
         return "\n\n".join(parts + ([str(cost)] if cost is not None else []))
 
     def profile(self) -> str:

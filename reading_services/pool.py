@@ -219,8 +219,7 @@ def raise_from_worker(answer: Failed) -> NoReturn:
     if not isinstance(error, Exception):
         # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
         # the consumer's process without a word.
-        last = answer.text.rstrip().rsplit("\n", 1)[-1]
-        error = WorkerDied(f"a worker raised {last}", do="Its traceback is above.")
+        error = WorkerDied(f"a worker raised {answer.what}", do="Its traceback is above.")
     raise error from WorkerTraceback(answer.text)
 
 

@@ -130,14 +130,18 @@ def _report(caught: list[warnings.WarningMessage]) -> Report:
 
 
 def _failure(job: Any, error: BaseException) -> Failed:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    cases = f" ({job.cases()})" if isinstance(job, Job) else ""
+    text = f"while making batch {getattr(job, 'index', job)}{cases} in process {os.getpid()}\n{trace}"
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
     except Exception:  # an exception may hold anything, e.g. a lock
         data = b""
     index = job.index if isinstance(job, Job) else job
-    return Failed(index, data, type(error).__name__, text)
+    # torch adds lines of its own to every message that passes through a pipe.
+    what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
+    return Failed(index, data, what, text)
 
 
 class Replica:

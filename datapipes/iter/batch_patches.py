@@ -139,7 +139,7 @@ class BatchPatches(DataPipe):
         for place, sample in zip(out, samples, strict=True):
             thing = sample[key]
             if not isinstance(thing, LazyPatch):
-                place[...] = np.asarray(thing)
+                place[...] = thing.numpy() if isinstance(thing, torch.Tensor) else thing
                 continue
             try:
                 if self.straight:

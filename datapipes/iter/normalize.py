@@ -71,7 +71,7 @@ class NormalizePatches(PerItem):
             msg = f"normalize() does not know where {key!r} of case {sample.case} comes from"
             do = "It normalizes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
-        values = np.array(thing, dtype=np.float32)
+        values = thing.numpy().astype(np.float32)
         return torch.from_numpy(self.op.apply(values, VolumeFacts(sample.patches[key].volume)))
 
 
