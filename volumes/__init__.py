@@ -1,1 +1,24 @@
 """Volume, the backend registry, one file per format."""
+
+from .builtin import register_builtin_backends
+from .handles import close_volumes
+from .index import normalize_index
+from .registry import BackendRequest, register_backend, resolve_backend, unregister_backend
+from .statistics import Statistics, volume_statistics
+from .volume import Volume
+from .voxels import Voxels
+
+__all__ = [
+    "BackendRequest",
+    "Statistics",
+    "Volume",
+    "Voxels",
+    "close_volumes",
+    "normalize_index",
+    "register_backend",
+    "resolve_backend",
+    "unregister_backend",
+    "volume_statistics",
+]
+
+register_builtin_backends()
