@@ -37,7 +37,9 @@ class ChunkGrid:
         inside = region.intersect(Region.of_shape(self.shape))
         if inside.is_empty:
             return
-        ranges = [range(a // c, (b - 1) // c + 1) for (a, b), c in zip(inside, self.chunk, strict=True)]
+        ranges = [
+            range(a // c, (b - 1) // c + 1) for (a, b), c in zip(inside, self.chunk, strict=True)
+        ]
         index = [r.start for r in ranges]
         while True:
             yield tuple(index)
@@ -52,9 +54,7 @@ class ChunkGrid:
     def region(self, index: tuple[int, ...]) -> Region:
         """Return the voxels of one chunk, cut at the array's edge."""
         start = tuple(i * c for i, c in zip(index, self.chunk, strict=True))
-        stop = tuple(
-            min(a + c, n) for a, c, n in zip(start, self.chunk, self.shape, strict=True)
-        )
+        stop = tuple(min(a + c, n) for a, c, n in zip(start, self.chunk, self.shape, strict=True))
         return Region(start, stop)
 
     def cover(self, region: Region) -> Region:

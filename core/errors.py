@@ -9,6 +9,10 @@ knows nothing of voxpipe can still catch it::
     │   ├── UnknownFormat            (ValueError)  no backend opens this source
     │   ├── BadHeader                (ValueError)  the header makes no sense
     │   ├── TruncatedVolume          (EOFError)    fewer voxels than the header says
+    │   ├── CorruptVolume            (ValueError)  the stored voxels cannot be decoded
+    │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
+    │   ├── CacheTooSmall            (OSError)     the cache on disk cannot hold it
+    │   ├── CacheBusy                (TimeoutError) another process kept the cache locked
     │   └── MissingDependency        (ImportError) an optional package is needed
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
     ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
@@ -98,6 +102,22 @@ class BadHeader(VolumeError, ValueError):
 
 class TruncatedVolume(VolumeError, EOFError):
     """The file holds fewer voxels than its header says."""
+
+
+class CorruptVolume(VolumeError, ValueError):
+    """The stored voxels cannot be decoded, or are not what the header says."""
+
+
+class OutOfVolume(VolumeError, IndexError):
+    """A region or an index does not lie inside the volume."""
+
+
+class CacheTooSmall(VolumeError, OSError):
+    """The cache directory has no room for a decoded volume."""
+
+
+class CacheBusy(VolumeError, TimeoutError):
+    """Another process kept the cache locked for too long."""
 
 
 class MissingDependency(VolumeError, ImportError):

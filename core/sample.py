@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,8 +11,19 @@ META = "meta"
 """The key under which a batch carries the provenance of its samples."""
 
 
-class Sample(Mapping[str, Any]):
-    """An immutable mapping from key (``image``, ``label``, ...) to a thing, with provenance.
+class Described(Protocol):
+    """What knows where its voxels come from: a lazy patch."""
+
+    @property
+    def draws(self) -> Mapping[str, Any]:
+        """What was drawn for it, by name of the pipe."""
+
+    def provenance(self) -> Mapping[str, Any]:
+        """Return file, source region and matrix."""
+
+
+class Sample(MutableMapping[str, Any]):
+    """A mapping from key (``image``, ``label``, ...) to a thing, with provenance.
 
     What the thing is changes along the chain: a path, then a ``Volume``, then a
     ``LazyPatch``, then a tensor. The identity, the seed and the epoch stay with the
@@ -27,7 +38,7 @@ class Sample(Mapping[str, Any]):
     (0, 3)
     """
 
-    __slots__ = ("_data", "case", "draws", "epoch", "files", "identity", "seed")
+    __slots__ = ("_data", "case", "epoch", "identity", "patches", "seed")
 
     def __init__(
         self,
@@ -37,8 +48,7 @@ class Sample(Mapping[str, Any]):
         identity: tuple[int, ...] = (),
         seed: int = 0,
         epoch: int = 0,
-        files: Mapping[str, str] | None = None,
-        draws: Mapping[str, Any] | None = None,
+        patches: Mapping[str, Described] | None = None,
     ) -> None:
         if META in data:
             msg = f"the key {META!r} is taken by the provenance; name the volume otherwise"
@@ -49,9 +59,9 @@ class Sample(Mapping[str, Any]):
         set_(self, "identity", identity)
         set_(self, "seed", seed)
         set_(self, "epoch", epoch)
-        set_(self, "files", dict(files or {}))
-        set_(self, "draws", dict(draws or {}))
+        set_(self, "patches", dict(patches or {}))
 
+    _data: dict[str, Any]
     case: str
     """Name of the case."""
     identity: tuple[int, ...]
@@ -60,10 +70,8 @@ class Sample(Mapping[str, Any]):
     """Seed of the run."""
     epoch: int
     """Which pass over the data, from 0."""
-    files: dict[str, str]
-    """Where each volume is stored, by key; no credentials."""
-    draws: dict[str, Any]
-    """What was drawn for this sample, by name of the pipe."""
+    patches: dict[str, Described]
+    """What each realized tensor was made from, by key."""
 
     def __setattr__(self, name: str, value: object) -> None:
         msg = f"a Sample does not change; use with_data({name}=...) to get a new one"
@@ -76,6 +84,14 @@ class Sample(Mapping[str, Any]):
             have = ", ".join(map(repr, self._data)) or "nothing"
             msg = f"{key!r} is not in this sample, which has {have}"
             raise KeyError(msg) from None
+
+    def __setitem__(self, key: str, thing: Any) -> None:
+        # For torch's own ``map(fn, input_col=...)``, which writes into the item it was
+        # given. No pipe of voxpipe does; the provenance cannot be changed at all.
+        self._data[key] = thing
+
+    def __delitem__(self, key: str) -> None:
+        del self._data[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)
@@ -91,8 +107,7 @@ class Sample(Mapping[str, Any]):
             "identity": self.identity,
             "seed": self.seed,
             "epoch": self.epoch,
-            "files": self.files,
-            "draws": self.draws,
+            "patches": self.patches,
         }
         state.update(changes)
         return Sample(state.pop("data"), **state)
@@ -106,18 +121,28 @@ class Sample(Mapping[str, Any]):
         return self.replace(identity=(*self.identity, ordinal))
 
     def provenance(self) -> dict[str, Any]:
-        """Return where this sample comes from, as plain data."""
+        """Return where this sample comes from, as plain data.
+
+        ``sources`` has an entry per volume (file, source region, matrix), ``draws`` one
+        per random pipe.
+        """
+        # Asking the class: asking the object would resolve the plan of a lazy patch.
+        lazy = {k: v for k, v in self._data.items() if hasattr(type(v), "provenance")}
+        described = {**self.patches, **lazy}
+        draws: dict[str, Any] = {}
+        for patch in described.values():
+            draws.update(patch.draws)
         return {
             "case": self.case,
             "identity": list(self.identity),
             "seed": self.seed,
             "epoch": self.epoch,
-            "files": dict(self.files),
-            "draws": {name: _plain(drawn) for name, drawn in self.draws.items()},
+            "sources": {key: plain(patch.provenance()) for key, patch in described.items()},
+            "draws": plain(draws),
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self._data, self.case, self.identity, self.seed, self.epoch, self.files, self.draws)
+        state = (self._data, self.case, self.identity, self.seed, self.epoch, self.patches)
         return (_restore, state)
 
     def __repr__(self) -> str:
@@ -131,22 +156,25 @@ def _restore(
     identity: tuple[int, ...],
     seed: int,
     epoch: int,
-    files: dict[str, str],
-    draws: dict[str, Any],
+    patches: dict[str, Described],
 ) -> Sample:
-    return Sample(
-        data, case=case, identity=identity, seed=seed, epoch=epoch, files=files, draws=draws
-    )
+    return Sample(data, case=case, identity=identity, seed=seed, epoch=epoch, patches=patches)
 
 
-def _plain(value: Any) -> Any:
-    """Turn NumPy values into JSON ones."""
+def plain(value: Any) -> Any:
+    """Return ``value`` with NumPy arrays and scalars turned into what JSON knows.
+
+    Examples
+    --------
+    >>> plain({"a": np.float64(1.5), "b": (np.int64(2), np.eye(1))})
+    {'a': 1.5, 'b': [2, [[1.0]]]}
+    """
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value

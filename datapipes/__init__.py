@@ -1,1 +1,8 @@
 """Data pipes."""
+
+# No logic here: the folder ``iter`` hides the built-in of that name in this module.
+from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
+from . import iter as _iter  # noqa: F401  (registers the chained forms)
+from .datapipe import DataPipe, PerItem, chained
+
+__all__ = ["DataPipe", "PerItem", "chained"]

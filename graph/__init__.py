@@ -1,1 +1,51 @@
 """The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""
+
+from .cut import Cut, NoCut, cut
+from .explain import explain_graph, explain_rewritten
+from .fingerprint import fingerprint
+from .node import (
+    Pipe,
+    Traits,
+    chained_name,
+    describe,
+    is_pipe,
+    origin_of,
+    parents_of,
+    register_traits,
+    traits_of,
+    with_parents,
+)
+from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
+from .verify import verify
+from .walk import clone, find, readers, walk
+
+__all__ = [
+    "Change",
+    "Cut",
+    "NoCut",
+    "Pipe",
+    "Refused",
+    "Rewritten",
+    "Rule",
+    "Site",
+    "Traits",
+    "chained_name",
+    "clone",
+    "cut",
+    "describe",
+    "explain_graph",
+    "explain_rewritten",
+    "find",
+    "fingerprint",
+    "is_pipe",
+    "origin_of",
+    "parents_of",
+    "readers",
+    "register_traits",
+    "settle",
+    "sweep",
+    "traits_of",
+    "verify",
+    "walk",
+    "with_parents",
+]

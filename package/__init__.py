@@ -1,5 +1,103 @@
-"""Stream training patches out of volumes that do not fit in memory."""
+"""Stream training patches out of volumes that do not fit in memory.
+
+This folder is only the front door. The code lives in the sibling folders of the
+repository; ``setup.cfg`` installs each of them as a sub-package of ``voxpipe``.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from .adapters import Adapter, FuseSpatial, Profile, Timeout
+    from .core import Grid, Region, Sample, Stream
+    from .core.errors import VoxpipeError
+    from .dataloader2 import DataLoader2
+    from .datapipes import DataPipe
+    from .datapipes.iter import from_cases, list_cases
+    from .graph import explain_graph
+    from .reading_services import InProcessReadingService, MultiProcessingReadingService
+    from .spatial import LazyPatch, Policy, SpatialPlan
+    from .volumes import (
+        BackendRequest,
+        Volume,
+        normalize_index,
+        register_backend,
+        resolve_backend,
+        unregister_backend,
+    )
+
+__all__ = [
+    "Adapter",
+    "BackendRequest",
+    "DataLoader2",
+    "DataPipe",
+    "FuseSpatial",
+    "Grid",
+    "InProcessReadingService",
+    "LazyPatch",
+    "MultiProcessingReadingService",
+    "Policy",
+    "Profile",
+    "Region",
+    "Sample",
+    "SpatialPlan",
+    "Stream",
+    "Timeout",
+    "Volume",
+    "VoxpipeError",
+    "__version__",
+    "explain_graph",
+    "from_cases",
+    "list_cases",
+    "normalize_index",
+    "register_backend",
+    "resolve_backend",
+    "unregister_backend",
+]
+
+# Where each public name lives. They are imported at first use: a process that only
+# reads volumes needs no torch, whose import takes a second and 190 MB.
+_HOMES = {
+    "adapters": ("Adapter", "FuseSpatial", "Profile", "Timeout"),
+    "core": ("Grid", "Region", "Sample", "Stream"),
+    "core.errors": ("VoxpipeError",),
+    "dataloader2": ("DataLoader2",),
+    "datapipes": ("DataPipe",),
+    "datapipes.iter": ("from_cases", "list_cases"),
+    "graph": ("explain_graph",),
+    "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
+    "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
+    "volumes": (
+        "BackendRequest",
+        "Volume",
+        "normalize_index",
+        "register_backend",
+        "resolve_backend",
+        "unregister_backend",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+# Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where
+# they are not, the first public name that needs torch brings both.
+if "torch.utils.data" in sys.modules:
+    import_module(".datapipes", __name__)

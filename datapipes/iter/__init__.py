@@ -1,1 +1,50 @@
-"""Iterable pipes."""
+"""Iterable pipes. Importing this registers the chained forms on every torch datapipe."""
+
+from .batch_patches import BatchPatches
+from .cases import FromCases, ListCases, from_cases, list_cases
+from .fused import FusedSpatial
+from .lazy_patch import LazyPatches
+from .normalize import NormalizePatches
+from .open_volume import OpenVolume
+from .realize import Realize
+from .spatial import (
+    AffinePipe,
+    AugmentPipe,
+    CenterCropPipe,
+    CropOrPadPipe,
+    CropPipe,
+    FlipPipe,
+    PadPipe,
+    Rotate90Pipe,
+    RotatePipe,
+    ShearPipe,
+    SpatialPipe,
+    TranslatePipe,
+    ZoomPipe,
+)
+
+__all__ = [
+    "AffinePipe",
+    "AugmentPipe",
+    "BatchPatches",
+    "CenterCropPipe",
+    "CropOrPadPipe",
+    "CropPipe",
+    "FlipPipe",
+    "FromCases",
+    "FusedSpatial",
+    "LazyPatches",
+    "ListCases",
+    "NormalizePatches",
+    "OpenVolume",
+    "PadPipe",
+    "Realize",
+    "Rotate90Pipe",
+    "RotatePipe",
+    "ShearPipe",
+    "SpatialPipe",
+    "TranslatePipe",
+    "ZoomPipe",
+    "from_cases",
+    "list_cases",
+]

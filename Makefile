@@ -1,0 +1,52 @@
+# make test    lint, types and the quick tests        make demo    train a small network on real data
+# Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
+
+PYTHON ?= python3
+VENV ?= .venv
+DEMO_OUTPUT ?= demo-output
+PYTEST_ARGS ?=
+
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What an installation depends on; sources of compiled kernels count as soon as there are any.
+BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
+	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
+
+.PHONY: test test-slow lint types demo clean
+.DELETE_ON_ERROR:
+
+test: lint types
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m slow $(PYTEST_ARGS)
+
+lint: $(VENV)/installed-test
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(VENV)/installed-test
+	$(RUN) tools/link_package.py
+	$(RUN) -m mypy
+
+demo: $(VENV)/installed-demo
+	$(RUN) -m voxpipe demo --output $(DEMO_OUTPUT)
+
+clean:
+	rm -rf $(VENV) .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp per step: a second run is instant, and a changed input installs again.
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "voxpipe needs Python 3.10 or later; name one: make PYTHON=python3.x")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# First and alone, so that nothing else decides which torch it is.
+$(VENV)/installed-torch: constraints.txt $(VENV)/created
+	$(PIP) torch
+	@touch $@
+
+$(VENV)/installed-%: $(BUILD_INPUTS) $(VENV)/installed-torch
+	$(PIP) -e ".[$*]"
+	@touch $@

@@ -1,0 +1,104 @@
+"""One plan step for many spatial pipes, and voxels straight into the batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from ..datapipes.iter import BatchPatches, FusedSpatial, NormalizePatches, Realize, SpatialPipe
+from ..graph import Pipe, Refused, Rule, Site, parents_of, with_parents
+from .adapter import Adapter
+from .timed import Timed
+
+Pair = tuple[Pipe, Pipe]
+
+
+class FuseSpatial(Adapter):
+    """Merge neighbouring spatial pipes, and realize straight into the batch's memory.
+
+    ::
+
+        lazy_patch                     lazy_patch
+        rotate                   →     rotate + flip
+        flip                           batch_patches ← straight into the batch
+        realize
+        batch_patches
+
+    Each volume of a sample is then read once and interpolated once, and no tensor of a
+    single patch exists. Items and draws stay the same. Give it before ``Profile``: a
+    timed pipe between two spatial ones keeps them apart, and the refusal says so.
+    """
+
+    def rules(self) -> Sequence[Rule]:
+        """Return the four rules."""
+        return (
+            Rule("fuse spatial", _neighbours, _fused),
+            Rule("normalize lazily", _realized_before_normalize, _normalized_lazily),
+            Rule("realize in the batch", _realized_before_batch, _realized_in_batch),
+            Rule("straight into the batch", _batch_of_lazy_samples, _straight),
+        )
+
+
+def _neighbours(site: Site) -> Pair | Refused | None:
+    """Two spatial pipes, one feeding only the other."""
+    second = site.pipe
+    if not isinstance(second, SpatialPipe):
+        return None
+    first = second.parent
+    if isinstance(first, Timed) and isinstance(first.parent, (SpatialPipe, FusedSpatial)):
+        return Refused("a timed pipe stands between; give FuseSpatial before Profile")
+    if not isinstance(first, (SpatialPipe, FusedSpatial)):
+        return None
+    if site.is_shared(first):
+        return Refused(f"{first.describe()} has another reader")
+    return first, second
+
+
+def _fused(pair: Pair) -> Pipe:
+    first, second = pair
+    assert isinstance(first, (SpatialPipe, FusedSpatial))
+    assert isinstance(second, SpatialPipe)
+    return FusedSpatial.joining(first, second)
+
+
+def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
+    if not isinstance(site.pipe, reader):
+        return None
+    parent = parents_of(site.pipe)[0]
+    if not isinstance(parent, Realize):
+        return None
+    if site.is_shared(parent):
+        return Refused("realize() has another reader, which needs the tensors")
+    return parent, site.pipe
+
+
+def _realized_before_normalize(site: Site) -> Pair | Refused | None:
+    return _realized_before(site, NormalizePatches)
+
+
+def _normalized_lazily(pair: Pair) -> Pipe:
+    realize, normalize = pair
+    return with_parents(realize, [with_parents(normalize, parents_of(realize))])
+
+
+def _realized_before_batch(site: Site) -> Pair | Refused | None:
+    return _realized_before(site, BatchPatches)
+
+
+def _realized_in_batch(pair: Pair) -> Pipe:
+    realize, batch = pair
+    return with_parents(batch, parents_of(realize))
+
+
+def _batch_of_lazy_samples(site: Site) -> Pipe | None:
+    pipe = site.pipe
+    if not isinstance(pipe, BatchPatches) or pipe.straight or isinstance(pipe.parent, Realize):
+        return None
+    return pipe
+
+
+def _straight(pipe: Pipe) -> Pipe:
+    twin = copy.copy(pipe)
+    assert isinstance(twin, BatchPatches)
+    twin.straight = True
+    return twin

@@ -1,0 +1,69 @@
+"""A pipe that measures the one above it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ..core import TALLY, Tally
+from ..core.ledger import LEDGER, Entry
+from ..datapipes.datapipe import DataPipe, length_of
+from ..graph import Pipe, Traits, describe
+
+
+@dataclass
+class _Inside:
+    """What timed pipes further up took while this one waited for them."""
+
+    seconds: float = 0.0
+    tally: Tally = field(default_factory=Tally)
+
+
+_OUTER: ContextVar[_Inside | None] = ContextVar("timed", default=None)
+
+
+class Timed(DataPipe):
+    """Yield the parent's items, and enter what the parent alone did in the ledger."""
+
+    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
+
+    def __init__(self, parent: Pipe, profile: str, pipe: str) -> None:
+        super().__init__()
+        self.parent = parent
+        self.profile = profile
+        self.pipe = pipe
+
+    def describe(self) -> str:
+        """Return what it watches."""
+        return f"timed {describe(self.parent)}"
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the parent's items."""
+        parent = iter(self.parent)
+        while True:
+            outer, inside = _OUTER.get(), _Inside()
+            token = _OUTER.set(inside)
+            started, before = time.perf_counter(), TALLY.snapshot()
+            item, ended = None, False
+            try:
+                item = next(parent)
+            except StopIteration:
+                ended = True
+            finally:
+                _OUTER.reset(token)
+                seconds, tally = time.perf_counter() - started, TALLY.snapshot() - before
+                own = Entry(int(not ended), seconds - inside.seconds, tally - inside.tally)
+                LEDGER.add((self.profile, self.pipe), own)
+                if outer is not None:
+                    outer.seconds += seconds
+                    outer.tally = outer.tally + tally
+            if ended:
+                return
+            yield item
+
+    def __len__(self) -> int:
+        """Return the parent's length; TypeError if that has none."""
+        return length_of(self, self.parent)

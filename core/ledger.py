@@ -1,0 +1,71 @@
+"""What each pipe did, kept per process and merged in the one that asks.
+
+A worker sends what its pipes did since the last batch along with the next one; the
+consumer's process adds it to its own ledger. ``Profile`` reads the sum.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from .tally import Tally
+
+Key = tuple[str, str]
+"""(id of the profile, the pipe as the user wrote it)."""
+
+
+@dataclass
+class Entry:
+    """What one pipe did."""
+
+    items: int = 0
+    """Items it yielded."""
+    seconds: float = 0.0
+    """Wall time spent in the pipe itself, its parents' time taken off."""
+    tally: Tally = field(default_factory=Tally)
+    """Reads, bytes and interpolations of the pipe itself."""
+
+    def add(self, other: Entry) -> None:
+        """Add what another process counted."""
+        self.items += other.items
+        self.seconds += other.seconds
+        self.tally = self.tally + other.tally
+
+
+class Ledger:
+    """Entries by pipe; safe to add to from several threads."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, Entry] = {}
+        self._lock = threading.Lock()
+
+    def add(self, key: Key, entry: Entry) -> None:
+        """Add to what is known of one pipe."""
+        with self._lock:
+            self._entries.setdefault(key, Entry()).add(entry)
+
+    def merge(self, entries: dict[Key, Entry]) -> None:
+        """Add what another process took."""
+        for key, entry in entries.items():
+            self.add(key, entry)
+
+    def take(self) -> dict[Key, Entry]:
+        """Return everything and start again from nothing."""
+        with self._lock:
+            entries, self._entries = self._entries, {}
+        return entries
+
+    def of(self, profile: str) -> dict[str, Entry]:
+        """Return the entries of one profile by pipe."""
+        with self._lock:
+            return {pipe: e for (name, pipe), e in self._entries.items() if name == profile}
+
+    def forget(self, profile: str) -> None:
+        """Drop the entries of one profile."""
+        with self._lock:
+            self._entries = {k: e for k, e in self._entries.items() if k[0] != profile}
+
+
+LEDGER = Ledger()
+"""The ledger of this process."""

@@ -1,0 +1,92 @@
+"""What a patch costs: read from the plans of the first samples, without reading a voxel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ..core import ChunkGrid, Sample
+from ..core.errors import VoxpipeError
+from ..graph import clone
+from ..reading_services.work import Planned, Work, set_epoch
+from ..spatial import LazyPatch
+
+# Enough plans that a mean says something, few enough headers that nobody waits.
+PLANS = 16
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Means over the plans that were looked at."""
+
+    patches: int
+    """Samples looked at."""
+    reads: float
+    """Reads per sample."""
+    bytes_needed: float
+    """Bytes of the source regions, per sample."""
+    bytes_read: float
+    """Bytes of the chunks that these touch, per sample."""
+    interpolations: float
+    """Interpolations per sample."""
+    copies: float
+    """Plain copies per sample: plans that move whole voxels only."""
+
+    def __str__(self) -> str:
+        reads = f"{self.reads:g} reads"
+        size = f"{self.bytes_needed / _MB:.3g} MB"
+        if self.bytes_read > self.bytes_needed:
+            size += f" ({self.bytes_read / _MB:.3g} MB in whole chunks)"
+        return (
+            f"per patch: {reads}, {size}, {self.interpolations:g} interpolations, "
+            f"{self.copies:g} copies   (mean of {self.patches} plans)"
+        )
+
+
+def cost_of(work: Work, seed: int, epoch: int) -> Cost | None:
+    """Return the cost of the first patches of an epoch; None where nothing is planned lazily.
+
+    Reads the headers of the volumes concerned, and no voxel.
+    """
+    if not isinstance(work, Planned):
+        return None
+    # A copy: looking ahead must not disturb an epoch that is running.
+    planner = clone(work.cut.planner)
+    set_epoch(planner, seed, epoch)
+    try:
+        samples = [list(_patches(item)) for item in islice(planner, PLANS)]
+        return _mean([patches for patches in samples if patches])
+    except (VoxpipeError, OSError):
+        # What cannot be planned is reported when it is read, with its case and pipe.
+        return None
+
+
+def _patches(item: object) -> Iterator[LazyPatch]:
+    if isinstance(item, Sample):
+        yield from (thing for thing in item.values() if isinstance(thing, LazyPatch))
+
+
+def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
+    if not samples:
+        return None
+    every = [patch for patches in samples for patch in patches]
+    count = len(samples)
+    copies = sum(patch.plan.is_copy for patch in every)
+    return Cost(
+        patches=count,
+        reads=sum(not patch.source_region.is_empty for patch in every) / count,
+        bytes_needed=sum(_bytes(patch, whole_chunks=False) for patch in every) / count,
+        bytes_read=sum(_bytes(patch, whole_chunks=True) for patch in every) / count,
+        interpolations=(len(every) - copies) / count,
+        copies=copies / count,
+    )
+
+
+def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
+    region, volume = patch.source_region, patch.volume
+    chunks = getattr(volume, "chunks", None)
+    if whole_chunks and chunks is not None:
+        region = ChunkGrid(volume.shape[1:], chunks).cover(region)
+    return region.size * volume.shape[0] * volume.disk_dtype.itemsize

@@ -1,0 +1,281 @@
+"""The front: compile the graph, iterate over it, say where it is."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ..adapters import Adapter, Profile
+from ..core.errors import IteratorInvalidated, LoaderShutDown
+from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, verify, walk
+from ..reading_services import Epoch, InProcessReadingService, ReadingService
+from ..reading_services.work import batch_count
+from .cost import cost_of
+from .state import State
+
+AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
+MAX_SEED = 2**64
+
+
+class DataLoader2:
+    """Iterate over a chain of datapipes.
+
+    Parameters
+    ----------
+    datapipe
+        The last pipe of a chain. The loader works on a copy: yours never changes.
+    datapipe_adapter_fn
+        One adapter or several, applied in order: ``[FuseSpatial(), Timeout(item=60)]``.
+    reading_service
+        Where the graph runs; by default in this process.
+    seed
+        Seed of the run, 0 <= seed < 2**64. Without one it is drawn from torch's global
+        generator at the first iteration, so that ``torch.manual_seed`` fixes it.
+
+    Notes
+    -----
+    Batch *b* of epoch *e* is a function of (graph, seed, e, b): workers, prefetching and
+    adapters do not enter. Each ``iter()`` begins the next epoch. ``state_dict()`` is a few
+    numbers; :meth:`load_state_dict` continues in the middle of an epoch and reads nothing
+    for it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 3).open_volume()
+    >>> pipe = pipe.lazy_patch(4, samples_per_volume=2).batch_patches(2)
+    >>> with DataLoader2(pipe, seed=7) as loader:
+    ...     [tuple(batch["image"].shape) for batch in loader]
+    [(2, 1, 4, 4, 4), (2, 1, 4, 4, 4), (2, 1, 4, 4, 4)]
+    """
+
+    def __init__(
+        self,
+        datapipe: Pipe,
+        datapipe_adapter_fn: AdapterLike | Iterable[AdapterLike] | None = None,
+        reading_service: ReadingService | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        self._seed: int | None = None
+        self._epoch = 0
+        self._skip = 0
+        self._progress: Progress | None = None
+        # Weak: an iterator that the caller drops must end its epoch at once.
+        self._live: weakref.ref[DataLoader2Iterator] | None = None
+        self._shut_down = False
+        # The compiler, top to bottom.
+        self._written = verify(datapipe)
+        self._graph = clone(self._written)
+        self._adapters = _listed(datapipe_adapter_fn)
+        self._changes: list[Change] = []
+        for adapter in self._adapters:
+            self._graph = verify(self._adapted(adapter))
+        # A copy: one service object may be given to several loaders.
+        self._service = copy.copy(reading_service or InProcessReadingService())
+        self._work = self._service.distribute(self._graph)
+        self._fingerprint = fingerprint(self._written)
+        # Frees the workers of a loader that is dropped without a word.
+        self._finalizer = weakref.finalize(self, self._service.stop)
+        if seed is not None:
+            self.seed(seed)
+
+    def _adapted(self, adapter: AdapterLike) -> Pipe:
+        if isinstance(adapter, Adapter):
+            rewritten = adapter.rewrite(self._graph)
+            self._changes += rewritten.changes
+            return rewritten.after
+        return adapter(self._graph)
+
+    def __iter__(self) -> DataLoader2Iterator:
+        """Begin the next epoch; an iterator that is still running is invalidated."""
+        if self._shut_down:
+            raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
+        self._end_live()
+        seed = self._seed_of_run()
+        self._progress = Progress(self._epoch, self._skip)
+        self._skip = 0
+        iterator = DataLoader2Iterator(self, seed, self._progress)
+        self._live = weakref.ref(iterator)
+        return iterator
+
+    def _seed_of_run(self) -> int:
+        if self._seed is None:
+            self._seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        return self._seed
+
+    def _end_live(self) -> None:
+        """End the running epoch, if any; the next one has the next number."""
+        progress, self._progress = self._progress, None
+        live = self._live() if self._live is not None else None
+        if progress is not None:
+            # An iterator that was never asked for a batch has used up nothing.
+            self._epoch, self._skip = (
+                (progress.epoch + 1, 0) if progress.begun else (progress.epoch, progress.position)
+            )
+        if live is not None:
+            live.invalidate()
+
+    def _finished(self, progress: Progress) -> None:
+        if self._progress is progress:
+            self._progress = None
+            self._epoch = progress.epoch + 1
+
+    def seed(self, seed: int) -> None:
+        """Set the seed; the next iteration is epoch 0 under it."""
+        if not 0 <= seed < MAX_SEED:
+            msg = f"a seed is 0 <= seed < 2**64, got {seed}"
+            raise ValueError(msg)
+        self._end_live()
+        self._seed, self._epoch, self._skip = seed, 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch ``epoch``, from its beginning."""
+        self._end_live()
+        self._epoch, self._skip = epoch, 0
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch; TypeError where it is not known."""
+        return batch_count(self._work)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as a small JSON-able dict, at any time.
+
+        ``next_batch`` counts the batches that were handed to the caller; those made
+        ahead by workers do not count.
+        """
+        epoch, next_batch = self._epoch, self._skip
+        if self._progress is not None:
+            epoch, next_batch = self._progress.epoch, self._progress.position
+        state = State(self._seed_of_run(), epoch, next_batch, self._fingerprint, self._data_hash())
+        return state.to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` was taken, under any number of workers.
+
+        Raises
+        ------
+        StateMismatch
+            If it belongs to another chain, list of cases or version.
+        """
+        loaded = State.from_json(state, graph=self._fingerprint, hash_of_data=self._data_hash())
+        self._end_live()
+        self._seed, self._epoch, self._skip = loaded.seed, loaded.epoch, loaded.next_batch
+
+    def _data_hash(self) -> str:
+        hashes = [p.data_hash() for p in walk(self._graph) if hasattr(type(p), "data_hash")]
+        return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
+
+    def explain(self) -> str:
+        """Return the graph as written and as it runs, what was refused, where it runs, its cost.
+
+        Reads the headers of the first volumes for the cost, and no voxel.
+        """
+        parts = [
+            explain_rewritten(self._written, self._graph, self._changes),
+            self._service.explain(self._work),
+        ]
+        cost = cost_of(self._work, self._seed or 0, self._epoch)
+        return "\n\n".join(parts + ([str(cost)] if cost is not None else []))
+
+    def profile(self) -> str:
+        """Return the table of the ``Profile`` among the adapters."""
+        for adapter in self._adapters:
+            if isinstance(adapter, Profile):
+                return adapter.table()
+        raise ValueError("this loader is not profiled; give it the adapter Profile()")
+
+    def shutdown(self) -> None:
+        """Stop everything; the loader cannot be iterated again. Any number of times."""
+        self._shut_down = True
+        self._end_live()
+        self._finalizer()
+
+    def __enter__(self) -> DataLoader2:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"DataLoader2({type(self._written).__name__}, {self._service!r})"
+
+
+@dataclass
+class Progress:
+    """How far one epoch has come; outlives its iterator."""
+
+    epoch: int
+    """Which epoch."""
+    position: int
+    """Batches of it that were delivered, also before a resume."""
+    begun: bool = False
+    """Whether a batch was asked for."""
+
+
+class DataLoader2Iterator:
+    """One epoch of a loader."""
+
+    def __init__(self, loader: DataLoader2, seed: int, progress: Progress) -> None:
+        self._loader = loader
+        self._seed = seed
+        self._progress = progress
+        self._valid = True
+        self._batches: Epoch | None = None
+
+    def __iter__(self) -> DataLoader2Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._valid:
+            msg = "a newer iterator of this DataLoader2 has taken over"
+            raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
+        try:
+            batch = next(self._started())
+        except StopIteration:
+            self._close()
+            self._loader._finished(self._progress)
+            raise
+        except BaseException:
+            self._close()
+            raise
+        self._progress.position += 1
+        return batch
+
+    def _started(self) -> Epoch:
+        if self._batches is None:
+            if self._progress.begun:
+                raise StopIteration
+            progress, loader = self._progress, self._loader
+            progress.begun = True
+            self._batches = loader._service.epoch(
+                loader._work, self._seed, progress.epoch, progress.position
+            )
+        return self._batches
+
+    def invalidate(self) -> None:
+        """End the epoch; further use says so."""
+        self._valid = False
+        self._close()
+
+    def _close(self) -> None:
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
+
+    def __del__(self) -> None:
+        # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
+        self._close()
+
+
+def _listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
+    if adapters is None:
+        return []
+    return [adapters] if callable(adapters) else list(adapters)

@@ -1,0 +1,118 @@
+"""The pipe that every pipe of voxpipe is: a torch ``IterDataPipe`` that knows itself.
+
+It remembers the line on which the user wrote it and the arguments given there,
+declares its traits, and, if it draws random numbers, the name of its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, TypeVar
+
+from torch.utils.data import IterDataPipe, functional_datapipe
+
+from ..core import Origin
+from ..core.errors import SampleError
+from ..core.origin import call_text, here
+from ..graph import Pipe, Traits, is_pipe, walk
+from ..graph.verify import stream_names
+
+C = TypeVar("C", bound=type)
+
+
+class DataPipe(IterDataPipe[Any]):
+    """An iterable pipe. Chaining returns a new pipe; nothing that the user holds changes.
+
+    A subclass takes its parent first, declares its ``traits`` and implements
+    ``__iter__``. Pipes that act on each item alone subclass :class:`PerItem`.
+    """
+
+    traits: ClassVar[Any] = Traits()
+    """What rewrites and the cut need to know; a property where it depends on settings."""
+    chained: ClassVar[str] = ""
+    """Name of the chained form."""
+    stream_names: tuple[str, ...] = ()
+    """Names under which it draws random numbers; chosen at construction, never by position."""
+
+    origin: Origin
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> DataPipe:
+        """Remember where the pipe was written, before its own ``__init__`` runs."""
+        pipe = super().__new__(cls)
+        shown = tuple(a for a in args if not is_pipe(a))
+        pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
+        pipe._arguments = (shown, {k: v for k, v in kwargs.items() if not is_pipe(v)})
+        return pipe
+
+    def describe(self) -> str:
+        """Return the pipe as the user wrote it."""
+        return self.origin.call
+
+    def settings(self) -> Any:
+        """Return what distinguishes this pipe from another of its class, as plain values."""
+        return self._arguments
+
+
+class PerItem(DataPipe):
+    """A pipe that makes one item of each item and remembers nothing in between."""
+
+    traits: ClassVar[Any] = Traits(per_item=True)
+
+    def __init__(self, parent: Pipe) -> None:
+        super().__init__()
+        self.parent = parent
+
+    def apply(self, item: Any) -> Any:
+        """Return the item that ``item`` becomes."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield ``apply(item)`` for each item of the parent."""
+        for item in self.parent:
+            yield self.apply(item)
+
+    def __len__(self) -> int:
+        """Return the parent's length; TypeError if that has none."""
+        return length_of(self, self.parent)
+
+
+def chained(name: str) -> Callable[[C], C]:
+    """Register the decorated class as the chained form ``name`` on every torch datapipe."""
+
+    def register(cls: C) -> C:
+        cls.chained = name  # type: ignore[attr-defined]
+        functional_datapipe(name)(cls)
+        return cls
+
+    return register
+
+
+def stream_name(parent: Pipe, name: str) -> str:
+    """Return ``name``, numbered if a pipe upstream already draws under it.
+
+    Examples
+    --------
+    ``rotate``, then ``rotate#2`` for the second rotation of one chain.
+    """
+    taken = {taken for pipe in walk(parent) for taken in stream_names(pipe)}
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}#{number}"
+    return free
+
+
+def length_of(pipe: Pipe, parent: Pipe) -> int:
+    """Return ``len(parent)``, or say that ``pipe`` has no length."""
+    try:
+        return len(parent)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        msg = f"{type(pipe).__name__} has no len(): the length of what it reads is not known"
+        raise TypeError(msg) from None
+
+
+def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> SampleError:
+    """Return the error for an item that ``pipe`` cannot use."""
+    error = SampleError(f"{wanted} expected, got {type(item).__name__}", do=do)
+    error.at(pipe.origin)
+    return error

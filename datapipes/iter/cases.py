@@ -1,0 +1,279 @@
+"""Where a chain begins: a list of cases, given or found by patterns."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...core import Sample
+from ...core.errors import SampleError, VolumeNotFound
+from ..datapipe import DataPipe
+
+CASE = "case"
+"""Key under which a given case may carry its name."""
+
+
+class Seeded(DataPipe):
+    """A pipe that stamps seed and epoch on every sample that it makes.
+
+    The loader calls :meth:`set_epoch`; torch's own loaders call :meth:`set_seed`. If
+    nobody does, each pass draws a seed from torch's global generator, as torch's
+    ``shuffle`` does, so that ``torch.manual_seed`` makes it repeatable.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run: tuple[int, int] | None = None
+
+    def set_epoch(self, seed: int, epoch: int) -> None:
+        """Set the seed of the run and the epoch of the next pass."""
+        self._run = (seed, epoch)
+
+    def set_seed(self, seed: int) -> Seeded:
+        """Set the seed of the next pass."""
+        self._run = (seed, 0)
+        return self
+
+    def _next_run(self) -> tuple[int, int]:
+        run, self._run = self._run, None
+        return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)
+
+
+class FromCases(Seeded):
+    """Yield one sample per given case; see :func:`from_cases`."""
+
+    chained = "from_cases"
+
+    def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.cases = cases
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the cases in the order in which they were given."""
+        seed, epoch = self._next_run()
+        for index, case in enumerate(self.cases):
+            if not isinstance(case, Mapping):
+                msg = f"case {index} is a {type(case).__name__}, not a mapping of key to volume"
+                error = SampleError(msg, do='Write each case as {"image": ..., "label": ...}.')
+                raise error.at(self.origin)
+            data = {k: v for k, v in case.items() if k != CASE}
+            name = str(case[CASE]) if CASE in case else name_of(data, index)
+            yield Sample(data, case=name, identity=(index,), seed=seed, epoch=epoch)
+
+    def __len__(self) -> int:
+        """Return the number of cases."""
+        return len(self.cases)
+
+    def describe(self) -> str:
+        """Return the number of cases rather than all of them."""
+        return f"from_cases({len(self.cases)} cases)"
+
+    def settings(self) -> Any:
+        """Return nothing: which cases there are is what :meth:`data_hash` is about."""
+        return ()
+
+    def data_hash(self) -> str:
+        """Return 16 hex digits over the names and sources of the cases; reads no file."""
+        digest = hashlib.blake2b(digest_size=8)
+        for index, case in enumerate(self.cases):
+            for key, value in case.items():
+                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
+                digest.update(f"{index}{key}{text}\0".encode())
+        return digest.hexdigest()
+
+
+class ListCases(Seeded):
+    """Yield one sample per case found by patterns; see :func:`list_cases`."""
+
+    chained = "list_cases"
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | None,
+        patterns: Mapping[str, str],
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        super().__init__()
+        self.url = None if url is None else os.fspath(url)
+        self.patterns = dict(patterns)
+        self.storage_options = dict(storage_options or {})
+        self._cases: list[dict[str, str]] | None = None
+        self._check()
+
+    def _check(self) -> None:
+        if not self.patterns:
+            raise ValueError('list_cases needs a pattern per volume: image="ct.nii.gz"')
+        if self.url is None:
+            for key, pattern in self.patterns.items():
+                if pattern.count("*") != 1:
+                    msg = f"without a folder, {key}= needs one * that stands for the case: {pattern!r}"
+                    raise ValueError(msg)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """List the storage (once in the life of the pipe) and yield the cases by name."""
+        seed, epoch = self._next_run()
+        for index, case in enumerate(self.listing()):
+            data = {k: v for k, v in case.items() if k != CASE}
+            yield Sample(data, case=case[CASE], identity=(index,), seed=seed, epoch=epoch)
+
+    def __len__(self) -> int:
+        """Return the number of cases; lists the storage."""
+        return len(self.listing())
+
+    def describe(self) -> str:
+        """Return the patterns as the user wrote them."""
+        shown = [repr(self.url)] if self.url is not None else []
+        return f"list_cases({', '.join(shown + [f'{k}={v!r}' for k, v in self.patterns.items()])})"
+
+    def settings(self) -> Any:
+        """Return the patterns; credentials stay out."""
+        return (self.url, self.patterns)
+
+    def data_hash(self) -> str:
+        """Return 16 hex digits over the listing."""
+        text = "\0".join(f"{k}={v}" for case in self.listing() for k, v in case.items())
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def listing(self) -> list[dict[str, str]]:
+        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``.
+
+        Raises
+        ------
+        VolumeNotFound
+            If nothing matches, or a case lacks one of its volumes.
+        """
+        if self._cases is None:
+            found = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            self._cases = self._joined(found)
+        return self._cases
+
+    def _matches(self, key: str, pattern: str) -> dict[str, str]:
+        """Return path by case name for one key."""
+        import fsspec
+
+        full = pattern if self.url is None else posixpath.join(self.url, pattern)
+        fs, path = fsspec.core.url_to_fs(full, **self.storage_options)
+        matches = sorted(str(match).rstrip("/") for match in fs.glob(path))
+        name = _by_star(path) if self.url is None else _by_folder(path, pattern)
+        by_case: dict[str, str] = {}
+        for match in matches:
+            case = name(match)
+            if case in by_case:
+                msg = f"case {case} has two volumes for {key}=: {by_case[case]} and {match}"
+                error = SampleError(msg, do="Make the pattern narrower.")
+                raise error.at(self.origin)
+            by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
+        return by_case
+
+    def _joined(self, found: dict[str, dict[str, str]]) -> list[dict[str, str]]:
+        names = sorted(set().union(*found.values()))
+        if not names:
+            msg = f"no case matches {self.describe()}"
+            error = VolumeNotFound(msg, do="Check the folder and the patterns.")
+            raise error.at(self.origin)
+        for name in names:
+            for key, by_case in found.items():
+                if name not in by_case:
+                    msg = f"case {name} has no {key} ({self.patterns[key]})"
+                    do = "Add the file, or narrow the pattern so that the case is left out."
+                    raise VolumeNotFound(msg, do=do).at(self.origin)
+        return [{CASE: n, **{k: by_case[n] for k, by_case in found.items()}} for n in names]
+
+
+def _by_folder(path: str, pattern: str) -> Any:
+    """Name a case by the part of its folder that differs between cases."""
+    depth = pattern.count("/") + 1
+    fixed = path.split("*", 1)[0].rsplit("/", 1)[0]
+
+    def name(match: str) -> str:
+        folder = match.rsplit("/", depth)[0]
+        return folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1]
+
+    return name
+
+
+def _by_star(path: str) -> Any:
+    """Name a case by what the star stands for."""
+    before, after = path.split("*")
+    expression = re.compile(re.escape(before) + "(.*)" + re.escape(after.rstrip("/")) + "$")
+
+    def name(match: str) -> str:
+        found = expression.search(match)
+        return found.group(1) if found else match
+
+    return name
+
+
+def name_of(data: Mapping[str, Any], index: int) -> str:
+    """Return a name for a case that was given none: that of its first file, or its number.
+
+    Examples
+    --------
+    >>> name_of({"image": "scans/ct_07.nii.gz"}, 0)
+    'ct_07'
+    >>> name_of({"image": None}, 3)
+    '3'
+    """
+    for value in data.values():
+        if isinstance(value, (str, os.PathLike)):
+            name = posixpath.basename(os.fspath(value).rstrip("/"))
+            return re.sub(r"\.(nii|ome)?\.?(gz|zarr|nii|npy)$", "", name)
+    return str(index)
+
+
+def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
+    """Begin a chain with cases that are given as mappings of key to volume.
+
+    Parameters
+    ----------
+    cases
+        One mapping per case. A value is a path, a URL, a tensor, an array, a nibabel
+        image or a zarr store; numbers and other things travel along. The key
+        ``"case"``, if present, names the case. Opening costs no file access.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pipe = from_cases([{"image": np.zeros((4, 4, 4)), "case": "phantom"}])
+    >>> [sample.case for sample in pipe]
+    ['phantom']
+    """
+    return FromCases(cases)
+
+
+def list_cases(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **patterns: str,
+) -> ListCases:
+    """Begin a chain with the cases found in a folder or bucket.
+
+    Parameters
+    ----------
+    url
+        A glob of folders, one case per folder: ``"s3://scans/train/*/"``. Leave it out to
+        give each key a pattern of its own.
+    storage_options
+        For fsspec: credentials, endpoint and the like. They never appear in messages.
+    **patterns
+        Per key, the file inside the case's folder (``image="ct.nii.gz"``, wildcards
+        allowed); or, without ``url``, a path with one ``*`` that stands for the case
+        (``image="imagesTr/*_0000.nii.gz", label="labelsTr/*.nii.gz"``).
+
+    Raises
+    ------
+    VolumeNotFound
+        At the first iteration: nothing matches, or a case lacks a volume.
+
+    Notes
+    -----
+    Listing happens once, at the first iteration, with one glob per key.
+    """
+    return ListCases(url, patterns, storage_options)

@@ -1,0 +1,122 @@
+"""Cut patches out of volumes without reading them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...core import Sample
+from ...core.errors import PatchSizeError, VoxpipeError
+from ...graph import Pipe, Traits
+from ...spatial import GridPatch, Step, UniformPatch
+from ..datapipe import DataPipe, chained, length_of, stream_name
+from .spatial import pending_of, stepped
+
+SAMPLINGS = ("uniform", "grid")
+
+
+@chained("lazy_patch")
+class LazyPatches(DataPipe):
+    """Yield patches of each volume: descriptions of where to cut, no voxels.
+
+    Parameters
+    ----------
+    size
+        Patch size (I, J, K) in voxels of the current grid; one number for all axes.
+    samples_per_volume
+        Patches drawn from each volume, with ``sampling="uniform"``.
+    sampling
+        ``"uniform"``: each place where the patch fits is equally likely. ``"grid"``: as
+        many patches as cover the volume, in order; the last ones are moved inward.
+    overlap
+        With ``"grid"``: voxels shared by neighbours, one number or three.
+
+    Notes
+    -----
+    A crop is *soft*: what is rotated later takes its corners from the volume around the
+    patch. Where the patch is larger than the volume, the patch is centred on it, the
+    padding rule fills the rest, and one warning says so.
+
+    Raises
+    ------
+    PatchSizeError
+        At construction, for a size or overlap that cannot be.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume()
+    >>> [s["image"].shape for s in pipe.lazy_patch(4, samples_per_volume=2)]
+    [(1, 4, 4, 4), (1, 4, 4, 4)]
+    """
+
+    traits = Traits()
+
+    def __init__(
+        self,
+        parent: Pipe,
+        size: int | Sequence[int],
+        *,
+        samples_per_volume: int = 1,
+        sampling: str = "uniform",
+        overlap: int | Sequence[int] = 0,
+        name: str = "lazy_patch",
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.size = _three("size", size, least=1)
+        self.overlap = _three("overlap", overlap, least=0)
+        self.samples_per_volume = samples_per_volume
+        self.sampling = sampling
+        self.stream_names = (stream_name(parent, name),)
+        try:
+            self._check()
+        except VoxpipeError as error:
+            raise error.at(self.origin)  # noqa: B904
+
+    def _check(self) -> None:
+        if self.sampling not in SAMPLINGS:
+            msg = f"sampling is one of {SAMPLINGS}, got {self.sampling!r}"
+            raise PatchSizeError(msg)
+        if self.samples_per_volume < 1:
+            msg = f"samples_per_volume is at least 1, got {self.samples_per_volume}"
+            raise PatchSizeError(msg)
+        if any(o >= s for o, s in zip(self.overlap, self.size, strict=True)):
+            msg = f"overlap must be smaller than the patch {self.size}, got {self.overlap}"
+            raise PatchSizeError(msg)
+        if self.sampling == "uniform" and any(self.overlap):
+            raise PatchSizeError("overlap belongs to sampling='grid'; uniform patches overlap freely")
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the patches of one volume after another."""
+        draw = UniformPatch(self.size)
+        for sample in self.parent:
+            if self.sampling == "grid":
+                yield from self._grid(sample)
+                continue
+            step = Step(draw, self.stream_names[0], self.origin)
+            for ordinal in range(self.samples_per_volume):
+                yield stepped(self, sample.child(ordinal), step)
+
+    def _grid(self, sample: Sample) -> Iterator[Sample]:
+        shape = pending_of(self, sample).plan.shape
+        patches = GridPatch(self.size, self.overlap).patches(shape)
+        for ordinal, patch in enumerate(patches):
+            step = Step(patch, self.stream_names[0], self.origin)
+            yield stepped(self, sample.child(ordinal), step)
+
+    def __len__(self) -> int:
+        """Return the number of patches; TypeError for a grid, which depends on the headers."""
+        if self.sampling == "grid":
+            raise TypeError("lazy_patch(sampling='grid') has no len(): it depends on every header")
+        return length_of(self, self.parent) * self.samples_per_volume
+
+
+def _three(what: str, value: int | Sequence[int], *, least: int) -> tuple[int, int, int]:
+    three: tuple[Any, ...] = (value,) * 3 if isinstance(value, int) else tuple(value)
+    whole = all(isinstance(v, int) or hasattr(v, "__index__") for v in three)
+    if len(three) != 3 or not whole or any(int(v) < least for v in three):
+        msg = f"{what} is one or three whole numbers of at least {least}, got {value!r}"
+        raise PatchSizeError(msg, do="2-D data have K = 1: write (64, 64, 1).")
+    return (int(three[0]), int(three[1]), int(three[2]))

@@ -1,0 +1,126 @@
+"""Turn paths into lazy volumes. No file is touched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, ClassVar
+
+from ...core import Sample
+from ...graph import Pipe, Traits
+from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
+from ...volumes import Volume
+from ..datapipe import chained, length_of, wrong_item
+from .cases import CASE, Seeded, name_of
+
+LABELS = ("label", "seg", "mask")
+"""Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
+
+
+@chained("open_volume")
+class OpenVolume(Seeded):
+    """Make a lazy volume of every path, URL, array or store in a sample.
+
+    Parameters
+    ----------
+    labels
+        Keys that hold labels: sampled by nearest neighbour, their type kept, constant 0
+        outside. All other volumes are intensities: linear, border outside.
+    keys
+        Keys to open; by default every value that is a path, an array or a store.
+    policies
+        ``Policy`` by key, for what differs from the kind's own.
+    storage_options
+        For fsspec, where paths are URLs. They never appear in messages or states.
+    **reader_kwargs
+        Passed to the backend: ``level=1`` for a pyramid.
+
+    Notes
+    -----
+    The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
+    mapping of key to path from a torch pipe; its position then is its identity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> sample = next(iter(from_cases([{"image": np.zeros((4, 5, 6))}]).open_volume()))
+    >>> sample["image"].shape
+    (1, 4, 5, 6)
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        *,
+        labels: Collection[str] = LABELS,
+        keys: Collection[str] | None = None,
+        policies: Mapping[str, Policy] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **reader_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.labels = (labels,) if isinstance(labels, str) else tuple(labels)
+        self.keys = None if keys is None else tuple(keys)
+        self.policies = dict(policies or {})
+        self.storage_options = dict(storage_options or {}) or None
+        self.reader_kwargs = reader_kwargs
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield each sample with its volumes lazy."""
+        run = None
+        for position, item in enumerate(self.parent):
+            if isinstance(item, Sample):
+                yield self._opened(item)
+                continue
+            run = run or self._next_run()
+            yield self._opened(self._sample(item, position, *run))
+
+    def __len__(self) -> int:
+        """Return the parent's length; TypeError if that has none."""
+        return length_of(self, self.parent)
+
+    def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:
+        if not isinstance(item, Mapping):
+            do = 'Give mappings such as {"image": path, "label": path}, e.g. by .map().'
+            raise wrong_item(self, item, "a mapping of key to path", do)
+        data = {k: v for k, v in item.items() if k != CASE}
+        name = str(item.get(CASE, name_of(data, position)))
+        return Sample(data, case=name, identity=(position,), seed=seed, epoch=epoch)
+
+    def _opened(self, sample: Sample) -> Sample:
+        keys = self.keys if self.keys is not None else [k for k, v in sample.items() if _opens(v)]
+        volumes = {key: self._volume(key, sample[key]) for key in keys}
+        pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
+        opened = {
+            key: LazyPatch(volume, pending, self.policies.get(key) or policy_of(volume.kind))
+            for key, volume in volumes.items()
+        }
+        return sample.with_data(**opened)
+
+    def _volume(self, key: str, source: Any) -> Volume:
+        if isinstance(source, Volume):
+            return source
+        kind = "label" if key in self.labels else "intensity"
+        return Volume(
+            source, kind=kind, storage_options=self.storage_options, **self.reader_kwargs
+        )
+
+    def settings(self) -> Any:
+        """Return the settings without the credentials."""
+        return (self.labels, self.keys, self.policies, sorted(self.reader_kwargs))
+
+
+def _opens(value: Any) -> bool:
+    """Whether a value of a sample is a volume's source rather than a number or a name."""
+    if isinstance(value, (Volume, os.PathLike)):
+        return True
+    if isinstance(value, str):
+        # A word without folder or suffix is a name ("male"), not a path.
+        return "/" in value or "." in value or os.sep in value
+    if isinstance(value, (bool, int, float, complex, bytes, type(None), Mapping)):
+        return False
+    return getattr(value, "ndim", 3) >= 2

@@ -1,0 +1,45 @@
+"""Make tensors of lazy patches: one read and one resample per volume."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from ...core import Sample
+from ...core.errors import VoxpipeError
+from ...graph import Traits
+from ...spatial import LazyPatch
+from ..datapipe import PerItem, chained, wrong_item
+
+
+@chained("realize")
+class Realize(PerItem):
+    """Read and resample every lazy patch of a sample; the rest passes through.
+
+    Each becomes a tensor (C, I, J, K): labels in their stored type, intensities in
+    float32, or in their stored type where only lattice ops (crop, flip, ...) were asked for.
+    ``batch_patches`` realizes by itself; this pipe is for what needs voxels before.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> volume = np.arange(8, dtype=np.int16).reshape(2, 2, 2)
+    >>> sample = next(iter(from_cases([{"image": volume}]).open_volume().realize()))
+    >>> sample["image"].flatten().tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with tensors in it."""
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample", "Put realize() after open_volume().")
+        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        try:
+            tensors = {key: torch.from_numpy(patch.realize()) for key, patch in lazy.items()}
+        except VoxpipeError as error:
+            raise error.at(self.origin, item.case)  # noqa: B904
+        return item.replace(data={**dict(item), **tensors}, patches={**item.patches, **lazy})

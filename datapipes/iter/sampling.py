@@ -1,0 +1,68 @@
+"""The sampling that a pipe asks for: interpolation, padding and fill, for all volumes or by key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ...core import Origin
+from ...core.errors import PolicyConflict
+from ...graph import Pipe, walk
+from ...spatial import LazyPatch, Policy
+
+EVERY_INTENSITY = ""
+"""Stands for all volumes that are not labels; their sampling is only changed by key."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """What one pipe asks for; empty if it leaves the policies alone."""
+
+    changes: tuple[tuple[str, str, Any], ...] = ()
+    """(key or ``EVERY_INTENSITY``, field of Policy, value)."""
+
+    @classmethod
+    def of(cls, *, mode: Any = None, padding: Any = None, fill: Any = None) -> Sampling:
+        """Return what the arguments ask for; each is a value or a mapping by key."""
+        changes: list[tuple[str, str, Any]] = []
+        for field, value in (("mode", mode), ("padding", padding), ("fill", fill)):
+            if isinstance(value, Mapping):
+                changes += [(key, field, v) for key, v in value.items()]
+            elif value is not None:
+                changes.append((EVERY_INTENSITY, field, value))
+        for _, field, value in changes:
+            Policy(**{field: value})  # refuses unknown names here, where they were written
+        return cls(tuple(changes))
+
+    def applied(self, key: str, patch: LazyPatch) -> Policy:
+        """Return the policy of ``patch`` after this pipe."""
+        mine = {
+            field: value
+            for where, field, value in self.changes
+            if where == key or (where == EVERY_INTENSITY and patch.kind != "label")
+        }
+        return dataclasses.replace(patch.policy, **mine) if mine else patch.policy
+
+
+def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
+    """Raise if a pipe upstream asked for something else for the same volumes.
+
+    A plan is resampled once, so it has one policy; taking the last would silently
+    change what the first asked for.
+
+    Raises
+    ------
+    PolicyConflict
+        Naming both places.
+    """
+    for pipe in walk(parent):
+        earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
+        if not isinstance(earlier, Sampling):
+            continue
+        for key, field, value in sampling.changes:
+            for other_key, other_field, other in earlier.changes:
+                if (key, field) == (other_key, other_field) and value != other:
+                    msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
+                    do = "One plan is sampled once: give the same value, or give it once."
+                    raise PolicyConflict(msg, do=do).at(origin)

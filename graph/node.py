@@ -1,0 +1,144 @@
+"""The node of a graph: what a pipe says of itself, and how to see through one that says nothing.
+
+voxpipe's pipes declare their parents and traits. A foreign torch pipe declares
+neither: its parents are found by looking through its attributes (never by
+pickling, which copies data and is exponential in diamonds), and its traits are
+looked up in a table that :func:`register_traits` fills.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from ..core import Origin
+from ..core.origin import shorten
+
+Pipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
+"""Any torch datapipe, ours or not."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a rewrite or a cut needs to know of a pipe without running it."""
+
+    per_item: bool = False
+    """Yields one item for each item taken, and remembers nothing between two of them."""
+    voxels: bool = False
+    """Reads or holds voxels."""
+    opaque: bool = False
+    """Runs a function of the user's: it may read voxels, or draw from a global generator."""
+    group: int = 0
+    """Gathers this many items into one; 0 if it does not gather."""
+    drop_last: bool = False
+    """With ``group``: leaves out an incomplete last group."""
+    shards: bool = False
+    """Keeps only this worker's share of the items."""
+    watches: bool = False
+    """Passes every item on as it is; drawings leave it out."""
+
+
+_UNKNOWN = Traits()
+_FOREIGN: dict[str, Callable[[Any], Traits]] = {}
+
+
+def register_traits(class_name: str, traits: Callable[[Any], Traits]) -> None:
+    """Say what a foreign class of pipes does; ``traits(pipe)`` must not run the pipe."""
+    _FOREIGN[class_name] = traits
+
+
+def traits_of(pipe: Pipe) -> Traits:
+    """Return the traits that ``pipe`` declares, or that were registered for its class."""
+    declared = getattr(type(pipe), "traits", None)
+    if isinstance(declared, property):
+        declared = pipe.traits
+    if isinstance(declared, Traits):
+        return declared
+    look_up = _FOREIGN.get(type(pipe).__name__)
+    return _UNKNOWN if look_up is None else look_up(pipe)
+
+
+def is_pipe(thing: object) -> bool:
+    """Whether ``thing`` is a torch datapipe."""
+    return isinstance(thing, (IterDataPipe, MapDataPipe))
+
+
+def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
+    """Return the pipes that ``pipe`` reads from, each once, in the order of its attributes."""
+    found: dict[int, Pipe] = {}
+    for value in vars(pipe).values():
+        for parent in _pipes_in(value):
+            found.setdefault(id(parent), parent)
+    return tuple(found.values())
+
+
+def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
+    """Return a copy of ``pipe`` that reads from ``parents``; ``pipe`` itself if they are its own."""
+    old = parents_of(pipe)
+    if len(old) == len(parents) and all(a is b for a, b in zip(old, parents, strict=True)):
+        return pipe
+    swap = {id(a): b for a, b in zip(old, parents, strict=True)}
+    twin = copy.copy(pipe)
+    for name, value in list(vars(twin).items()):
+        changed = _swapped(value, swap)
+        if changed is not value:
+            vars(twin)[name] = changed
+    return twin
+
+
+def origin_of(pipe: Pipe) -> Origin | None:
+    """Return where the user wrote ``pipe``; a foreign pipe does not know."""
+    origin = vars(pipe).get("origin")
+    return origin if isinstance(origin, Origin) else None
+
+
+def describe(pipe: Pipe) -> str:
+    """Return ``pipe`` as the user wrote it, in one line."""
+    own = getattr(type(pipe), "describe", None)
+    if own is not None:
+        return str(own(pipe))
+    function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
+    return f"{chained_name(pipe)}({_function_text(function) if function is not None else ''})"
+
+
+def chained_name(pipe: Pipe) -> str:
+    """Return the name under which ``pipe`` is chained, or that of its class."""
+    kind = type(pipe)
+    registry = IterDataPipe.functions if isinstance(pipe, IterDataPipe) else MapDataPipe.functions
+    for name, function in registry.items():
+        if getattr(function, "args", (None,))[0] is kind:
+            return name
+    return kind.__name__
+
+
+def _function_text(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return shorten(function)
+    file = code.co_filename.rsplit("/", 1)[-1]
+    return f"{shorten(function)} {file}:{code.co_firstlineno}"
+
+
+def _pipes_in(value: Any) -> Iterator[Pipe]:
+    if is_pipe(value):
+        yield value
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        # One level is what torch's own pipes use; deeper would walk the user's data.
+        yield from (item for item in value if is_pipe(item))
+    elif isinstance(value, dict):
+        for pair in value.items():
+            yield from (item for item in pair if is_pipe(item))
+
+
+def _swapped(value: Any, swap: dict[int, Pipe]) -> Any:
+    if is_pipe(value):
+        return swap.get(id(value), value)
+    if not any(True for _ in _pipes_in(value)):
+        return value
+    if isinstance(value, dict):
+        return {swap.get(id(k), k): swap.get(id(v), v) for k, v in value.items()}
+    return type(value)(swap.get(id(item), item) for item in value)

@@ -1,0 +1,64 @@
+"""Read a graph: every pipe once, parents first."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeVar
+
+from ..core.errors import GraphError
+from .node import Pipe, describe, origin_of, parents_of, with_parents
+
+P = TypeVar("P")
+
+
+def walk(sink: Pipe) -> Iterator[Pipe]:
+    """Yield every pipe of the graph once, parents first, the sink last.
+
+    Raises
+    ------
+    GraphError
+        If a pipe is upstream of itself.
+    """
+    done: set[int] = set()
+    open_: set[int] = set()
+    stack: list[tuple[Pipe, bool]] = [(sink, False)]
+    while stack:
+        pipe, parents_done = stack.pop()
+        if parents_done:
+            open_.discard(id(pipe))
+            done.add(id(pipe))
+            yield pipe
+        elif id(pipe) in open_:
+            msg = f"{describe(pipe)} is upstream of itself"
+            raise GraphError(msg, do="A pipe cannot read its own output; cut the loop.").at(
+                origin_of(pipe)
+            )
+        elif id(pipe) not in done:
+            open_.add(id(pipe))
+            stack.append((pipe, True))
+            stack += [(p, False) for p in reversed(parents_of(pipe)) if id(p) not in done]
+
+
+def readers(sink: Pipe) -> Counter[int]:
+    """Count the readers of each pipe, by ``id``."""
+    return Counter(id(parent) for pipe in walk(sink) for parent in parents_of(pipe))
+
+
+def find(sink: Pipe, kind: type[P]) -> list[P]:
+    """Return the pipes that are instances of ``kind``, parents first."""
+    return [pipe for pipe in walk(sink) if isinstance(pipe, kind)]
+
+
+def clone(sink: Pipe) -> Pipe:
+    """Return a graph of new pipe objects with the same settings; data in them are shared.
+
+    The loader works on a clone, so that the user's own objects never change.
+    """
+    made: dict[int, Pipe] = {}
+    for pipe in walk(sink):
+        parents = parents_of(pipe)
+        twin = with_parents(pipe, [made[id(p)] for p in parents])
+        made[id(pipe)] = copy.copy(pipe) if twin is pipe else twin
+    return made[id(sink)]

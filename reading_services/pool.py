@@ -1,0 +1,247 @@
+"""The worker processes of one service: start, give, wait, stop. Knows nothing of batches' order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing import connection, reduction
+from multiprocessing.context import BaseContext
+from typing import Any, NoReturn
+
+from ..adapters import Limits
+from ..core.errors import ItemTimeout, WorkerDied
+from .transport.batches import unpack
+from .transport.messages import DoJob, Failed, NewSlot, RetireSlot, Stop
+from .transport.slots import SlotReader
+from .worker import ORPHANED, run_worker
+
+# What every worker imports anyway; a fork server that has it starts a worker in 0.1 s
+# instead of seconds. "__main__" is multiprocessing's own default.
+PRELOAD = ["__main__", "torch", "voxpipe.reading_services.worker", "voxpipe.datapipes.iter"]
+# Settings made after the fork server started reach its children only if they are told.
+_SETTINGS = "VOXPIPE_"
+
+
+class Worker:
+    """One process, its channel, and what it is busy with."""
+
+    def __init__(self, number: int, process: Any, channel: connection.Connection) -> None:
+        self.number = number
+        self.process = process
+        self.channel = channel
+        self.jobs: deque[Any] = deque()
+        self.answers: deque[Any] = deque()
+        self.given = 0
+        self.slots = SlotReader()
+
+    def open(self, data: bytes) -> Any:
+        """Return a batch that this worker made."""
+        return unpack(data, self.slots)
+
+    def busy_with(self) -> str:
+        """Return what it is doing, for messages."""
+        if not self.jobs:
+            return "idle"
+        job = self.jobs[0]
+        cases = job.cases() if hasattr(job, "cases") else "its share of the graph"
+        return f"batch {getattr(job, 'index', job)} ({cases})"
+
+
+class WorkerPool:
+    """Processes that all run the same thing.
+
+    Parameters
+    ----------
+    payloads
+        What each worker runs, pickled.
+    context
+        A multiprocessing context.
+    limits
+        How long waits may take.
+    """
+
+    def __init__(self, payloads: Sequence[bytes], context: BaseContext, limits: Limits) -> None:
+        self.limits = limits
+        self.broken = False
+        self.workers: list[Worker] = []
+        if context.get_start_method() == "forkserver":
+            context.set_forkserver_preload(PRELOAD)
+        settings = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
+        try:
+            for number, payload in enumerate(payloads):
+                self.workers.append(self._start(number, payload, context, settings))
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(
+        self, number: int, payload: bytes, context: BaseContext, settings: dict[str, str]
+    ) -> Worker:
+        ours, theirs = context.Pipe(duplex=True)
+        # A forked child holds our ends of all channels so far; others are handed nothing.
+        forked = context.get_start_method() == "fork"
+        inherited = [*(w.channel for w in self.workers), ours] if forked else []
+        process = context.Process(  # type: ignore[attr-defined]
+            target=run_worker,
+            args=(theirs, inherited, payload, settings),
+            name=f"voxpipe-worker-{number}",
+            daemon=True,
+        )
+        try:
+            process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return Worker(number, process, ours)
+
+    def in_flight(self) -> int:
+        """Return the number of jobs that were given and not answered."""
+        return sum(len(worker.jobs) for worker in self.workers)
+
+    def idlest(self) -> Worker:
+        """Return the worker with the fewest jobs, the first of them."""
+        return min(self.workers, key=lambda worker: len(worker.jobs))
+
+    def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
+        """Send one job, and which slots are free again."""
+        worker.jobs.append(job)
+        worker.given += 1
+        message = DoJob(job, seed, epoch, tuple(worker.slots.take_freed()))
+        try:
+            worker.channel.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            self._died(worker)
+
+    @staticmethod
+    def deadline(seconds: float) -> float:
+        """Return the moment ``seconds`` from now."""
+        return time.monotonic() + seconds
+
+    def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
+        """Wait until a worker answers or dies, and yield what arrived.
+
+        Raises
+        ------
+        ItemTimeout
+            At the deadline; ``seconds`` is what the message says.
+        WorkerDied
+            As soon as a worker with work is gone, after the answers that it left.
+        """
+        by_handle: dict[Any, Worker] = {}
+        for worker in self.workers:
+            by_handle[worker.channel] = worker
+            by_handle[worker.process.sentinel] = worker
+        ready = connection.wait(list(by_handle), max(0.0, deadline - time.monotonic()))
+        if not ready:
+            self._timed_out(seconds)
+        for worker in dict.fromkeys(by_handle[handle] for handle in ready):
+            yield from ((worker, answer) for answer in self._received(worker))
+
+    def _received(self, worker: Worker) -> Iterator[Any]:
+        """Yield what lies in a worker's channel; raise if it died with work left."""
+        try:
+            while worker.channel.poll():
+                message = worker.channel.recv()
+                if isinstance(message, NewSlot):
+                    fd = reduction.recv_handle(worker.channel)
+                    worker.slots.add(message.number, fd, message.size)
+                elif isinstance(message, RetireSlot):
+                    worker.slots.retire(message.number)
+                else:
+                    worker.jobs.popleft()
+                    yield message
+        except (EOFError, ConnectionResetError):
+            self._died(worker)
+        if not worker.process.is_alive() and not worker.channel.poll():
+            self._died(worker)
+
+    def _died(self, worker: Worker) -> NoReturn:
+        self.broken = True
+        worker.process.join(self.limits.stop)
+        raise WorkerDied(
+            f"worker {worker.number} (pid {worker.process.pid}) "
+            f"{_ending(worker.process.exitcode)} while it had {worker.busy_with()}",
+            do=_advice(worker.process.exitcode),
+        )
+
+    def _timed_out(self, seconds: float) -> NoReturn:
+        self.broken = True
+        busy = "; ".join(
+            f"worker {w.number} (pid {w.process.pid}) is at {w.busy_with()}"
+            for w in self.workers
+            if w.jobs
+        )
+        raise ItemTimeout(
+            f"no batch for {seconds:g} s: {busy}",
+            do="Raise Timeout(item=...) if a batch may take longer; else look at these files.",
+        )
+
+    def stop(self) -> None:
+        """Stop every process, by asking and then by killing, and close every channel."""
+        self.broken = True
+        workers, self.workers = self.workers, []
+        for worker in workers:
+            with contextlib.suppress(OSError, ValueError):
+                worker.channel.send(Stop())
+        end = time.monotonic() + self.limits.stop / 2
+        for worker in workers:
+            worker.process.join(max(0.0, end - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+        for worker in workers:
+            worker.channel.close()
+            worker.process.join(self.limits.stop)
+            # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
+            if worker.process.exitcode is not None:
+                worker.process.close()
+
+
+class WorkerTraceback(Exception):
+    """The traceback of a worker, shown as the cause of the error that it raised."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+def raise_from_worker(answer: Failed) -> NoReturn:
+    """Raise a worker's error as itself, with the worker's traceback as its cause."""
+    if answer.error:
+        error = pickle.loads(answer.error)
+    else:
+        error = None
+    if not isinstance(error, Exception):
+        # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
+        # the consumer's process without a word.
+        last = answer.text.rstrip().rsplit("\n", 1)[-1]
+        error = WorkerDied(f"a worker raised {last}", do="Its traceback is above.")
+    raise error from WorkerTraceback(answer.text)
+
+
+def _ending(exitcode: int | None) -> str:
+    if exitcode is None:
+        return "closed its channel"
+    if exitcode < 0:
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    if exitcode == ORPHANED:
+        return "lost its parent process"
+    return f"ended with exit code {exitcode}"
+
+
+def _advice(exitcode: int | None) -> str:
+    if exitcode == -signal.SIGKILL:
+        return "The system kills what takes too much memory: try fewer workers or smaller batches."
+    if exitcode == 1:
+        return (
+            "If this was at the start, put the code that iterates under "
+            'if __name__ == "__main__": workers import the script. Its own message is above.'
+        )
+    return "Run with num_workers=0 to see the error in this process."
+
+

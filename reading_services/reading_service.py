@@ -1,0 +1,62 @@
+"""Where a graph runs. The contract of every reading service.
+
+A service is asked three things, in this order, any number of epochs in a row:
+
+``distribute(graph) -> Work``
+    Decide what runs where. Pure: nothing starts, so ``explain()`` can show it.
+``epoch(work, seed, epoch, first) -> Epoch``
+    Start one pass from batch ``first`` on and return its iterator.
+``stop()``
+    Free everything that outlives an epoch.
+
+The life of an epoch. If the code disagrees with this, the code is wrong.
+
+======================  =========================================================
+finished                ``StopIteration`` after the last batch; then as closed
+failed                  the error is raised from ``next``; then as closed
+abandoned, Ctrl-C       ``close()`` is called by the loader, at the latest when the
+                        loader or its iterator is collected; then as closed
+closed                  within ``limits.stop`` seconds every process that the epoch
+                        owns is gone, every handle it opened is closed, its memory
+                        is only held by batches that the user still has
+======================  =========================================================
+
+``close()`` may be called any number of times, also from ``__del__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ..graph import Pipe
+from .work import Work
+
+
+class Epoch(Protocol):
+    """One pass over the data."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return itself."""
+
+    def __next__(self) -> Any:
+        """Return the next batch, in plan order."""
+
+    def close(self) -> None:
+        """Free what the pass holds."""
+
+
+class ReadingService(Protocol):
+    """Runs a graph somewhere."""
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Decide what runs where."""
+
+    def epoch(self, work: Work, seed: int, epoch: int, first: int = 0) -> Epoch:
+        """Start one pass from batch ``first`` on."""
+
+    def explain(self, work: Work) -> str:
+        """Return where what runs."""
+
+    def stop(self) -> None:
+        """Free everything that outlives an epoch."""

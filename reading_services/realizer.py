@@ -1,0 +1,84 @@
+"""Run the realizing part of a graph on one job; the same code in every process."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterDataPipe
+
+from ..core import Stream
+from ..core.errors import GraphError
+from ..graph import Cut, Pipe, traits_of, walk
+from .work import Job, set_epoch
+
+
+class Handoff(IterDataPipe[Any]):
+    """Yields the items of the job at hand: the source of a realizing part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: tuple[Any, ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items."""
+        yield from self.items
+
+
+class Realizer:
+    """Turns jobs into batches."""
+
+    def __init__(self, split: Cut) -> None:
+        self.handoff = Handoff()
+        self.sink: Pipe = split.onto(self.handoff)
+        self._opaque = any(traits_of(pipe).opaque for pipe in split.realizing)
+        self._run: tuple[int, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"handoff": Handoff(), "sink": self.sink, "_opaque": self._opaque, "_run": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.handoff = next(pipe for pipe in walk(self.sink) if isinstance(pipe, Handoff))
+
+    def run(self, job: Job, seed: int, epoch: int) -> Any:
+        """Return the batch of ``job``.
+
+        A user's function may draw from the global generators of random, NumPy and torch:
+        these are seeded from (seed, epoch, batch) around it and put back, so that its
+        numbers do not depend on the worker either.
+        """
+        if self._run != (seed, epoch):
+            set_epoch(self.sink, seed, epoch)
+            self._run = (seed, epoch)
+        self.handoff.items = job.items
+        stream = Stream(seed, epoch, (job.index,), "user functions")
+        guard = seeded_globals(stream.integer()) if self._opaque else contextlib.nullcontext()
+        try:
+            with guard:
+                made = list(self.sink)
+        finally:
+            self.handoff.items = ()
+        if len(made) != 1:
+            msg = f"batch {job.index} ({job.cases()}) became {len(made)} items instead of one"
+            raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
+        return made[0]
+
+
+@contextlib.contextmanager
+def seeded_globals(seed: int) -> Iterator[None]:
+    """Seed the global generators inside the ``with`` block and put them back after it."""
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
+    torch.random.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        torch.set_rng_state(kept[2])

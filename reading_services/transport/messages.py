@@ -1,0 +1,76 @@
+"""What the consumer's process and its workers say to each other. Frozen; pickled whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...core.ledger import Entry, Key
+
+
+@dataclass(frozen=True)
+class DoJob:
+    """To a worker: realize one batch."""
+
+    job: Any
+    """``Job``, or the index of the next item of a replicated graph."""
+    seed: int
+    epoch: int
+    freed: tuple[int, ...] = ()
+    """Slots that the consumer no longer looks into."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """To a worker: end now."""
+
+
+@dataclass(frozen=True)
+class NewSlot:
+    """From a worker: a slot; its descriptor follows."""
+
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
+class RetireSlot:
+    """From a worker: a slot that it will not use again."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker did besides making the batch."""
+
+    ledger: dict[Key, Entry] = field(default_factory=dict)
+    warnings: tuple[tuple[str, type[Warning]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Done:
+    """From a worker: a batch."""
+
+    index: int
+    data: bytes
+    report: Report
+
+
+@dataclass(frozen=True)
+class Exhausted:
+    """From a worker: its replica of the graph has no more items."""
+
+    report: Report
+
+
+@dataclass(frozen=True)
+class Failed:
+    """From a worker: an error in the pipes."""
+
+    index: int
+    error: bytes
+    """The exception, pickled; empty if it cannot be."""
+    kind: str
+    text: str
+    """The worker's traceback."""

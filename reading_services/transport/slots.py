@@ -1,0 +1,185 @@
+"""Shared memory that a worker writes batches into and the consumer reads without a copy.
+
+A slot is an anonymous memory file (``memfd_create``): it has no name, so nothing can be
+left behind in ``/dev/shm``, whoever is killed. The worker makes it and sends the
+descriptor once; both sides keep it mapped. A batch occupies a slot until the last
+tensor that looks into it is gone; then the consumer tells the worker, which uses it again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...datapipes.memory import Layout
+
+# Arrays in a slot start on a cache line, which also suits every vector load.
+_ALIGNMENT = 64
+# Slots are made in steps of a huge page, so that batches of nearly one size share them.
+_STEP = 2 * 1024 * 1024
+
+HAS_SLOTS = sys.platform == "linux" and hasattr(os, "memfd_create")
+"""Elsewhere batches travel through the pipe, at the price of two copies."""
+
+
+@dataclass
+class Slot:
+    """One mapped memory file in the worker."""
+
+    number: int
+    fd: int
+    memory: mmap.mmap
+    busy: bool = True
+
+    @property
+    def size(self) -> int:
+        """Capacity in bytes."""
+        return len(self.memory)
+
+    def address(self) -> int:
+        """Return where the mapping begins."""
+        return int(np.frombuffer(self.memory, np.uint8).ctypes.data)
+
+
+class SlotWriter:
+    """The worker's side: hands out memory for batches, in slots.
+
+    Parameters
+    ----------
+    announce
+        Called with each new slot, to send its descriptor to the consumer.
+    retire
+        Called with the number of a slot that is given up.
+    """
+
+    def __init__(
+        self, announce: Callable[[Slot], None], retire: Callable[[int], None]
+    ) -> None:
+        self._announce = announce
+        self._retire = retire
+        self._slots: dict[int, Slot] = {}
+        self._made = 0
+
+    def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered array per layout, all in one free slot."""
+        offsets, total = _offsets(layouts)
+        slot = self._free_slot(total)
+        return [
+            np.frombuffer(slot.memory, dtype, count=int(np.prod(shape)), offset=offset).reshape(shape)
+            if np.prod(shape)
+            else np.empty(shape, dtype)
+            for (shape, dtype), offset in zip(layouts, offsets, strict=True)
+        ]
+
+    def place(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Return (slot, offset) of an array that lies in a slot already, else None."""
+        if not array.flags.c_contiguous or array.size == 0:
+            return None
+        where = array.ctypes.data
+        for slot in self._slots.values():
+            start = slot.address()
+            if slot.busy and start <= where and where + array.nbytes <= start + slot.size:
+                return slot.number, where - start
+        return None
+
+    def copy_in(self, array: NDArray[Any]) -> tuple[int, int]:
+        """Copy an array into a slot of its own and return (slot, offset)."""
+        (inside,) = self.take([(array.shape, array.dtype)])
+        inside[...] = array
+        found = self.place(inside)
+        assert found is not None
+        return found
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """Take back slots that the consumer no longer looks into."""
+        for number in numbers:
+            if number in self._slots:
+                self._slots[number].busy = False
+
+    def release_unsent(self, sent: set[int], before: set[int]) -> None:
+        """Take back slots that were taken since ``before`` but are not part of what was sent."""
+        for number in self.busy() - before - sent:
+            self._slots[number].busy = False
+
+    def busy(self) -> set[int]:
+        """Return the numbers of the slots in use."""
+        return {slot.number for slot in self._slots.values() if slot.busy}
+
+    def _free_slot(self, size: int) -> Slot:
+        free = [slot for slot in self._slots.values() if not slot.busy]
+        fitting = [slot for slot in free if slot.size >= size]
+        if fitting:
+            slot = min(fitting, key=lambda s: s.size)
+            slot.busy = True
+            return slot
+        # Free slots that are too small would pile up where batches grow.
+        for slot in free:
+            del self._slots[slot.number]
+            self._retire(slot.number)
+        return self._new_slot(size)
+
+    def _new_slot(self, size: int) -> Slot:
+        size = max(1, -(-size // _STEP)) * _STEP
+        fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            slot = Slot(self._made, fd, mmap.mmap(fd, size))
+            self._announce(slot)
+        finally:
+            os.close(fd)
+        self._made += 1
+        self._slots[slot.number] = slot
+        return slot
+
+
+class SlotReader:
+    """The consumer's side of one worker's slots."""
+
+    def __init__(self) -> None:
+        self._memory: dict[int, mmap.mmap] = {}
+        self._freed: list[int] = []
+
+    def add(self, number: int, fd: int, size: int) -> None:
+        """Map a slot that the worker announced; the descriptor is closed."""
+        try:
+            self._memory[number] = mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+
+    def retire(self, number: int) -> None:
+        """Forget a slot; it is unmapped when nothing looks into it any more."""
+        self._memory.pop(number, None)
+
+    def open(self, number: int) -> NDArray[np.uint8]:
+        """Return the bytes of a slot for one batch; when the array is collected, the slot is free.
+
+        Arrays and tensors made from it keep it alive, and so do their views.
+        """
+        whole = np.frombuffer(self._memory[number], np.uint8)
+        freed = self._freed
+        weakref.finalize(whole, freed.append, number).atexit = False
+        return whole
+
+    def take_freed(self) -> list[int]:
+        """Return the slots that became free since the last call."""
+        # Finalizers run in any thread at any time: take what is there, leave what comes.
+        count = len(self._freed)
+        numbers, self._freed[:count] = self._freed[:count], []
+        return numbers
+
+
+def _offsets(layouts: Sequence[Layout]) -> tuple[list[int], int]:
+    offsets, total = [], 0
+    for shape, dtype in layouts:
+        offsets.append(total)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        total += -(-size // _ALIGNMENT) * _ALIGNMENT
+    return offsets, total

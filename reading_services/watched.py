@@ -1,0 +1,81 @@
+"""An iterator that is stepped in a thread, so that a wait for it can end."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from ..adapters import Limits
+from ..core.errors import ItemTimeout
+
+_ITEM, _ERROR, _END = "item", "error", "end"
+
+
+class Watched:
+    """Yield the items of ``source``, each within the limits.
+
+    The thread takes one step per request and waits in between; it ends with the
+    iterator. One that is stuck stays (Python cannot stop it), as a daemon.
+
+    Raises
+    ------
+    ItemTimeout
+        With the stack of the thread: what it is stuck in.
+    """
+
+    def __init__(self, source: Iterator[Any], limits: Limits) -> None:
+        self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._seconds = limits.item + limits.start
+        self._later_seconds = limits.item
+        self._thread = threading.Thread(
+            target=_step, args=(source, self._requests, self._answers), daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> Watched:
+        return self
+
+    def __next__(self) -> Any:
+        self._requests.put(True)
+        try:
+            kind, value = self._answers.get(timeout=self._seconds)
+        except queue.Empty:
+            msg = f"no batch for {self._seconds:g} s; it was here:\n{self._stack()}"
+            raise ItemTimeout(msg, do="Raise Timeout(item=...) if this may take longer.") from None
+        self._seconds = self._later_seconds
+        if kind == _ITEM:
+            return value
+        self.close()
+        if kind == _ERROR:
+            raise value
+        raise StopIteration
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
+
+    def close(self) -> None:
+        """Ask the thread to end, and wait for it unless it is stuck."""
+        self._requests.put(False)
+        if self._thread is not threading.current_thread():
+            # It ends at once when it is idle; a stuck one is not waited for.
+            self._thread.join(timeout=0.1)
+
+
+def _step(
+    source: Iterator[Any],
+    requests: queue.SimpleQueue[bool],
+    answers: queue.SimpleQueue[tuple[str, Any]],
+) -> None:
+    while requests.get():
+        try:
+            answers.put((_ITEM, next(source)))
+        except StopIteration:
+            answers.put((_END, None))
+        except BaseException as error:  # handed to the thread that asked, whatever it is
+            answers.put((_ERROR, error))

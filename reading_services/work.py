@@ -1,0 +1,131 @@
+"""What a reading service runs: a graph split into planning and realizing, or a whole graph.
+
+Everything here is a pure function of the graph; nothing is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..adapters import Limits, limits_of
+from ..core import Stream
+from ..graph import Cut, NoCut, Pipe, cut, describe, explain_graph, traits_of, walk
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The planner hands whole batches to whoever is free; any worker can do any batch."""
+
+    cut: Cut
+    limits: Limits
+
+    def explain(self, workers: int) -> str:
+        """Return which pipes run where."""
+        planner = explain_graph(self.cut.planner)
+        where = f"in each of {workers} workers" if workers else "in this process"
+        lines = ["planned in this process (no voxels)", _indent(planner)]
+        if self.cut.realizing:
+            # Numbering restarts: the realizing part reads what the planner hands over.
+            realizing = "\n".join(f"· {text}" for text in _described(self.cut.realizing))
+            per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
+            lines += [f"realized {where}{per}", _indent(realizing)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """Each worker runs the whole graph on its share; torchdata's scheme."""
+
+    graph: Pipe
+    reason: str
+    """Why the graph could not be split."""
+    shards: bool
+    """Whether the graph has a sharding filter, so that shares differ."""
+    limits: Limits
+
+    def explain(self, workers: int) -> str:
+        """Return why, and what it means."""
+        if self.shards and workers:
+            how = f"each of {workers} workers runs the whole graph on its share"
+        elif workers:
+            how = "one worker runs the whole graph; add .sharding_filter() to use more"
+        else:
+            how = "this process runs the whole graph"
+        return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
+
+
+Work: TypeAlias = "Planned | Replicated"
+
+
+def work_of(graph: Pipe) -> Work:
+    """Decide how a verified graph is run."""
+    limits = limits_of(graph)
+    split = cut(graph)
+    if isinstance(split, NoCut):
+        shards = any(traits_of(pipe).shards for pipe in walk(graph))
+        return Replicated(graph, split.reason, shards, limits)
+    return Planned(split, limits)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The descriptions of one batch."""
+
+    index: int
+    """Position of the batch in its epoch."""
+    items: tuple[Any, ...]
+    """What the planner yielded for it."""
+
+    def cases(self) -> str:
+        """Return the names of the cases, for messages."""
+        names = [str(getattr(item, "case", "")) for item in self.items]
+        return ", ".join(dict.fromkeys(name for name in names if name)) or "unnamed items"
+
+
+def jobs(split: Cut, first: int = 0) -> Iterator[Job]:
+    """Yield the jobs of one epoch from batch ``first`` on; the skipped ones read nothing."""
+    held: list[Any] = []
+    index = 0
+    for item in split.planner:
+        held.append(item)
+        if len(held) == split.group:
+            if index >= first:
+                yield Job(index, tuple(held))
+            index, held = index + 1, []
+    if held and not split.drop_last and index >= first:
+        yield Job(index, tuple(held))
+
+
+def batch_count(work: Work) -> int:
+    """Return the number of batches of an epoch; TypeError where it is not known."""
+    if isinstance(work, Replicated):
+        return len(work.graph)  # type: ignore[arg-type]
+    items = len(work.cut.planner)  # type: ignore[arg-type]
+    whole, rest = divmod(items, work.cut.group)
+    return whole + bool(rest and not work.cut.drop_last)
+
+
+def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
+    """Tell every random pipe of ``graph`` which epoch comes; the same on every worker.
+
+    voxpipe's own take (seed, epoch); foreign ones take one integer, drawn from the
+    stream of their class and their place among its kind.
+    """
+    seen: dict[str, int] = {}
+    for pipe in walk(graph):
+        kind = type(pipe)
+        if hasattr(kind, "set_epoch"):
+            pipe.set_epoch(seed, epoch)
+        elif hasattr(kind, "set_seed"):
+            place = seen[kind.__name__] = seen.get(kind.__name__, -1) + 1
+            pipe.set_seed(Stream(seed, epoch, (place,), kind.__name__).integer())
+
+
+def _described(pipes: tuple[Pipe, ...]) -> list[str]:
+    return [describe(pipe) for pipe in pipes if not traits_of(pipe).watches]
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,167 @@
+"""The worker process: takes jobs, makes batches, ends when it is told or left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Iterator
+from multiprocessing import connection, parent_process, reduction
+from typing import Any
+
+from ..core import Stream
+from ..core.ledger import LEDGER
+from ..datapipes.memory import using
+from .realizer import Realizer, seeded_globals
+from .transport.batches import pack
+from .transport.messages import DoJob, Done, Exhausted, Failed, NewSlot, Report, RetireSlot, Stop
+from .transport.slots import HAS_SLOTS, Slot, SlotWriter
+from .work import Job, set_epoch
+
+# A worker that ends by itself because its parent is gone exits with this code.
+ORPHANED = 3
+
+
+def run_worker(
+    channel: connection.Connection,
+    inherited: list[connection.Connection],
+    payload: bytes,
+    environment: dict[str, str],
+) -> None:
+    """Serve jobs until told to stop, or until the parent is gone.
+
+    Parameters
+    ----------
+    channel
+        To the consumer, both ways.
+    inherited
+        The consumer's ends of other workers' channels, which a forked child holds too
+        and must close: they would hide the consumer's death from those workers.
+    payload
+        The pickled ``Realizer`` or ``Replica``.
+    environment
+        Settings that were made after a fork server had started.
+    """
+    for other in inherited:
+        other.close()
+    # Ctrl-C goes to the whole process group; the consumer decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(environment)
+    LEDGER.take()  # a forked child inherits what its parent has counted
+    inbox: queue.SimpleQueue[DoJob] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
+    _serve(channel, inbox, payload)
+
+
+def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> None:
+    """Take messages while the main thread works, so that the consumer never waits to send."""
+    parent = parent_process()
+    watched: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
+    try:
+        while True:
+            ready = connection.wait(watched)
+            if channel not in ready:
+                break
+            message = channel.recv()
+            if isinstance(message, Stop):
+                os._exit(0)
+            inbox.put(message)
+    except (EOFError, OSError):
+        pass
+    # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
+    os._exit(ORPHANED)
+
+
+def _serve(
+    channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payload: bytes
+) -> None:
+    import torch
+
+    # Workers divide the machine between them; a thread pool in each would fight over it.
+    torch.set_num_threads(1)
+
+    def announce(slot: Slot) -> None:
+        channel.send(NewSlot(slot.number, slot.size))
+        reduction.send_handle(channel, slot.fd, None)  # type: ignore[arg-type]
+
+    def retire(number: int) -> None:
+        channel.send(RetireSlot(number))
+
+    slots = SlotWriter(announce, retire) if HAS_SLOTS else None
+    source: Realizer | Replica | None = None
+    while True:
+        message = inbox.get()
+        if slots is not None:
+            slots.release(message.freed)
+        try:
+            if source is None:
+                source = pickle.loads(payload)
+            answer = _answer(source, message, slots)
+        except BaseException as error:  # told to the consumer, whatever it is
+            answer = _failure(message.job, error)
+        channel.send(answer)
+
+
+def _answer(source: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exhausted:
+    before = slots.busy() if slots is not None else set()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with using(slots) if slots is not None else contextlib.nullcontext():
+                batch = source.run(message.job, message.seed, message.epoch)
+        except StopIteration:
+            return Exhausted(_report(caught))
+        data, used = pack(batch, slots)
+    if slots is not None:
+        del batch
+        slots.release_unsent(used, before)
+    index = message.job.index if isinstance(message.job, Job) else message.job
+    return Done(index, data, _report(caught))
+
+
+def _report(caught: list[warnings.WarningMessage]) -> Report:
+    told = tuple(dict.fromkeys((str(w.message), w.category) for w in caught))
+    return Report(LEDGER.take(), told)
+
+
+def _failure(job: Any, error: BaseException) -> Failed:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # an exception may hold anything, e.g. a lock
+        data = b""
+    index = job.index if isinstance(job, Job) else job
+    return Failed(index, data, type(error).__name__, text)
+
+
+class Replica:
+    """A whole graph, run on this worker's share of the items."""
+
+    def __init__(self, graph: Any, worker: int, workers: int, *, shards: bool) -> None:
+        self.graph = graph
+        self.worker = worker
+        self.workers = workers
+        self.shards = shards
+        self._items: Iterator[Any] | None = None
+
+    def run(self, index: int, seed: int, epoch: int) -> Any:
+        """Return this worker's next item; StopIteration after the last."""
+        if self._items is None:
+            self._start(seed, epoch)
+        assert self._items is not None
+        with seeded_globals(Stream(seed, epoch, (index,), "user functions").integer()):
+            return next(self._items)
+
+    def _start(self, seed: int, epoch: int) -> None:
+        from torch.utils.data.graph_settings import apply_sharding
+
+        set_epoch(self.graph, seed, epoch)
+        if self.shards:
+            apply_sharding(self.graph, self.workers, self.worker)
+        self._items = iter(self.graph)

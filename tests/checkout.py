@@ -1,0 +1,38 @@
+"""What the tests of the repository itself need to know about it."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def options():
+    """Return the ``[options]`` of ``setup.cfg``."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    return config["options"]
+
+
+def package_dir():
+    """Return the mapping of packages to root folders."""
+    pairs = [line.split("=") for line in options()["package_dir"].splitlines() if line.strip()]
+    return {package.strip(): folder.strip() for package, folder in pairs}
+
+
+def packages():
+    """Return the name of every package, ``voxpipe`` first."""
+    return options()["packages"].split()
+
+
+def modules():
+    """Return every module's name and file, packages included."""
+    found = {}
+    for package, folder in package_dir().items():
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            parts = file.relative_to(ROOT / folder).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            found[".".join((package, *parts))] = file
+    return found

@@ -1,0 +1,116 @@
+import json
+
+import pytest
+
+import voxpipe as vp
+from scenes import full_chain, same, write_cases
+from voxpipe.core import TALLY
+from voxpipe.core.errors import StateMismatch
+
+SAMPLES = 14  # 3 cases x 14 patches in batches of 2: 21 batches, so 20 places in between
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+def loader_of(cases, workers=0, **changes):
+    chain = full_chain(cases, samples=changes.pop("samples", SAMPLES), batch=2)
+    service = vp.MultiProcessingReadingService(workers)
+    return vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=7)
+
+
+@pytest.fixture(scope="module")
+def whole(cases):
+    with loader_of(cases) as loader:
+        return list(loader), list(loader)
+
+
+@pytest.mark.parametrize("place", range(1, 21))
+def test_resumed_anywhere_exactly_the_rest_comes(cases, whole, place):
+    """Stopped after n batches and resumed in a new loader, batches n, n + 1, ... come."""
+    with loader_of(cases) as loader:
+        batches = iter(loader)
+        seen = [next(batches) for _ in range(place)]
+        state = json.loads(json.dumps(loader.state_dict()))
+
+    with loader_of(cases) as resumed:
+        resumed.load_state_dict(state)
+        rest, following = list(resumed), list(resumed)
+
+    assert same(seen + rest, whole[0])
+    assert same(following, whole[1])
+
+
+@pytest.mark.parametrize(("before", "after", "place"), [(0, 2, 7), (2, 0, 13), (1, 3, 20), (3, 1, 2)])
+def test_resumed_under_another_number_of_workers(cases, whole, before, after, place):
+    """What workers made ahead does not count, and the number of workers does not matter."""
+    with loader_of(cases, before) as loader:
+        batches = iter(loader)
+        for _ in range(place):
+            next(batches)
+        state = loader.state_dict()
+
+    with loader_of(cases, after) as resumed:
+        resumed.load_state_dict(state)
+
+        assert same(list(resumed), whole[0][place:])
+
+
+def test_resuming_reads_nothing_for_what_is_skipped(cases, whole):
+    """The skipped batches cost no read, no interpolation, and no header of a volume left out."""
+    with loader_of(cases) as loader:
+        state = {**loader.state_dict(), "next_batch": 20}
+        loader.load_state_dict(state)
+        before = TALLY.snapshot()
+
+        rest = list(loader)
+
+    done = TALLY - before
+    assert same(rest, whole[0][20:])
+    assert done.reads == 2 * 2  # one batch of two samples with two volumes each
+    assert done.headers <= 2 * 2
+
+
+def test_a_state_is_small_json(cases):
+    """Six entries, numbers and hashes; the position is that of the next batch."""
+    with loader_of(cases) as loader:
+        start = loader.state_dict()
+        next(iter(loader))
+        state = loader.state_dict()
+
+    assert len(json.dumps(state)) < 200
+    assert {k: start[k] for k in ("seed", "epoch", "next_batch")} == {
+        "seed": 7,
+        "epoch": 0,
+        "next_batch": 0,
+    }
+    # the iterator was dropped at once, yet the batch was delivered
+    assert state["next_batch"] == 1
+
+
+def test_after_the_last_batch_comes_the_next_epoch(cases):
+    """The state at the end of an epoch is the beginning of the next."""
+    with loader_of(cases) as loader:
+        list(loader)
+
+        assert loader.state_dict()["epoch"] == 1
+        assert loader.state_dict()["next_batch"] == 0
+
+
+def test_a_state_of_something_else_is_refused(cases):
+    """Another chain, other cases, another version and nonsense are each named."""
+    with loader_of(cases) as loader:
+        state = loader.state_dict()
+        refused = [
+            (loader_of(cases, samples=3), state, "graph"),
+            (loader_of(cases[:2]), state, "data"),
+            (loader, {**state, "version": 99}, "version 99"),
+            (loader, {**state, "next_batch": -1}, "whole numbers"),
+            (loader, {"a": 1}, r"\['a'\]"),
+        ]
+
+        for other, wrong, told in refused:
+            with pytest.raises(StateMismatch, match=told):
+                other.load_state_dict(wrong)

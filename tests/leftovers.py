@@ -1,0 +1,87 @@
+"""What a test may leave behind: processes, threads, open files."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+
+# How long something that is on its way out may take to be gone, in seconds.
+GRACE = 2.0
+OPEN_FILES = Path("/proc/self/fd")
+TASKS = Path("/proc/self/task")
+
+
+def alive():
+    """Return what is alive now, as pairs of kind and name."""
+    threads = {("thread", f"{t.name} ({t.ident})") for t in threading.enumerate() if not t.daemon}
+    return threads | open_files() | child_processes()
+
+
+def left_behind(before, grace=GRACE):
+    """Return what has come since ``before``, after it has had the chance to go."""
+    if not alive() - before:
+        return set()
+    release()
+    deadline = time.monotonic() + grace
+    while (left := alive() - before - services()) and time.monotonic() < deadline:
+        multiprocessing.active_children()  # reaps those that have ended
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                thread.join(min(0.1, max(0.0, deadline - time.monotonic())))
+        threading.Event().wait(0.01)
+    return left
+
+
+def open_files():
+    """Return the open file descriptors, where the system lists them (Linux)."""
+    if not OPEN_FILES.is_dir():
+        return set()
+    found = set()
+    for number in os.listdir(OPEN_FILES):
+        try:
+            found.add(("file", f"{number} -> {os.readlink(OPEN_FILES / number)}"))
+        except FileNotFoundError:
+            continue  # the descriptor that listed the folder
+    return found
+
+
+def child_processes():
+    """Return the children of this process, those that nobody has waited for included."""
+    if not TASKS.is_dir():
+        return {("process", str(p.pid)) for p in multiprocessing.active_children()}
+    found = set()
+    for task in TASKS.iterdir():
+        try:
+            found.update(("process", pid) for pid in (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that ended meanwhile, or a kernel without this list
+    return found
+
+
+def release():
+    """Drop what is kept on purpose between uses, and what only a cycle keeps."""
+    # Looked up, not imported: tests of the lower layers should not bring in the higher ones.
+    close = getattr(sys.modules.get("voxpipe.volumes"), "close_volumes", None)
+    if close is not None:
+        close()
+    gc.collect()
+
+
+def services():
+    """Return what the standard library, fsspec and zarr start once and keep for the process."""
+    tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
+    pids = {str(pid) for pid in (tracker._pid, server._forkserver_pid)}
+    numbers = {str(number) for number in (tracker._fd, server._forkserver_alive_fd)}
+    for name in ("fsspec.asyn", "zarr.core.sync"):
+        loop = getattr(sys.modules.get(name), "loop", [None])[0]
+        if loop is not None:
+            inside = (loop._selector, loop._ssock, loop._csock)
+            numbers |= {str(part.fileno()) for part in inside}
+    files = {(kind, name) for kind, name in open_files() if name.partition(" ")[0] in numbers}
+    return files | {("process", pid) for pid in pids}

@@ -1,0 +1,164 @@
+"""A worker that raises, hangs or is killed: one readable error, and the loader goes on."""
+
+import functools
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+import voxpipe as vp
+from scenes import full_chain, same, write_cases
+from voxpipe.core.errors import ItemTimeout, NotPicklable, WorkerDied
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+class TwoArguments(Exception):
+    """Cannot be unpickled: its constructor wants more than its message."""
+
+    def __init__(self, what, where):
+        super().__init__(f"{what} at {where}")
+
+
+def at_case(name, act, batch):
+    """Do ``act`` in the batch that holds a patch of case ``name``."""
+    if any(meta["case"] == name for meta in batch["meta"]):
+        act()
+    return batch
+
+
+def raise_value_error():
+    raise ValueError("a user's mistake")
+
+
+def raise_two_arguments():
+    raise TwoArguments("this", "there")
+
+
+def leave():
+    sys.exit(5)
+
+
+def kill_me():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang():
+    threading.Event().wait()
+
+
+def loader(cases, act, *adapters, workers=2):
+    pipe = full_chain(cases).map(functools.partial(at_case, "case1", act))
+    service = vp.MultiProcessingReadingService(workers)
+    return vp.DataLoader2(pipe, adapters, service, seed=7)
+
+
+def test_an_exception_arrives_as_itself(cases):
+    """The type and message are the user's; the worker's traceback is the cause."""
+    with loader(cases, raise_value_error) as it, pytest.raises(ValueError, match="mistake") as e:
+        list(it)
+
+    cause = str(e.value.__cause__)
+    assert "raise_value_error" in cause
+    assert "test_worker_failures.py" in cause
+
+
+def test_an_exception_that_cannot_travel_is_told(cases):
+    """What cannot be unpickled becomes a WorkerDied that quotes it."""
+    with loader(cases, raise_two_arguments) as it, pytest.raises(WorkerDied, match="this at there"):
+        list(it)
+
+
+def test_exit_in_a_worker_does_not_end_the_consumer(cases):
+    """SystemExit in a worker is an error here, not an exit."""
+    with loader(cases, leave) as it, pytest.raises(WorkerDied, match="SystemExit: 5"):
+        list(it)
+
+
+def test_a_killed_worker_is_named_with_its_case(cases):
+    """The error says which worker, which signal, which cases, and what to try."""
+    with loader(cases, kill_me) as it, pytest.raises(WorkerDied) as e:
+        list(it)
+
+    text = str(e.value)
+    assert "was killed by SIGKILL" in text
+    assert "case1" in text
+    assert "smaller batches" in text
+
+
+def test_a_hanging_worker_is_named_with_its_case(cases):
+    """At the time limit the error says what each worker was busy with."""
+    limits = vp.Timeout(item=1.0, start=20.0)
+
+    with loader(cases, hang, limits) as it, pytest.raises(ItemTimeout) as e:
+        list(it)
+
+    assert "case1" in str(e.value)
+    assert "Timeout(item=" in str(e.value)
+
+
+def test_a_hang_in_process_shows_where(cases):
+    """Without workers the error holds the stack that is stuck."""
+    pipe = full_chain(cases).map(functools.partial(at_case, "case1", hang))
+
+    limits = vp.Timeout(item=0.5, start=0.5)
+    with vp.DataLoader2(pipe, limits, seed=7) as it, pytest.raises(ItemTimeout) as e:
+        list(it)
+
+    assert "in hang" in str(e.value)
+
+
+@pytest.mark.parametrize("act", [raise_value_error, kill_me], ids=["raised", "killed"])
+def test_the_loader_goes_on_after_a_failure(cases, act):
+    """The next epoch starts new workers; batches before the failing one were delivered."""
+    with loader(cases, act) as it:
+        for _ in range(2):
+            with pytest.raises((ValueError, WorkerDied)):
+                list(it)
+
+        assert it.state_dict()["epoch"] >= 1
+
+
+def test_batches_before_the_failing_one_arrive(cases):
+    """An error comes in its turn: everything planned before it is delivered first."""
+    with vp.DataLoader2(full_chain(cases), seed=7) as whole:
+        expected = list(whole)
+    failing = next(
+        n for n, b in enumerate(expected) if any(m["case"] == "case1" for m in b["meta"])
+    )
+
+    got = []
+    with loader(cases, raise_value_error, workers=3) as it, pytest.raises(ValueError, match="m"):
+        got.extend(it)  # extend keeps nothing of a failing iterator in every version
+    with loader(cases, raise_value_error, workers=3) as it:
+        got = []
+        with pytest.raises(ValueError, match="mistake"):
+            for batch in it:
+                got.append(batch)
+
+    assert same(got, expected[:failing])
+
+
+def test_a_lambda_is_refused_before_anything_starts(cases):
+    """What cannot travel is named at construction, with the fix."""
+    with pytest.warns(UserWarning, match="pickle"):  # torch's own warning
+        pipe = full_chain(cases).map(lambda batch: batch)
+
+    with pytest.raises(NotPicklable, match=r"map\(<lambda> test_worker_failures.py:\d+\)") as e:
+        vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2))
+
+    assert "top of a module" in str(e.value)
+
+
+def test_a_lambda_is_fine_without_workers(cases):
+    """In one process nothing needs to travel."""
+    with pytest.warns(UserWarning, match="pickle"):
+        pipe = full_chain(cases).map(lambda batch: batch)
+
+    with vp.DataLoader2(pipe, seed=7) as it:
+        assert len(list(it)) == 3

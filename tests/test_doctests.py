@@ -1,0 +1,18 @@
+"""Run the examples in the docstrings, importing by name and never by path."""
+
+import doctest
+import importlib
+
+import pytest
+from checkout import modules
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if not name.endswith(".__main__")])
+def test_examples(name, tmp_path, monkeypatch):
+    """Every example gives what it shows; files that it writes land in a temporary folder."""
+    module = importlib.import_module(name)
+    monkeypatch.chdir(tmp_path)
+
+    failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+
+    assert failed == 0

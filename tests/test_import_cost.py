@@ -1,0 +1,57 @@
+"""Importing voxpipe is cheap: what is heavy is imported where it is used."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "aiohttp",
+    "botocore",
+    "fsspec",
+    "isal",
+    "matplotlib",
+    "nibabel",
+    "nilearn",
+    "numcodecs",
+    "pandas",
+    "s3fs",
+    "scipy",
+    "torch",
+    "torchdata",
+    "zarr",
+}
+# Everything below the datapipes, whose classes are torch's.
+CHEAP = ["voxpipe", "voxpipe.core", "voxpipe.graph", "voxpipe.intensity"]
+CHEAP += ["voxpipe.spatial", "voxpipe.volumes"]
+# Other packages may have been imported at start-up, by a .pth file of the environment.
+PROGRAM = """
+import json, sys
+before = set(sys.modules)
+__import__(sys.argv[1])
+print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+"""
+
+
+def imported_by(name):
+    """Return the top names that a fresh interpreter imports for ``name``."""
+    command = [sys.executable, "-c", PROGRAM, name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_importing_costs_no_heavy_library(name):
+    """No library that takes long or much memory to load comes along."""
+    assert imported_by(name) & HEAVY == set()
+
+
+def test_core_brings_only_numpy():
+    """Core values need numpy and nothing else that has to be installed."""
+    assert imported_by("voxpipe.core") - sys.stdlib_module_names <= {"numpy", "voxpipe"}
+
+
+def test_the_check_sees_a_heavy_library():
+    """A module that does import numpy is seen to do so."""
+    assert "numpy" in imported_by("numpy")

@@ -1,0 +1,118 @@
+"""Imports point one way: a layer may import itself and the layers below it."""
+
+import ast
+import sys
+from importlib.util import resolve_name
+
+import pytest
+from checkout import modules, packages
+
+# From the bottom to the top. Layers on one line are equal and do not import each other.
+LAYERS = [
+    {"core"},
+    {"graph", "volumes", "intensity"},
+    {"spatial"},
+    {"datapipes"},
+    {"adapters"},
+    {"reading_services"},
+    {"dataloader2"},
+    {"package"},
+]
+# May import anything; nothing imports it.
+ASIDE = "testing"
+
+
+def layer_of(module):
+    """Return the layer of a module of voxpipe; what is not in a sub-package is the top."""
+    first = module.partition(".")[2].partition(".")[0]
+    return first if f"voxpipe.{first}" in packages() else "package"
+
+
+def allowed_from(layer):
+    """Return the layers that ``layer`` may import."""
+    everything = set().union(*LAYERS)
+    if layer == ASIDE:
+        return everything | {ASIDE}
+    height = next(i for i, names in enumerate(LAYERS) if layer in names)
+    return set().union({layer}, *LAYERS[:height])
+
+
+def imports(module, source, is_package):
+    """Yield ``(line, absolute name)`` for every import in ``source``, nested ones included."""
+    package = module if is_package else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = resolve_name("." * node.level + (node.module or ""), package)
+            # ``from .. import core`` names a layer after the word import.
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def wrong_imports(module, source, is_package=False):
+    """Return a sentence for each import that points up or sideways."""
+    layer = layer_of(module)
+    return [
+        f"{module}:{line} ({layer}) imports {name}"
+        for line, name in imports(module, source, is_package)
+        if name.partition(".")[0] == "voxpipe" and layer_of(name) not in allowed_from(layer)
+    ]
+
+
+def test_every_folder_has_a_layer():
+    """A new root folder has to say where it stands."""
+    assert {layer_of(name) for name in packages()} == set().union(*LAYERS, {ASIDE})
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_point_down(module):
+    """No module imports a layer above or beside its own."""
+    file = modules()[module]
+
+    assert wrong_imports(module, file.read_text("utf-8"), file.name == "__init__.py") == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("voxpipe.core.region", "from ..graph import walk"),
+        ("voxpipe.core.region", "from .. import volumes"),
+        ("voxpipe.volumes.nifti", "from ..intensity.gamma import gamma"),
+        ("voxpipe.graph.walk", "def f():\n    import voxpipe.datapipes"),
+        ("voxpipe.datapipes.iter.patch", "from ...testing import LatencyStore"),
+        ("voxpipe.spatial.plan", "from .._version import __version__"),
+    ],
+)
+def test_the_check_sees_every_way_to_import(module, source):
+    """Upward, sideways, nested and absolute imports are all found."""
+    assert len(wrong_imports(module, source)) == 1
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if layer_of(m) == "core"])
+def test_core_needs_only_numpy(module):
+    """Core values can be used, tested and pickled where nothing else is installed."""
+    file = modules()[module]
+    tops = {
+        name.partition(".")[0]
+        for _, name in imports(module, file.read_text("utf-8"), file.name == "__init__.py")
+    }
+
+    assert tops - sys.stdlib_module_names <= {"numpy", "voxpipe"}
+
+
+@pytest.mark.parametrize("module", modules())
+def test_imports_inside_the_package_are_relative(module):
+    """The package's own name is for those who use it."""
+    tree = ast.parse(modules()[module].read_text("utf-8"))
+    absolute = [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.ImportFrom) and not node.level and _is_ours(node.module or ""))
+        or (isinstance(node, ast.Import) and any(_is_ours(a.name) for a in node.names))
+    ]
+
+    assert absolute == []
+
+
+def _is_ours(name):
+    return name.partition(".")[0] == "voxpipe"

@@ -1,0 +1,67 @@
+"""The repository root is not a package; ``setup.cfg`` says what is."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from checkout import ROOT, package_dir, packages
+
+
+def test_every_package_folder_is_installed():
+    """An unlisted folder would be missing from wheels."""
+    found = []
+    for package, folder in package_dir().items():
+        for init in (ROOT / folder).rglob("__init__.py"):
+            found.append(".".join((package, *init.parent.relative_to(ROOT / folder).parts)))
+
+    assert sorted(packages()) == sorted(found)
+
+
+def test_every_root_folder_with_code_is_mapped():
+    """Each root folder that is a package has a name under voxpipe."""
+    folders = sorted(init.parent.name for init in ROOT.glob("*/__init__.py"))
+
+    assert sorted(package_dir().values()) == folders
+
+
+def test_a_root_folder_keeps_its_name_in_the_package():
+    """``datapipes/`` is ``voxpipe.datapipes``; only ``package/`` is the top."""
+    expected = {f"voxpipe.{folder}": folder for folder in package_dir().values()}
+    expected["voxpipe"] = expected.pop("voxpipe.package")
+
+    assert expected == package_dir()
+
+
+def test_every_folder_with_modules_is_a_package():
+    """A folder without ``__init__.py`` would import from a checkout and not from a wheel."""
+    folders = [ROOT / folder for folder in package_dir().values()]
+    holders = {file.parent for folder in folders for file in folder.rglob("*.py")}
+
+    assert [] == sorted(str(h) for h in holders if not (h / "__init__.py").exists())
+
+
+def test_the_root_is_not_a_package():
+    """``__init__.py`` or a folder ``voxpipe`` here would be a second copy of the package."""
+    assert not (ROOT / "__init__.py").exists()
+    assert not (ROOT / "voxpipe").exists()
+
+
+def test_test_files_have_unique_names():
+    """The default import mode knows test files by name only; ``__init__.py`` would change it."""
+    names = Counter(file.name for file in (ROOT / "tests").rglob("*.py"))
+    names["conftest.py"] = 0  # pytest loads these by path
+
+    assert [] == [name for name, count in names.items() if count > 1]
+    assert "__init__.py" not in names
+
+
+def test_no_file_is_imported_under_two_names():
+    """Two names for one file are two registries: chained forms would go missing."""
+    folders = [ROOT / folder for folder in package_dir().values()]
+    names = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and any(folder in Path(file).resolve().parents for folder in folders):
+            names.setdefault(str(Path(file).resolve()), set()).add(name)
+
+    assert {} == {file: n for file, n in names.items() if len(n) > 1}

@@ -1,0 +1,85 @@
+"""Each package says what is public, sorted, and every public name is explained."""
+
+import ast
+import importlib
+import inspect
+import itertools
+from pathlib import Path
+from types import GenericAlias, ModuleType
+
+import pytest
+from checkout import modules, packages
+
+
+def sort_key(name):
+    """Constants, then classes, then the rest: the order that the linter sorts in."""
+    rank = 0 if name.isupper() else 1 if name[:1].isupper() else 2
+    return rank, name
+
+
+def foreign_names(package):
+    """Return the names that ``__init__.py`` imports from elsewhere, for its own use."""
+    tree = ast.parse(Path(package.__file__).read_text("utf-8"))
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
+            found.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    return found
+
+
+def public_names(package):
+    """Return what a user may take for public: no underscore, no module, ours."""
+    names = {name for name in dir(package) if not name.startswith("_")} - foreign_names(package)
+    return {name for name in names if not isinstance(getattr(package, name), ModuleType)}
+
+
+def explained_constants():
+    """Return the names that a module-level assignment gives and a docstring follows."""
+    found = set()
+    for file in modules().values():
+        body = ast.parse(file.read_text("utf-8")).body
+        for node, after in itertools.pairwise(body):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", 0)]
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                found.update(t.id for t in targets if isinstance(t, ast.Name))
+    return found
+
+
+def has_docstring(value, name):
+    """Whether a class or function explains itself; dataclasses' generated text does not count."""
+    is_alias = type(value) is GenericAlias  # which Python 3.10 takes for a class
+    if not is_alias and (inspect.isclass(value) or inspect.isroutine(value)):
+        text = value.__doc__ or ""
+        return bool(text.strip()) and not text.startswith(f"{value.__name__}(")
+    return name in explained_constants()
+
+
+@pytest.mark.parametrize("name", packages())
+def test_all_is_what_is_public(name):
+    """``__all__`` holds every public name and no other."""
+    package = importlib.import_module(name)
+    declared = [n for n in getattr(package, "__all__", []) if not n.startswith("_")]
+
+    assert sorted(public_names(package)) == sorted(declared)
+
+
+@pytest.mark.parametrize("name", packages())
+def test_all_is_sorted(name):
+    """A sorted ``__all__`` has no double entries and few merge conflicts."""
+    declared = list(getattr(importlib.import_module(name), "__all__", []))
+
+    assert sorted(set(declared), key=sort_key) == declared
+
+
+@pytest.mark.parametrize("name", packages())
+def test_public_names_are_explained(name):
+    """Every class, function and constant that is public has a docstring."""
+    package = importlib.import_module(name)
+
+    assert [] == [n for n in public_names(package) if not has_docstring(getattr(package, n), n)]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_modules_are_explained(name):
+    """A module's docstring says why it exists."""
+    assert ast.get_docstring(ast.parse(modules()[name].read_text("utf-8")))
