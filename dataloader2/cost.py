@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
@@ -87,8 +88,9 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
 
 
 def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    region, volume = patch.source_region, patch.volume
-    chunks = getattr(volume, "chunks", None)
+    region = patch.source_region
+    volume: Any = patch.volume  # where it is a Volume it tells how it is stored
+    chunks = volume.chunks
     if whole_chunks and chunks is not None:
         region = ChunkGrid(volume.shape[1:], chunks).cover(region)
-    return region.size * volume.shape[0] * volume.disk_dtype.itemsize
+    return int(region.size * volume.shape[0] * volume.disk_dtype.itemsize)

@@ -328,5 +328,3 @@ def _not_picklable(pipes: tuple[Pipe, ...], error: Exception) -> NotPicklable:
     found = NotPicklable(msg, do=do)
     found.at(origin_of(pipe))
     return found
-
-

@@ -212,10 +212,7 @@ class WorkerTraceback(Exception):
 
 def raise_from_worker(answer: Failed) -> NoReturn:
     """Raise a worker's error as itself, with the worker's traceback as its cause."""
-    if answer.error:
-        error = pickle.loads(answer.error)
-    else:
-        error = None
+    error = pickle.loads(answer.error) if answer.error else None
     if not isinstance(error, Exception):
         # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
         # the consumer's process without a word.
@@ -242,5 +239,3 @@ def _advice(exitcode: int | None) -> str:
             'if __name__ == "__main__": workers import the script. Its own message is above.'
         )
     return "Run with num_workers=0 to see the error in this process."
-
-

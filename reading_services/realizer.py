@@ -75,7 +75,7 @@ def seeded_globals(seed: int) -> Iterator[None]:
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
-    torch.random.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     try:
         yield
     finally:

@@ -101,8 +101,8 @@ def jobs(split: Cut, first: int = 0) -> Iterator[Job]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return len(work.graph)  # type: ignore[arg-type]
-    items = len(work.cut.planner)  # type: ignore[arg-type]
+        return len(work.graph)
+    items = len(work.cut.planner)
     whole, rest = divmod(items, work.cut.group)
     return whole + bool(rest and not work.cut.drop_last)
 

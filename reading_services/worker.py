@@ -77,9 +77,7 @@ def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> 
     os._exit(ORPHANED)
 
 
-def _serve(
-    channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payload: bytes
-) -> None:
+def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payload: bytes) -> None:
     import torch
 
     # Workers divide the machine between them; a thread pool in each would fight over it.
@@ -87,7 +85,7 @@ def _serve(
 
     def announce(slot: Slot) -> None:
         channel.send(NewSlot(slot.number, slot.size))
-        reduction.send_handle(channel, slot.fd, None)  # type: ignore[arg-type]
+        reduction.send_handle(channel, slot.fd, None)
 
     def retire(number: int) -> None:
         channel.send(RetireSlot(number))
@@ -101,7 +99,7 @@ def _serve(
         try:
             if source is None:
                 source = pickle.loads(payload)
-            answer = _answer(source, message, slots)
+            answer: Done | Exhausted | Failed = _answer(source, message, slots)
         except BaseException as error:  # told to the consumer, whatever it is
             answer = _failure(message.job, error)
         channel.send(answer)
@@ -132,7 +130,9 @@ def _report(caught: list[warnings.WarningMessage]) -> Report:
 def _failure(job: Any, error: BaseException) -> Failed:
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     cases = f" ({job.cases()})" if isinstance(job, Job) else ""
-    text = f"while making batch {getattr(job, 'index', job)}{cases} in process {os.getpid()}\n{trace}"
+    text = (
+        f"while making batch {getattr(job, 'index', job)}{cases} in process {os.getpid()}\n{trace}"
+    )
     try:
         data = pickle.dumps(error)
         pickle.loads(data)

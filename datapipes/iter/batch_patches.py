@@ -61,7 +61,7 @@ class BatchPatches(DataPipe):
             raise PatchSizeError(msg).at(self.origin)
 
     @property
-    def traits(self) -> Traits:  # type: ignore[override]
+    def traits(self) -> Traits:
         """Gathers, and realizes what is still lazy."""
         return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from scenes import same, write_cases
 
 import voxpipe as vp
-from scenes import same, write_cases
 from voxpipe.core import TALLY
 from voxpipe.datapipes.iter import BatchPatches
 from voxpipe.graph import describe, find, walk

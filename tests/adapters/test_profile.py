@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from scenes import full_chain, write_cases
 
 import voxpipe as vp
-from scenes import full_chain, write_cases
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import sys
 import threading
 
 import pytest
+from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
-from scenes import full_chain, same, write_cases
 from voxpipe.core.errors import ItemTimeout, NotPicklable, WorkerDied
 
 
@@ -146,7 +146,7 @@ def test_batches_before_the_failing_one_arrive(cases):
 
     def take_all(batches):
         for batch in batches:
-            got.append(batch)  # noqa: PERF402 (a comprehension would lose them at the error)
+            got.append(batch)
 
     with loader(cases, raise_value_error, workers=3) as it, pytest.raises(ValueError, match="m"):
         take_all(it)
