@@ -56,7 +56,8 @@ class Replicated:
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
 
 
-Work: TypeAlias = "Planned | Replicated"
+Work: TypeAlias = Planned | Replicated
+"""How a verified graph is run."""
 
 
 def work_of(graph: Pipe) -> Work:
