@@ -1,6 +1,6 @@
 """Volume, the backend registry, one file per format."""
 
-from .builtin import register_builtin_backends
+from . import builtin
 from .handles import close_volumes
 from .index import normalize_index
 from .registry import BackendRequest, register_backend, resolve_backend, unregister_backend
@@ -21,4 +21,4 @@ __all__ = [
     "volume_statistics",
 ]
 
-register_builtin_backends()
+builtin.register_builtin_backends()

@@ -18,6 +18,7 @@ def register_builtin_backends() -> None:
     """Register the formats of this package behind those already registered."""
     table = (
         ("nifti", _has_suffix(".nii"), _open_nifti),
+        ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
         # Not "npy": that name is for users, who may register it and take it back.
         ("numpy", _has_suffix(".npy"), _open_npy),
     )
@@ -40,9 +41,22 @@ def _name(request: BackendRequest) -> str:
 
 def _open_nifti(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request))
+    if request.path is None:
+        from .nifti_remote import RemoteNifti
+
+        return RemoteNifti(request.uri or "", request.storage_options, _name(request))
     from .nifti import NiftiBackend
 
     return NiftiBackend(_place(request), _name(request))
+
+
+def _open_nifti_gz(request: BackendRequest) -> Any:
+    no_options(request.reader_kwargs, _name(request))
+    from .nifti_gz import LocalNiftiGz, RemoteNiftiGz
+
+    if request.path is None:
+        return RemoteNiftiGz(request.uri or "", request.storage_options, _name(request))
+    return LocalNiftiGz(_place(request), _name(request))
 
 
 def _open_npy(request: BackendRequest) -> Any:

@@ -51,7 +51,10 @@ def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
 
 def make_directory(directory: Path) -> Path:
     """Make a directory that only the user can look into: it will hold scans of people."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # ``parents=True`` would make the parents readable by everyone.
+    for place in (*reversed(directory.parents), directory):
+        if not place.exists():
+            place.mkdir(mode=0o700, exist_ok=True)
     return directory
 
 
