@@ -13,10 +13,10 @@ import torch
 
 from ..adapters import Adapter, Profile
 from ..core.errors import IteratorInvalidated, LoaderShutDown
+from ..datapipes.cost import cost_of
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import batch_count
-from .cost import cost_of
 from .state import State
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"

@@ -50,6 +50,12 @@ class DataPipe(IterDataPipe[Any]):
         """Return the pipe as the user wrote it."""
         return self.origin.call
 
+    def explain(self) -> str:
+        """Return the chain up to here as text, with what one patch costs."""
+        from .explain import explain  # explain plans patches, which pipes make
+
+        return explain(self)
+
     def settings(self) -> Any:
         """Return what distinguishes this pipe from another of its class, as plain values."""
         return self._arguments

@@ -16,13 +16,14 @@ from typing import Any
 
 from ..core.errors import NotPicklable
 from ..core.ledger import LEDGER
+from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, describe, is_pipe, origin_of, walk
 from ..volumes import close_volumes
 from .in_process import InProcessEpoch
 from .pool import Worker, WorkerPool, raise_from_worker
 from .realizer import Realizer
 from .transport.messages import Done, Exhausted, Failed
-from .work import Job, Planned, Replicated, Work, jobs, set_epoch, work_of
+from .work import Job, Planned, Replicated, Work, jobs, work_of
 from .worker import Replica
 
 START_METHODS = ("forkserver", "fork", "spawn")

@@ -13,8 +13,9 @@ from torch.utils.data import IterDataPipe
 
 from ..core import Stream
 from ..core.errors import GraphError
+from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, traits_of, walk
-from .work import Job, set_epoch
+from .work import Job
 
 
 class Handoff(IterDataPipe[Any]):

@@ -16,12 +16,13 @@ from typing import Any
 
 from ..core import Stream
 from ..core.ledger import LEDGER
+from ..datapipes.epoch import set_epoch
 from ..datapipes.memory import using
 from .realizer import Realizer, seeded_globals
 from .transport.batches import pack
 from .transport.messages import DoJob, Done, Exhausted, Failed, NewSlot, Report, RetireSlot, Stop
 from .transport.slots import HAS_SLOTS, Slot, SlotWriter
-from .work import Job, set_epoch
+from .work import Job
 
 # A worker that ends by itself because its parent is gone exits with this code.
 ORPHANED = 3

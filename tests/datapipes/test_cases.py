@@ -119,7 +119,7 @@ def test_two_volumes_for_one_key(folders):
 @pytest.mark.parametrize("wrong", [{}, {"image": "no/star.nii"}, {"image": "*/two/*.nii"}])
 def test_patterns_are_checked_at_construction(wrong):
     """A pattern per key, with one star where there is no folder."""
-    with pytest.raises(ValueError, match="pattern|one \\*"):
+    with pytest.raises(ValueError, match=r"pattern|one \*"):
         vp.list_cases(**wrong)
 
 

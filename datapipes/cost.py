@@ -10,8 +10,8 @@ from typing import Any
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut
-from ..reading_services.work import set_epoch
 from ..spatial import LazyPatch
+from .epoch import set_epoch
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16
