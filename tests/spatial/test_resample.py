@@ -22,7 +22,7 @@ def shifted(*shift: float) -> np.ndarray:
 
 
 def line(values: Any, dtype: Any = np.float32) -> Source:
-    """A volume of one row along I."""
+    """Return a volume of one row along I."""
     array = np.array(values, dtype=dtype).reshape(1, -1, 1, 1)
     return Source(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
 
