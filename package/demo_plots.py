@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 OUTLINES = ("#e69f00", "#56b4e9", "#009e73", "#cc79a7")
 # Greys beyond these percentiles are noise and highlights, and would flatten the rest.
 WINDOW = (1.0, 99.0)
-# In points, by class: where two outlines coincide, both are seen.
-WIDTHS = (2.2, 0.9, 0.6, 0.4)
+# Between 0.5, the border itself, and 1, the centres of the voxels inside: each outline keeps to
+# its own class, so that neighbours' do not hide each other.
+INSIDE = 0.9
 DOTS_PER_INCH = 120
 
 
@@ -109,11 +110,11 @@ def _draw_plane(
     lowest, highest = window
     image, label = middle_plane(patch.image, axis), middle_plane(patch.label, axis)
     axes.imshow(image, cmap="gray", origin="lower", vmin=lowest, vmax=highest)
-    for (value, colour), width in zip(colours.items(), WIDTHS, strict=False):
+    for value, colour in colours.items():
         inside = label == value
         # A class that fills the plane or is not on it has no outline, and contour would warn.
         if inside.any() and not inside.all():
-            axes.contour(inside.astype(float), levels=[0.5], colors=[colour], linewidths=width)
+            axes.contour(inside.astype(float), levels=[INSIDE], colors=[colour], linewidths=1.1)
     axes.set_xticks([])
     axes.set_yticks([])
 
