@@ -170,3 +170,18 @@ def test_the_template_fits_the_recipe():
     # Litres, at one cubic millimetre a voxel; adults have about 0.5 to 1.1 of grey matter.
     assert 0.5 < volume[demo_data.GREY] < 1.2
     assert 0.4 < volume[demo_data.WHITE] < 0.8
+
+
+@pytest.mark.slow
+@needs_nilearn
+def test_every_case_shows_the_whole_head(tmp_path):
+    """All but the neck is in each of the eight cases, and their formats read back alike."""
+    head = demo_data.read_template()
+    above_the_neck = max(variant.start[2] for variant in VARIANTS)
+    whole = (head.label > 0).sum()
+    least = (head.label[:, :, above_the_neck:] > 0).sum()
+
+    tissue = [int((stored(case.label)[0] > 0).sum()) for case in prepare(tmp_path / "data")]
+
+    assert len(tissue) == len(VARIANTS)
+    assert all(least <= count <= whole for count in tissue)
