@@ -1,0 +1,54 @@
+"""Volumes whose voxels are in memory: arrays, tensors, images of nibabel.
+
+A small array travels inside the pickle. A larger one is written to a temporary
+file on its first journey, which the other process maps.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from numpy.typing import NDArray
+
+from .backend import Backend, ViewBackend, as_array
+from .header import Header, array_header, channels_first
+from .spill import original, remember, travel
+
+# A pickled volume stays below 16 kB; half of that leaves room for the header.
+INLINE_BYTES = 8 * 1024
+
+
+class ArraySource:
+    """An array (C, I, J, K) in this process. Its voxels must not change any more."""
+
+    def __init__(self, array: NDArray[Any], header: Header, name: str, token: str = "") -> None:
+        self.array = array
+        self.name = name
+        self.token = token or uuid.uuid4().hex
+        self.backend = ViewBackend(array, header, name)
+
+    def open(self) -> Backend:
+        """Return the backend; nothing has to be opened."""
+        return self.backend
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        header = self.backend.header
+        if self.array.nbytes > INLINE_BYTES:
+            return travel(self, header, lambda: self.array)
+        remember(self)
+        # ``copy`` drops the rest of a larger array of which this is a view.
+        return _arrive_inline, (self.array.copy(), header, self.name, self.token)
+
+
+def _arrive_inline(array: NDArray[Any], header: Header, name: str, token: str) -> Any:
+    return original(token) or ArraySource(array, header, name, token)
+
+
+def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
+    """Return the source of a tensor or an array of two to four axes; memory is shared."""
+    values = as_array(array)
+    name = f"array {tuple(values.shape)} {values.dtype.name}"
+    values = channels_first(values, name)
+    name = f"array {tuple(values.shape)} {values.dtype.name}"
+    return ArraySource(values, array_header(values, affine, name), name)

@@ -1,0 +1,123 @@
+"""Open backends: one bounded store per process, shared by all volumes.
+
+Handles are keyed by the source's token, so that a volume that arrives with every
+batch finds the handle that the first one opened. The least recently used one goes
+when there are too many; whoever is still reading from it keeps it until done.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import Protocol
+
+from .backend import Backend
+
+# A mapped file costs one of the 65530 maps and often of the 1024 descriptors that
+# Linux grants a process by default.
+MOST_HANDLES = 64
+# Voxels that a reader returned live in memory as long as their handle.
+MOST_RESIDENT_BYTES = 2 * 1024**3
+
+
+class Opener(Protocol):
+    """A source, as far as this module is concerned."""
+
+    @property
+    def token(self) -> str:
+        """Equal for equal sources."""
+
+    def open(self) -> Backend:
+        """Open the backend."""
+
+
+class _Handle:
+    """A backend that is open or about to be, and the lock of whoever opens it."""
+
+    def __init__(self) -> None:
+        self.opening = threading.Lock()
+        self.backend: Backend | None = None
+
+
+class Handles:
+    """Open backends of one process, the least recently used first."""
+
+    def __init__(self, most: int = MOST_HANDLES, most_bytes: int = MOST_RESIDENT_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        # What a forked child found of its parent. Dropping it would run the parent's
+        # clean-up in the child, with locks and threads that do not exist there.
+        self._inherited: list[OrderedDict[str, _Handle]] = []
+
+    def acquire(self, source: Opener, *, verify: bool = False) -> Backend:
+        """Return the open backend of ``source``.
+
+        Parameters
+        ----------
+        source
+            Opened if no handle is there.
+        verify
+            Look whether the stored file is still the one that was opened, and open
+            it anew if not.
+        """
+        if self._owner != os.getpid():
+            self.forget_parent()
+        with self._lock:
+            handle = self._handles.setdefault(source.token, _Handle())
+            self._handles.move_to_end(source.token)
+        backend = handle.backend
+        if backend is not None and not verify:
+            return backend
+        try:
+            with handle.opening:
+                backend = handle.backend
+                if backend is None or (verify and not backend.is_current):
+                    backend = handle.backend = source.open()
+                return backend
+        finally:
+            self._evict()
+
+    def close(self) -> None:
+        """Drop every handle."""
+        with self._lock:
+            self._handles.clear()
+
+    def forget_parent(self) -> None:
+        """Start empty in a forked child, whose locks may be held by threads it lacks."""
+        self._inherited.append(self._handles)
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._handles = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def _evict(self) -> None:
+        with self._lock:
+            resident = sum(_resident(handle) for handle in self._handles.values())
+            # The newest stays, however large: it is about to be read.
+            while len(self._handles) > 1 and (
+                len(self._handles) > self._most or resident > self._most_bytes
+            ):
+                _, handle = self._handles.popitem(last=False)
+                resident -= _resident(handle)
+
+
+def _resident(handle: _Handle) -> int:
+    return 0 if handle.backend is None else handle.backend.resident_bytes
+
+
+HANDLES = Handles()
+"""The open backends of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=HANDLES.forget_parent)
+
+
+def close_volumes() -> None:
+    """Close the files that volumes of this process hold open; the next read opens them again."""
+    HANDLES.close()

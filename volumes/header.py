@@ -1,0 +1,107 @@
+"""What is known of a volume once its header was read. Small, frozen, travels in pickles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..core import Affine
+from ..core.errors import BadHeader
+from .voxels import refuse_unreadable, value_dtype
+
+Access = Literal["view", "range", "stream"]
+"""How a store is read: mapped into memory, by byte ranges, or only from its beginning."""
+
+Shape = tuple[int, int, int, int]
+Triple = tuple[int, int, int]
+
+IDENTITY = tuple(float(v) for v in np.eye(4).ravel())
+"""The affine of voxels that come without one: index = millimetre."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """Geometry, types and access of one stored volume."""
+
+    shape: Shape
+    """(C, I, J, K)."""
+    affine: tuple[float, ...]
+    """The 16 entries of the voxel-to-world matrix, row by row, in millimetres, RAS+."""
+    disk_dtype: np.dtype[Any]
+    """Type of the numbers as stored."""
+    chunks: Triple | None = None
+    """Spatial decode unit in voxels, None where there is none."""
+    access: Access = "view"
+    """How the store is read."""
+    slope: float = 1.0
+    """Factor from stored number to value."""
+    intercept: float = 0.0
+    """Value of a stored 0."""
+    value_type: np.dtype[Any] | None = None
+    """Type of values where it does not follow from the other fields (foreign backends)."""
+    stamp: tuple[int, ...] = ()
+    """Size and modification time of the file that was read; empty where there is none."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values that reads return."""
+        return self.value_type or value_dtype(self.disk_dtype, self.slope, self.intercept)
+
+    def agrees_with(self, other: Header) -> bool:
+        """Whether both describe the same voxels, whenever they were written."""
+        return replace(self, stamp=()) == replace(other, stamp=())
+
+
+def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
+    """Return a 4x4 matrix as 16 plain floats; refuse what is no finite matrix."""
+    matrix = np.asarray(affine, dtype=np.float64)
+    if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+        raise BadHeader(
+            f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}.",
+            do="Pass affine= to say where the voxels lie.",
+        )
+    return tuple(float(v) for v in matrix.ravel())
+
+
+def affine_matrix(entries: tuple[float, ...]) -> Affine:
+    """Return 16 floats as a matrix."""
+    return np.array(entries, dtype=np.float64).reshape(4, 4)
+
+
+def channels_first(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return (I, J), (I, J, K) or (C, I, J, K) as (C, I, J, K), a view.
+
+    Examples
+    --------
+    >>> channels_first(np.zeros((4, 5)), "x").shape, channels_first(np.zeros((4, 5, 6)), "x").shape
+    ((1, 4, 5, 1), (1, 4, 5, 6))
+    """
+    if array.ndim == 2:
+        return array[None, :, :, None]
+    if array.ndim == 3:
+        return array[None]
+    if array.ndim == 4:
+        return array
+    raise BadHeader(
+        f"{name} has {array.ndim} axes.",
+        do="Give (I, J), (I, J, K) or (C, I, J, K).",
+    )
+
+
+def array_header(
+    array: NDArray[Any],
+    affine: tuple[float, ...],
+    name: str,
+    *,
+    slope: float = 1.0,
+    intercept: float = 0.0,
+) -> Header:
+    """Return the header of an array (C, I, J, K) in memory."""
+    refuse_unreadable(array.dtype, name)
+    shape = array.shape
+    if min(shape) < 1:
+        raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Give at least one voxel.")
+    return Header(shape, affine, array.dtype, slope=slope, intercept=intercept)

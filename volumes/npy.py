@@ -1,0 +1,72 @@
+"""``.npy`` on a local disk, mapped. Never unpickles anything."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import TALLY
+from ..core.errors import BadHeader, TruncatedVolume, UnknownFormat
+from .backend import ViewBackend
+from .header import IDENTITY, Header, channels_first
+from .local_file import LocalFile, file_stamp, open_local
+from .voxels import refuse_unreadable
+
+
+class NpyBackend(LocalFile, ViewBackend):
+    """A mapped ``.npy`` of two to four axes, in C or Fortran order."""
+
+    def __init__(self, path: str, name: str) -> None:
+        self.path = path
+        stamp = file_stamp(path)
+        array = channels_first(map_npy(path, name), name)
+        TALLY.headers += 1
+        super().__init__(array, Header(array.shape, IDENTITY, array.dtype, stamp=stamp), name)
+
+
+def map_npy(path: str, name: str) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file as a read-only map.
+
+    Raises
+    ------
+    BadHeader, TruncatedVolume, UnknownFormat
+        It is no ``.npy`` file, is too short, or holds objects.
+    """
+    with open_local(path) as file:
+        shape, fortran, dtype = _read_header(file, name)
+        offset, actual = file.tell(), os.fstat(file.fileno()).st_size
+        refuse_unreadable(dtype, name)
+        if min(shape, default=0) < 1:
+            raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
+        expected = offset + math.prod(shape) * dtype.itemsize
+        if actual < expected:
+            raise TruncatedVolume(
+                f"{name} holds {actual} bytes, and its header speaks of {expected}.",
+                do="Copy or download the file again.",
+            )
+        order: Any = "F" if fortran else "C"
+        return np.asarray(np.memmap(file, dtype, "r", offset, shape, order))
+
+
+def _read_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    formats = np.lib.format
+    readers = {(1, 0): formats.read_array_header_1_0, (2, 0): formats.read_array_header_2_0}
+    try:
+        version = formats.read_magic(file)
+        if version not in readers:
+            raise UnknownFormat(
+                f"{name} is .npy version {version}, which only holds records.",
+                do="Save a plain array.",
+            )
+        shape, fortran, dtype = readers[version](file)
+    except ValueError as error:
+        if isinstance(error, UnknownFormat):
+            raise
+        raise BadHeader(
+            f"{name} is no sound .npy file: {error}.", do="Write it with numpy.save."
+        ) from None
+    return shape, fortran, dtype

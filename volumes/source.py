@@ -1,0 +1,160 @@
+"""Where the voxels of a volume are: a value that travels, and opens itself elsewhere.
+
+A source never holds a handle. Its token is the same in every process, so that the
+many copies of one volume that travel with the batches share one open handle.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..core.errors import UnknownFormat, VolumeNotFound
+from .backend import Backend, ForeignBackend
+from .content import content_key
+from .header import affine_matrix
+from .location import is_url, local_path, public_name
+from .registry import BackendRequest, registered_names, resolve_backend
+
+_HINTS = {
+    ".tif": "TIFF is not supported yet; convert it to zarr or .nii.",
+    ".tiff": "TIFF is not supported yet; convert it to zarr or .nii.",
+    ".dcm": "DICOM is not supported; convert the series to .nii, e.g. with dcm2niix.",
+    ".hdr": "Pairs of .hdr and .img are not supported; save a single .nii with nibabel.",
+    ".img": "Pairs of .hdr and .img are not supported; save a single .nii with nibabel.",
+    ".nrrd": "NRRD is not supported yet; convert it to .nii.",
+    ".mha": "MetaImage is not supported yet; convert it to .nii.",
+    ".mhd": "MetaImage is not supported yet; convert it to .nii.",
+    ".mgz": "Open it as Volume(path, reader=...) with a function that calls nibabel.",
+    ".h5": "HDF5 is not supported yet; convert it to zarr or .npy.",
+    ".npz": "Archives are not supported; save each array as .npy.",
+}
+FORMATS = ".nii, .nii.gz, .zarr (also .nii.zarr, .ome.zarr and plain folders), .npy"
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What the user said about a source."""
+
+    affine: tuple[float, ...] | None = None
+    """Overrides the stored one."""
+    reader: Any = None
+    """Opens the source instead of the registered backends."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    """For fsspec."""
+    reader_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """For the backend or the reader."""
+
+    def request(self, **place: Any) -> BackendRequest:
+        """Return what a factory gets to know."""
+        return BackendRequest(
+            affine=None if self.affine is None else affine_matrix(self.affine),
+            reader=self.reader,
+            storage_options=self.storage_options,
+            reader_kwargs=self.reader_kwargs,
+            **place,
+        )
+
+
+class Source(Protocol):
+    """Where voxels are. Picklable, and small then."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it; no credentials."""
+
+    @property
+    def token(self) -> str:
+        """Equal for equal sources, in every process."""
+
+    def open(self) -> Backend:
+        """Open it in this process."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocatedSource:
+    """A path or a URL, with all that is needed to open it."""
+
+    location: str
+    """As the user wrote it; may hold credentials."""
+    options: Options = Options()
+    """What the user said about it."""
+    path: str = ""
+    """Absolute local path, empty for a URL."""
+    token: str = ""
+    """Equal for equal sources, in every process."""
+
+    def __post_init__(self) -> None:
+        if self.token:
+            return
+        # Made absolute now: a worker may run in another directory.
+        path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
+        object.__setattr__(self, "path", path)
+        token = content_key(path or self.location, tuple(map(_stable, vars(self.options).values())))
+        object.__setattr__(self, "token", token)
+
+    @property
+    def name(self) -> str:
+        """The location without credentials."""
+        return public_name(self.location) if not self.path else self.location
+
+    def open(self) -> Backend:
+        """Open the location with the first backend that recognises it."""
+        remote = None if self.path else self.location
+        request = self.options.request(
+            path=Path(self.path) if self.path else None,
+            remote_zarr_uri=remote if ".zarr" in self.name else None,
+            uri=remote,
+            source=self.location,
+        )
+        backend = resolve_backend(request)
+        if backend is None:
+            raise self._unknown()
+        return as_backend(backend, self.name)
+
+    def _unknown(self) -> Exception:
+        if self.path and not os.path.exists(self.path):
+            return VolumeNotFound(f"there is no file {self.path}.", do="Check the path.")
+        if self.path and os.path.isdir(self.path):
+            what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
+            return UnknownFormat(what, do="Give the path of one volume.")
+        suffix = os.path.splitext(self.name)[1].lower()
+        return UnknownFormat(
+            f"no backend opens {self.name}. Formats: {FORMATS}; "
+            f"backends: {', '.join(registered_names())}.",
+            do=_HINTS.get(suffix, "Convert it, pass reader=, or call register_backend()."),
+        )
+
+
+def as_backend(backend: Any, name: str) -> Backend:
+    """Return a backend of ours as it is, one of TorchIO's kind wrapped."""
+    return backend if isinstance(backend, Backend) else ForeignBackend(backend, name)
+
+
+_TOKENS: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def _stable(value: Any) -> Any:
+    """Return something whose ``repr`` is equal for equal values, in this process."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, np.dtype, np.generic)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.dtype.str, value.tobytes())
+    if isinstance(value, Mapping):
+        return sorted((str(key), repr(_stable(entry))) for key, entry in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_stable(entry) for entry in value]
+    # Anything else is itself only: a redefined function of the same name is another.
+    try:
+        return _TOKENS.setdefault(value, uuid.uuid4().hex)
+    except TypeError:
+        return uuid.uuid4().hex

@@ -1,0 +1,68 @@
+"""From what a user gives to a source: looks at the object, never at a disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import UnknownFormat
+from .array_source import from_array
+from .header import IDENTITY, affine_entries
+from .reader import nibabel_affine, nibabel_voxels, read_with_nibabel
+from .source import LocatedSource, Options, Source
+from .zarr_source import ZarrSource
+
+
+def source_of(thing: Any, options: Options) -> Source:
+    """Return the source of a path, URL, array, tensor, nibabel image or zarr object.
+
+    Raises
+    ------
+    UnknownFormat
+        It is none of these.
+    """
+    if isinstance(thing, (str, os.PathLike)):
+        return LocatedSource(os.fsdecode(thing), options)
+    if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):
+        return _source_of_image(thing, options)
+    if _is_zarr(thing):
+        return ZarrSource(thing, options)
+    if isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor"):
+        if options.reader or options.reader_kwargs or options.storage_options:
+            msg = "voxels in memory need no reader and no options"
+            raise TypeError(msg)
+        return from_array(thing, options.affine or IDENTITY)
+    raise UnknownFormat(
+        f"a volume cannot be made from a {type(thing).__name__}.",
+        do="Give a path, a URL, an array, a tensor, a nibabel image or a zarr object.",
+    )
+
+
+def _is_instance(thing: Any, module: str, *classes: str) -> bool:
+    """Whether ``thing`` is of a class whose module is, then, already imported."""
+    loaded = sys.modules.get(module)
+    found = tuple(getattr(loaded, name) for name in classes if hasattr(loaded, name))
+    return isinstance(thing, found)
+
+
+def _is_zarr(thing: Any) -> bool:
+    return (
+        _is_instance(thing, "zarr", "Array", "Group")
+        or _is_instance(thing, "zarr.abc.store", "Store")  # zarr 3
+        or _is_instance(thing, "zarr.storage", "BaseStore")  # zarr 2
+    )
+
+
+def _source_of_image(image: Any, options: Options) -> Source:
+    """Return the file of an image that was not read yet, else its voxels."""
+    affine = options.affine or affine_entries(nibabel_affine(image), "the image")
+    path = getattr(image.dataobj, "file_like", None)
+    if not isinstance(path, str):
+        return from_array(nibabel_voxels(image), affine)
+    # The image may have been given another affine since it was opened: it has the word.
+    if path.lower().endswith((".nii", ".nii.gz")):
+        return LocatedSource(path, Options(affine=affine))
+    return LocatedSource(image.get_filename() or path, Options(affine, read_with_nibabel))

@@ -1,0 +1,320 @@
+"""The lazy handle of one stored volume.
+
+Making a ``Volume`` touches nothing. The first question about its geometry reads
+the header; :meth:`Volume.read` reads one region. The object itself holds neither
+file nor voxels, so it travels to workers in a few hundred bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..core import TALLY, Affine, Grid, Region
+from ..core.errors import CorruptVolume, OutOfVolume
+from .array_source import ArraySource
+from .backend import Backend, as_array, as_tensor, boxed
+from .handles import HANDLES
+from .header import (
+    Access,
+    Header,
+    Shape,
+    Triple,
+    affine_entries,
+    affine_matrix,
+    array_header,
+)
+from .index import index_ranges
+from .source import Options, Source
+from .source_of import source_of
+from .voxels import Voxels
+
+if TYPE_CHECKING:
+    import torch
+
+KINDS = ("intensity", "label")
+"""What voxels may mean; sampling policy follows from it."""
+
+
+class Volume:
+    """One stored volume, (C, I, J, K), read region by region.
+
+    Parameters
+    ----------
+    source
+        A path, a URL that fsspec understands, an array or a tensor ((I, J), (I, J, K)
+        or (C, I, J, K)), a nibabel image, or a zarr Store, Array or Group. An array
+        is not copied and must not change any more.
+    affine
+        4x4, voxel index to world millimetres, RAS+; overrides the stored one.
+    kind
+        ``"intensity"`` or ``"label"``.
+    reader
+        ``reader(path) -> (voxels, affine)``, or an object with
+        ``create_backend(request)``. Opens the source instead of the registered backends.
+    storage_options
+        Options of the fsspec file system, credentials for instance.
+    **reader_kwargs
+        For the backend or the reader, e.g. ``level=2`` of a zarr pyramid.
+
+    Raises
+    ------
+    TypeError
+        The source is none of the above.
+    ValueError
+        The kind or the affine makes no sense.
+
+    Examples
+    --------
+    >>> volume = Volume(np.arange(24).reshape(2, 3, 4), affine=np.diag([2.0, 2, 5, 1]))
+    >>> volume.shape, volume.spacing
+    ((1, 2, 3, 4), (2.0, 2.0, 5.0))
+    >>> volume[:, 1, ::2].affine[:3, 3].tolist()
+    [2.0, 0.0, 0.0]
+    """
+
+    ndim = 4
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        affine: ArrayLike | None = None,
+        kind: str = "intensity",
+        reader: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **reader_kwargs: Any,
+    ) -> None:
+        if kind not in KINDS:
+            msg = f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
+            raise ValueError(msg)
+        override = None if affine is None else affine_entries(as_array(affine), "this volume")
+        options = Options(override, reader, dict(storage_options or {}), reader_kwargs)
+        self._begin(source_of(source, options), kind, override)
+
+    @classmethod
+    def _of(cls, source: Source, kind: str) -> Volume:
+        volume = object.__new__(cls)
+        volume._begin(source, kind, None)
+        return volume
+
+    def _begin(self, source: Source, kind: str, affine: tuple[float, ...] | None) -> None:
+        self.kind = kind
+        self._source = source
+        self._affine = affine
+        self._header: Header | None = None
+        self._grid: Grid | None = None
+        self._data: torch.Tensor | None = None
+
+    @property
+    def name(self) -> str:
+        """Path or URL without credentials, or the array in words."""
+        return self._source.name
+
+    @property
+    def token(self) -> str:
+        """Equal for volumes of the same source and options, in every process."""
+        return self._source.token
+
+    @property
+    def content_key(self) -> str:
+        """Equal for the same file with the same content; empty where nobody can tell."""
+        return self._backend().content_key
+
+    @property
+    def shape(self) -> Shape:
+        """(C, I, J, K)."""
+        return self.header.shape
+
+    @property
+    def spatial_shape(self) -> Triple:
+        """(I, J, K)."""
+        return self.header.shape[1:]
+
+    @property
+    def grid(self) -> Grid:
+        """Spatial shape and affine."""
+        if self._grid is None:
+            affine = affine_matrix(self._affine or self.header.affine)
+            self._grid = Grid(self.spatial_shape, affine)
+        return self._grid
+
+    @property
+    def affine(self) -> Affine:
+        """4x4 float64, voxel index (of the centre) to world millimetres, RAS+; read-only."""
+        return self.grid.affine
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Distance between voxel centres, in millimetres."""
+        return self.grid.spacing
+
+    @property
+    def disk_dtype(self) -> np.dtype[Any]:
+        """Type as stored, byte order included."""
+        return self.header.disk_dtype
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of values: as stored in native byte order, booleans as uint8.
+
+        Where the header asks for scaling: float32 for integers of up to 16 bits and
+        floats of up to 32, else float64.
+        """
+        return self.header.dtype
+
+    @property
+    def chunks(self) -> Triple | None:
+        """Spatial decode unit in voxels; None where every voxel can be read alone."""
+        return self.header.chunks
+
+    @property
+    def access(self) -> Access:
+        """``"view"`` (mapped), ``"range"`` (byte ranges) or ``"stream"`` (from the start)."""
+        return self.header.access
+
+    @property
+    def header(self) -> Header:
+        """What the stored header says, read at the first question."""
+        if self._header is None:
+            self._backend()
+        assert self._header is not None
+        return self._header
+
+    def read(self, region: Region) -> Voxels:
+        """Return the stored voxels of a spatial region, all channels.
+
+        Parameters
+        ----------
+        region
+            Three axes (I, J, K), inside the volume.
+
+        Raises
+        ------
+        OutOfVolume
+            The region reaches outside; this is an ``IndexError``.
+        """
+        backend = self._backend()
+        whole = Region.of_shape(backend.shape[1:])
+        if len(region.start) != len(whole.start) or not whole.contains(region):
+            raise OutOfVolume(
+                f"{region} does not lie inside {self.name}, of shape {backend.shape}.",
+                do="Intersect it with the volume first.",
+            )
+        if region.is_empty:
+            empty = np.empty((backend.shape[0], *region.shape), backend.disk_dtype)
+            return Voxels(empty, backend.header.slope, backend.header.intercept)
+        return _counted_read(backend, region, (0, backend.shape[0]))
+
+    def __getitem__(self, item: Any) -> Volume:
+        """Read a part and return it as a volume in memory, with its place in the world.
+
+        Parameters
+        ----------
+        item
+            Integers, slices (steps may be negative) and one ellipsis over (C, I, J, K).
+            Every axis is kept.
+
+        Raises
+        ------
+        IndexError
+            Out of range, or nothing is selected.
+        TypeError
+            The index is none of the above.
+        """
+        backend = self._backend()
+        ranges = index_ranges(item, backend.shape, self.name)
+        channels, region, selection = boxed(ranges)
+        voxels = _counted_read(backend, region, channels)
+        array = voxels.array[selection].copy(order="K")
+        affine = affine_entries(self.affine @ _steps(ranges[1:]), self.name)
+        name = f"{self.name}[{', '.join(_range_text(r) for r in ranges)}]"
+        header = array_header(array, affine, name, slope=voxels.slope, intercept=voxels.intercept)
+        return Volume._of(ArraySource(array, header, name), self.kind)
+
+    @property
+    def data(self) -> torch.Tensor:
+        """All values as a tensor (C, I, J, K), read once and kept until :meth:`unload`."""
+        if self._data is None:
+            self._data = as_tensor(self.numpy())
+        return self._data
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether :attr:`data` is in memory."""
+        return self._data is not None
+
+    def load(self) -> Volume:
+        """Read all values now; return this volume."""
+        self.data  # noqa: B018  reading the property is what loads
+        return self
+
+    def unload(self) -> Volume:
+        """Let go of :attr:`data`; return this volume."""
+        self._data = None
+        return self
+
+    def numpy(self) -> NDArray[Any]:
+        """Return all values, (C, I, J, K); maybe a read-only view of the mapped file."""
+        return self.read(Region.of_shape(self.spatial_shape)).values()
+
+    def _backend(self) -> Backend:
+        """Return the open backend of this process, and make sure it is what we know."""
+        if isinstance(self._source, ArraySource):
+            # Not among the handles: they would keep the array when the volume is gone.
+            self._header = self._source.backend.header
+            return self._source.backend
+        backend = HANDLES.acquire(self._source, verify=self._header is None)
+        if backend.header is self._header:
+            return backend
+        if self._header is not None and backend.header != self._header:
+            # The file may have been written again since, or only touched.
+            backend = HANDLES.acquire(self._source, verify=True)
+            if not backend.header.agrees_with(self._header):
+                raise CorruptVolume(
+                    f"{self.name} has changed since its header was read: it was "
+                    f"{self._header.shape} {self._header.disk_dtype} and is "
+                    f"{backend.shape} {backend.disk_dtype}, or lies elsewhere.",
+                    do="Make a new Volume once the file is written.",
+                )
+        self._header = backend.header
+        return backend
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_grid": None, "_data": None}
+
+    def __copy__(self) -> Volume:
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Volume:
+        # The source never changes; copying its array would only cost memory.
+        copy = self.__copy__()
+        copy._data = None if self._data is None else self._data.clone()
+        return copy
+
+    def __repr__(self) -> str:
+        facts = "" if self._header is None else f", {self._header.shape} {self._header.dtype}"
+        return f"Volume({self.name!r}, {self.kind}{facts})"
+
+
+def _counted_read(backend: Backend, region: Region, channels: tuple[int, int]) -> Voxels:
+    TALLY.reads += 1
+    TALLY.bytes_read += backend.touched_bytes(region, channels)
+    return backend.read(region, channels)
+
+
+def _steps(ranges: tuple[range, ...]) -> Affine:
+    """Return the matrix from an index into the ranges to the index that stands there."""
+    steps = np.diag([*(float(r.step) for r in ranges), 1.0])
+    steps[:3, 3] = [r.start for r in ranges]
+    return steps
+
+
+def _range_text(r: range) -> str:
+    step = "" if r.step == 1 else f":{r.step}"
+    return f"{r[0]}:{r[-1] + (1 if r.step > 0 else -1)}{step}"

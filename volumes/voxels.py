@@ -1,0 +1,120 @@
+"""Voxels as a read returns them: the stored numbers, and how they become values.
+
+A read never converts. It hands out the stored array, perhaps as a view into a
+mapped file, together with the slope and the intercept of the header; whoever
+needs values folds these in where it touches the numbers anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import UnknownFormat
+
+# Integers up to this size are exact in float32, whose mantissa has 24 bits.
+_EXACT_IN_FLOAT32 = 2
+# Two blocks in double precision fit into a level-2 cache of 1 MiB.
+_BLOCK_VOXELS = 32 * 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Voxels:
+    """Stored numbers of one region, and the line that turns them into values.
+
+    Examples
+    --------
+    >>> voxels = Voxels(np.array([[[[0, 10]]]], dtype=">i2"), slope=0.5, intercept=-1.0)
+    >>> voxels.values().tolist(), voxels.values().dtype.name
+    ([[[[-1.0, 4.0]]]], 'float32')
+    """
+
+    array: NDArray[Any]
+    """(C, i, j, k) in the stored type; maybe a read-only, strided view of a mapped file."""
+    slope: float = 1.0
+    """Factor from stored number to value."""
+    intercept: float = 0.0
+    """Value of a stored 0."""
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether values differ from the stored numbers."""
+        return (self.slope, self.intercept) != (1.0, 0.0)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of :meth:`values`."""
+        return value_dtype(self.array.dtype, self.slope, self.intercept)
+
+    def values(self) -> NDArray[Any]:
+        """Return ``array * slope + intercept`` in native byte order.
+
+        Returns
+        -------
+        ndarray
+            (C, i, j, k) of :attr:`dtype`. Without scaling, and in native byte
+            order, it is :attr:`array` itself, which may be read-only.
+        """
+        if not self.is_scaled:
+            return self.array.astype(self.dtype, copy=False)
+        out = np.empty_like(self.array, dtype=self.dtype, subok=False)
+        wide = np.result_type(self.dtype, np.float64)
+        blocks = np.nditer(
+            [self.array, out],
+            flags=["external_loop", "buffered", "zerosize_ok"],
+            op_flags=[["readonly"], ["writeonly"]],
+            op_dtypes=[wide, wide],
+            casting="same_kind",
+            buffersize=_BLOCK_VOXELS,
+        )
+        # In double precision, rounded once; block by block, so no wide copy of all is made.
+        with blocks:
+            for stored, values in blocks:
+                np.multiply(stored, self.slope, out=values)
+                values += self.intercept
+        return out
+
+
+def value_dtype(stored: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
+    """Return the native type of values made from stored numbers.
+
+    Examples
+    --------
+    >>> value_dtype(np.dtype(">i2")).name, value_dtype(np.dtype(">i2"), 2.0).name
+    ('int16', 'float32')
+    >>> value_dtype(np.dtype("int32"), 2.0).name, value_dtype(np.dtype("bool")).name
+    ('float64', 'uint8')
+    """
+    native = stored.newbyteorder("=")
+    if native.kind == "b":
+        return np.dtype(np.uint8)
+    if (slope, intercept) == (1.0, 0.0) or native.kind == "c":
+        return native
+    if native.kind == "f":
+        return np.dtype(np.float64 if native.itemsize > 4 else np.float32)
+    return np.dtype(np.float32 if native.itemsize <= _EXACT_IN_FLOAT32 else np.float64)
+
+
+def refuse_unreadable(stored: np.dtype[Any], name: str) -> None:
+    """Raise ``UnknownFormat`` for voxels that are no plain numbers."""
+    if stored.kind in "biu" or (stored.kind == "f" and stored.itemsize <= 8):
+        return
+    if stored.kind == "c" and stored.itemsize <= 16:
+        return
+    what = "RGB" if stored.names and stored.names[0] == "R" else str(stored)
+    raise UnknownFormat(
+        f"{name} holds {what} voxels, and a volume holds integers, floats up to 64 bits or "
+        "complex numbers up to 128 bits.",
+        do="Store each colour as a channel, or convert the voxels to a numeric type.",
+    )
+
+
+def plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Return ``array`` with booleans seen as 0 and 1, without copying.
+
+    Resampling kernels work on numbers, and torch has no arithmetic on bool.
+    """
+    return array.view(np.uint8) if array.dtype.kind == "b" else array
