@@ -30,6 +30,7 @@ from voxpipe.spatial import (
     Zoom,
     resample,
 )
+from voxpipe.spatial.pull_back import COPY_TOLERANCE
 from voxpipe.testing.spatial_oracle import sample_plan
 
 # Values of 0 .. 200; the promise is 1e-5 of the range.
@@ -133,7 +134,9 @@ def test_linear_is_the_oracle_s(ops: Any, grid: Grid, dtype: str, padding: str) 
     sure = far_from_ties(plan)
     # Only fill is a decision here: elsewhere linear sampling is continuous.
     decided = sure if padding == "constant" or plan.clips else np.ones_like(sure)
-    assert np.abs(found - expected)[:, decided].max(initial=0) <= TOLERANCE
+    # A copy may be off by its tolerance on each axis, and a neighbour by the whole range.
+    tolerance = 3 * COPY_TOLERANCE * RANGE if plan.is_copy else TOLERANCE
+    assert np.abs(found - expected)[:, decided].max(initial=0) <= tolerance
 
 
 @given(ops=chains, grid=grids(), padding=st.sampled_from(PADDINGS))
