@@ -76,7 +76,8 @@ class Profile(Adapter):
 
     def _timed_parents(self, site: Site) -> Pipe:
         parents = [
-            p if isinstance(p, Timed) else Timed(p, self.id, _name(p)) for p in parents_of(site.pipe)
+            p if isinstance(p, Timed) else Timed(p, self.id, _name(p))
+            for p in parents_of(site.pipe)
         ]
         return with_parents(site.pipe, parents)
 

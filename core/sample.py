@@ -61,6 +61,7 @@ class Sample(MutableMapping[str, Any]):
         set_(self, "epoch", epoch)
         set_(self, "patches", dict(patches or {}))
 
+    _data: dict[str, Any]
     case: str
     """Name of the case."""
     identity: tuple[int, ...]

@@ -13,10 +13,10 @@ import torch
 
 from ..adapters import Adapter, Profile
 from ..core.errors import IteratorInvalidated, LoaderShutDown
+from ..datapipes.cost import cost_of
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import batch_count
-from .cost import cost_of
 from .state import State
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
@@ -182,7 +182,7 @@ class DataLoader2:
             explain_rewritten(self._written, self._graph, self._changes),
             self._service.explain(self._work),
         ]
-        cost = cost_of(self._work, self._seed or 0, self._epoch)
+        cost = cost_of(self._written, self._seed or 0, self._epoch)
         return "\n\n".join(parts + ([str(cost)] if cost is not None else []))
 
     def profile(self) -> str:

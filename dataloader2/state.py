@@ -50,7 +50,7 @@ class State:
             msg = f"a state has {sorted(fields)}, got {sorted(data)}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
         state = cls(**data)
-        numbers = (state.seed, state.epoch, state.next_batch)
+        numbers: tuple[Any, ...] = (state.seed, state.epoch, state.next_batch)
         if not all(isinstance(n, int) and n >= 0 for n in numbers):
             msg = f"seed, epoch and next_batch are whole numbers, got {numbers}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")

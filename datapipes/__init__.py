@@ -4,5 +4,6 @@
 from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
 from . import iter as _iter  # noqa: F401  (registers the chained forms)
 from .datapipe import DataPipe, PerItem, chained
+from .explain import explain
 
-__all__ = ["DataPipe", "PerItem", "chained"]
+__all__ = ["DataPipe", "PerItem", "chained", "explain"]

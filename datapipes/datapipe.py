@@ -35,6 +35,8 @@ class DataPipe(IterDataPipe[Any]):
     """Names under which it draws random numbers; chosen at construction, never by position."""
 
     origin: Origin
+    """Where the user wrote it."""
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DataPipe:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
@@ -47,6 +49,12 @@ class DataPipe(IterDataPipe[Any]):
     def describe(self) -> str:
         """Return the pipe as the user wrote it."""
         return self.origin.call
+
+    def explain(self) -> str:
+        """Return the chain up to here as text, with what one patch costs."""
+        from .explain import explain  # explain plans patches, which pipes make
+
+        return explain(self)
 
     def settings(self) -> Any:
         """Return what distinguishes this pipe from another of its class, as plain values."""
@@ -105,7 +113,7 @@ def stream_name(parent: Pipe, name: str) -> str:
 def length_of(pipe: Pipe, parent: Pipe) -> int:
     """Return ``len(parent)``, or say that ``pipe`` has no length."""
     try:
-        return len(parent)  # type: ignore[arg-type]
+        return len(parent)
     except (TypeError, NotImplementedError):
         msg = f"{type(pipe).__name__} has no len(): the length of what it reads is not known"
         raise TypeError(msg) from None

@@ -34,12 +34,13 @@ class OwnMemory:
         return [np.empty(shape, dtype) for shape, dtype in layouts]
 
 
-_CURRENT: ContextVar[BatchMemory] = ContextVar("batch_memory", default=OwnMemory())
+_OWN = OwnMemory()
+_CURRENT: ContextVar[BatchMemory] = ContextVar("batch_memory")
 
 
 def batch_memory() -> BatchMemory:
     """Return the memory in which batches are made now."""
-    return _CURRENT.get()
+    return _CURRENT.get(_OWN)
 
 
 @contextlib.contextmanager

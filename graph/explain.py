@@ -26,7 +26,7 @@ def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> s
     width = max(map(len, left)) + _GAP
     table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
     told = list(dict.fromkeys(_change_text(change) for change in changes))
-    return "\n".join(table + ([""] + told if told else []))
+    return "\n".join(table + (["", *told] if told else []))
 
 
 def _change_text(change: Change) -> str:

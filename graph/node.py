@@ -18,8 +18,8 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from ..core import Origin
 from ..core.origin import shorten
 
-Pipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
-"""Any torch datapipe, ours or not."""
+Pipe: TypeAlias = IterDataPipe[Any]
+"""Any torch datapipe, ours or not; map-style ones are walked too."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
 
 
 def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
-    """Return a copy of ``pipe`` that reads from ``parents``; ``pipe`` itself if they are its own."""
+    """Return a copy of ``pipe`` on other parents; ``pipe`` itself if they are its own."""
     old = parents_of(pipe)
     if len(old) == len(parents) and all(a is b for a, b in zip(old, parents, strict=True)):
         return pipe
@@ -105,7 +105,7 @@ def describe(pipe: Pipe) -> str:
     return f"{chained_name(pipe)}({_function_text(function) if function is not None else ''})"
 
 
-def chained_name(pipe: Pipe) -> str:
+def chained_name(pipe: Any) -> str:
     """Return the name under which ``pipe`` is chained, or that of its class."""
     kind = type(pipe)
     registry = IterDataPipe.functions if isinstance(pipe, IterDataPipe) else MapDataPipe.functions

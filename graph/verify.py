@@ -36,7 +36,10 @@ def _every_stream_has_its_own_name(sink: Pipe) -> Iterator[tuple[Pipe, str]]:
         seen: set[str] = set()
         for name in stream_names(pipe):
             if name in seen or any(name in stream_names(p) for p in _upstream(pipe)):
-                yield pipe, f"another pipe upstream already draws under the name {name!r}; give name="
+                yield (
+                    pipe,
+                    f"another pipe upstream already draws under the name {name!r}; give name=",
+                )
             seen.add(name)
 
 

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from .core import Grid, Region, Sample, Stream
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2
-    from .datapipes import DataPipe
+    from .datapipes import DataPipe, explain
     from .datapipes.iter import from_cases, list_cases
-    from .graph import explain_graph
     from .reading_services import InProcessReadingService, MultiProcessingReadingService
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
@@ -49,7 +48,7 @@ __all__ = [
     "Volume",
     "VoxpipeError",
     "__version__",
-    "explain_graph",
+    "explain",
     "from_cases",
     "list_cases",
     "normalize_index",
@@ -65,9 +64,8 @@ _HOMES = {
     "core": ("Grid", "Region", "Sample", "Stream"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2",),
-    "datapipes": ("DataPipe",),
+    "datapipes": ("DataPipe", "explain"),
     "datapipes.iter": ("from_cases", "list_cases"),
-    "graph": ("explain_graph",),
     "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..datapipes.epoch import set_epoch
 from ..graph import Pipe
 from ..volumes import close_volumes
 from .realizer import Realizer
 from .watched import Watched
-from .work import Planned, Work, jobs, set_epoch, work_of
+from .work import Planned, Work, jobs, work_of
 
 
 class InProcessReadingService:

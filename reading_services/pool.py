@@ -212,15 +212,11 @@ class WorkerTraceback(Exception):
 
 def raise_from_worker(answer: Failed) -> NoReturn:
     """Raise a worker's error as itself, with the worker's traceback as its cause."""
-    if answer.error:
-        error = pickle.loads(answer.error)
-    else:
-        error = None
+    error = pickle.loads(answer.error) if answer.error else None
     if not isinstance(error, Exception):
         # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
         # the consumer's process without a word.
-        last = answer.text.rstrip().rsplit("\n", 1)[-1]
-        error = WorkerDied(f"a worker raised {last}", do="Its traceback is above.")
+        error = WorkerDied(f"a worker raised {answer.what}", do="Its traceback is above.")
     raise error from WorkerTraceback(answer.text)
 
 
@@ -243,5 +239,3 @@ def _advice(exitcode: int | None) -> str:
             'if __name__ == "__main__": workers import the script. Its own message is above.'
         )
     return "Run with num_workers=0 to see the error in this process."
-
-

@@ -13,8 +13,9 @@ from torch.utils.data import IterDataPipe
 
 from ..core import Stream
 from ..core.errors import GraphError
+from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, traits_of, walk
-from .work import Job, set_epoch
+from .work import Job
 
 
 class Handoff(IterDataPipe[Any]):
@@ -75,7 +76,7 @@ def seeded_globals(seed: int) -> Iterator[None]:
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
-    torch.random.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     try:
         yield
     finally:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..adapters import Limits, limits_of
-from ..core import Stream
 from ..graph import Cut, NoCut, Pipe, cut, describe, explain_graph, traits_of, walk
 
 
@@ -56,7 +55,8 @@ class Replicated:
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
 
 
-Work: TypeAlias = "Planned | Replicated"
+Work: TypeAlias = Planned | Replicated
+"""How a verified graph is run."""
 
 
 def work_of(graph: Pipe) -> Work:
@@ -101,26 +101,10 @@ def jobs(split: Cut, first: int = 0) -> Iterator[Job]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return len(work.graph)  # type: ignore[arg-type]
-    items = len(work.cut.planner)  # type: ignore[arg-type]
+        return len(work.graph)
+    items = len(work.cut.planner)
     whole, rest = divmod(items, work.cut.group)
     return whole + bool(rest and not work.cut.drop_last)
-
-
-def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
-    """Tell every random pipe of ``graph`` which epoch comes; the same on every worker.
-
-    voxpipe's own take (seed, epoch); foreign ones take one integer, drawn from the
-    stream of their class and their place among its kind.
-    """
-    seen: dict[str, int] = {}
-    for pipe in walk(graph):
-        kind = type(pipe)
-        if hasattr(kind, "set_epoch"):
-            pipe.set_epoch(seed, epoch)
-        elif hasattr(kind, "set_seed"):
-            place = seen[kind.__name__] = seen.get(kind.__name__, -1) + 1
-            pipe.set_seed(Stream(seed, epoch, (place,), kind.__name__).integer())
 
 
 def _described(pipes: tuple[Pipe, ...]) -> list[str]:

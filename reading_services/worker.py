@@ -10,18 +10,16 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
 from multiprocessing import connection, parent_process, reduction
 from typing import Any
 
-from ..core import Stream
 from ..core.ledger import LEDGER
 from ..datapipes.memory import using
-from .realizer import Realizer, seeded_globals
+from .payload import opened
 from .transport.batches import pack
 from .transport.messages import DoJob, Done, Exhausted, Failed, NewSlot, Report, RetireSlot, Stop
 from .transport.slots import HAS_SLOTS, Slot, SlotWriter
-from .work import Job, set_epoch
+from .work import Job
 
 # A worker that ends by itself because its parent is gone exits with this code.
 ORPHANED = 3
@@ -77,9 +75,7 @@ def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> 
     os._exit(ORPHANED)
 
 
-def _serve(
-    channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payload: bytes
-) -> None:
+def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payload: bytes) -> None:
     import torch
 
     # Workers divide the machine between them; a thread pool in each would fight over it.
@@ -87,21 +83,21 @@ def _serve(
 
     def announce(slot: Slot) -> None:
         channel.send(NewSlot(slot.number, slot.size))
-        reduction.send_handle(channel, slot.fd, None)  # type: ignore[arg-type]
+        reduction.send_handle(channel, slot.fd, None)
 
     def retire(number: int) -> None:
         channel.send(RetireSlot(number))
 
     slots = SlotWriter(announce, retire) if HAS_SLOTS else None
-    source: Realizer | Replica | None = None
+    source: Any = None
     while True:
         message = inbox.get()
         if slots is not None:
             slots.release(message.freed)
         try:
             if source is None:
-                source = pickle.loads(payload)
-            answer = _answer(source, message, slots)
+                source = opened(payload)
+            answer: Done | Exhausted | Failed = _answer(source, message, slots)
         except BaseException as error:  # told to the consumer, whatever it is
             answer = _failure(message.job, error)
         channel.send(answer)
@@ -130,38 +126,17 @@ def _report(caught: list[warnings.WarningMessage]) -> Report:
 
 
 def _failure(job: Any, error: BaseException) -> Failed:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    cases = f" ({job.cases()})" if isinstance(job, Job) else ""
+    text = (
+        f"while making batch {getattr(job, 'index', job)}{cases} in process {os.getpid()}\n{trace}"
+    )
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
     except Exception:  # an exception may hold anything, e.g. a lock
         data = b""
     index = job.index if isinstance(job, Job) else job
-    return Failed(index, data, type(error).__name__, text)
-
-
-class Replica:
-    """A whole graph, run on this worker's share of the items."""
-
-    def __init__(self, graph: Any, worker: int, workers: int, *, shards: bool) -> None:
-        self.graph = graph
-        self.worker = worker
-        self.workers = workers
-        self.shards = shards
-        self._items: Iterator[Any] | None = None
-
-    def run(self, index: int, seed: int, epoch: int) -> Any:
-        """Return this worker's next item; StopIteration after the last."""
-        if self._items is None:
-            self._start(seed, epoch)
-        assert self._items is not None
-        with seeded_globals(Stream(seed, epoch, (index,), "user functions").integer()):
-            return next(self._items)
-
-    def _start(self, seed: int, epoch: int) -> None:
-        from torch.utils.data.graph_settings import apply_sharding
-
-        set_epoch(self.graph, seed, epoch)
-        if self.shards:
-            apply_sharding(self.graph, self.workers, self.worker)
-        self._items = iter(self.graph)
+    # torch adds lines of its own to every message that passes through a pipe.
+    what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
+    return Failed(index, data, what, text)

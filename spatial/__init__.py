@@ -1,11 +1,13 @@
 """Spatial work: plans, ops, which voxels they need, and the resampler."""
 
 from .affine_op import Affine
+from .amounts import Amount
 from .augment import Augment
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .flip import Flip
 from .lazy_patch import LazyPatch
+from .matrices import Space
 from .op import SpatialOp, Step
 from .pad import Pad
 from .patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
@@ -24,6 +26,7 @@ __all__ = [
     "INTENSITY",
     "LABEL",
     "Affine",
+    "Amount",
     "Augment",
     "CenterCrop",
     "Clip",
@@ -41,6 +44,7 @@ __all__ = [
     "Rotate90",
     "Shear",
     "Source",
+    "Space",
     "SpatialOp",
     "SpatialPlan",
     "Step",

@@ -11,7 +11,7 @@ with zero, equals clamping times the product over the axes of how far inside the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,51 +74,59 @@ def interpolate(
     source: Source, matrix: Matrix, policy: Policy, out: NDArray[Any], clips: Sequence[ClipLike]
 ) -> None:
     """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
-    fill = convert_one(policy.fill, out.dtype)
-    if source.array.size == 0:
-        out[...] = 0 if policy.padding == "zeros" else fill
+    if out.size == 0:
         return
     shape = out.shape[1:]
-    flat = Flat.of(source.array)
-    axes = [_axis(source, axis, matrix, policy, shape, flat.strides) for axis in range(3)]
+    fill = convert_one(policy.fill, out.dtype)
     boxes: list[tuple[Matrix, Sequence[int], Sequence[int]]] = [
         (clip.matrix[:3], (0, 0, 0), clip.shape) for clip in clips
     ]
     if policy.padding == "constant":
         boxes.append((matrix, source.bounds.start, source.bounds.stop))
     limits = [limit for box in boxes for limit in _limits(*box, shape)]
-    sample = _nearest if policy.mode == "nearest" else _linear
+    write = _writer(source, matrix, policy, shape, fill)
     for block in _blocks(shape):
         index = _open_index(block)
         target = out[(slice(None), *block)]
-        sample(source, flat, axes, index, policy.padding == "zeros", target)
+        write(index, target)
         for limit in limits:
             target[:, _beyond(limit, index)] = fill
 
 
-def _axis(
-    source: Source,
-    axis: int,
-    matrix: Matrix,
-    policy: Policy,
-    shape: Sequence[int],
-    strides: Sequence[int],
-) -> Axis:
-    row = matrix[axis]
-    low, high = (float(v[axis]) for v in extremes(matrix, shape))
-    first, last = source.bounds.start[axis], source.bounds.stop[axis] - 1
-    off = np.abs(row - np.rint(row)) @ [*(n - 1 for n in shape), 1]
-    return Axis(
-        row=row,
-        first=first,
-        last=last,
-        start=source.start[axis],
-        end=source.start[axis] + source.array.shape[1 + axis] - 1,
-        stride=strides[axis],
-        leaves=low < first or high > last,
-        whole=bool(off <= CENTRE_TOLERANCE),
-        reflects=policy.padding == "reflection",
-    )
+def _writer(
+    source: Source, matrix: Matrix, policy: Policy, shape: Sequence[int], fill: Any
+) -> Callable[[Index, NDArray[Any]], None]:
+    """Return what writes one block: sampled voxels, or where none is needed, what is outside."""
+    zeros = policy.padding == "zeros"
+    if source.array.size == 0:
+        return lambda _, target: target.fill(0 if zeros else fill)
+    flat = Flat.of(source.array)
+    axes = _axes(source, matrix, policy, shape, flat.strides)
+    sample = _nearest if policy.mode == "nearest" else _linear
+    return lambda index, target: sample(source, flat, axes, index, zeros, target)
+
+
+def _axes(
+    source: Source, matrix: Matrix, policy: Policy, shape: Sequence[int], strides: Sequence[int]
+) -> list[Axis]:
+    lows, highs = extremes(matrix, shape)
+    off = np.abs(matrix - np.rint(matrix)) @ [*(n - 1 for n in shape), 1]
+    return [
+        Axis(
+            row=matrix[axis],
+            first=first,
+            last=stop - 1,
+            start=at_hand,
+            end=at_hand + source.array.shape[1 + axis] - 1,
+            stride=strides[axis],
+            leaves=lows[axis] < first or highs[axis] > stop - 1,
+            whole=bool(off[axis] <= CENTRE_TOLERANCE),
+            reflects=policy.padding == "reflection",
+        )
+        for axis, ((first, stop), at_hand) in enumerate(
+            zip(source.bounds, source.start, strict=True)
+        )
+    ]
 
 
 Limit = tuple[NDArray[np.float64], float, float]
@@ -200,8 +208,11 @@ def _linear(
         lower = np.rint(found) if axis.is_single else np.floor(found)
         np.clip(lower, axis.start, axis.end if axis.is_single else axis.end - 1, out=lower)
         if not axis.is_single:
-            steps.append(_step(axis, found, lower, real))
-            lower += axis.stride < 0
+            found -= lower
+            if axis.leaves:
+                np.clip(found, 0, 1, out=found)
+            steps.append((axis.stride, found.astype(real)))
+            lower += axis.stride < 0  # on a backward axis the upper tap has the lower address
         lower -= axis.start
         lower *= axis.stride
         offset = lower + offset
@@ -215,33 +226,26 @@ def _linear(
         target[...] = convert(values, out.dtype)
 
 
-def _step(axis: Axis, found: Floats, lower: Floats, real: np.dtype[Any]) -> tuple[int, Floats]:
-    """Return the way from the tap with the lower address to the other, and the latter's weight."""
-    weight = found - lower
-    if axis.leaves:
-        np.clip(weight, 0, 1, out=weight)
-    if axis.stride < 0:
-        np.subtract(1, weight, out=weight)
-    return abs(axis.stride), weight.astype(real)
-
-
 def _blend(
     memory: NDArray[Any],
     where: NDArray[np.intp],
     steps: Sequence[tuple[int, Floats]],
     real: np.dtype[Any],
 ) -> Floats:
-    """Interpolate along the axes of ``steps``; ``where`` is the tap with the lowest address."""
+    """Interpolate along the axes of ``steps``, (stride, weight of the upper tap) each.
+
+    ``where`` is the tap with the lowest address, which on a backward axis is the upper one.
+    """
     if not steps:
         return np.take(memory, where, mode="clip").astype(real)
     (stride, weight), rest = steps[0], steps[1:]
-    below = _blend(memory, where, rest, real)
-    above = _blend(memory[stride:], where, rest, real)
+    lower = _blend(memory[max(-stride, 0) :], where, rest, real)
+    upper = _blend(memory[max(stride, 0) :], where, rest, real)
     # a + w (b - a), not (1 - w) a + w b: a constant stays the very same constant.
-    above -= below
-    above *= weight
-    above += below
-    return above
+    upper -= lower
+    upper *= weight
+    upper += lower
+    return upper
 
 
 def _working_type(stored: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:

@@ -120,6 +120,11 @@ class LazyPatch:
         return self.pending.plan
 
     @property
+    def draws(self) -> dict[str, Any]:
+        """What each random pipe drew for the sample, by the name of its stream."""
+        return self.pending.draws
+
+    @property
     def kind(self) -> str:
         """``"intensity"`` or ``"label"``."""
         return self.volume.kind

@@ -21,6 +21,7 @@ from .plan import SpatialPlan
 # Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
 GRID_TOLERANCE = 1e-2
+"""How far apart the grids of one case may lie at their corners, in voxels."""
 
 
 class HasGrid(Protocol):

@@ -62,28 +62,26 @@ def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64
     if not (np.all(turned.sum(axis=0) == 1) and np.all(turned.sum(axis=1) == 1)):
         return None
     low, high = extremes(exact - whole, shape)
-    if max(np.abs(low).max(), np.abs(high).max()) >= COPY_TOLERANCE:
+    if max(map(abs, low + high)) >= COPY_TOLERANCE:
         return None
     return whole.astype(np.int64)
 
 
-def extremes(
-    matrix: Matrix, shape: Sequence[int]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the smallest and largest source coordinate on each axis, (3,) float64 each.
+def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return the smallest and largest source coordinate on each axis.
 
     Examples
     --------
-    >>> low, high = extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
-    >>> low.tolist(), high.tolist()
+    >>> extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
     ([-2.0, 0.0, 0.0], [0.0, 4.0, 0.0])
     """
-    i, j, k = np.meshgrid(*[(0, max(n - 1, 0)) for n in shape], indexing="ij")
-    found = [coordinate(row, i, j, k) for row in np.asarray(matrix, dtype=np.float64)[:3]]
-    return (
-        np.array([float(c.min()) for c in found]) + 0.0,
-        np.array([float(c.max()) for c in found]) + 0.0,
-    )
+    lows, highs = [], []
+    # Plain floats: the same IEEE operations as on arrays, at a tenth of the time for so few.
+    for *row, shift in np.asarray(matrix, dtype=np.float64)[:3].tolist():
+        i, j, k = (slope * max(n - 1, 0) for slope, n in zip(row, shape, strict=True))
+        lows.append(((min(i, 0.0) + min(j, 0.0)) + shift) + min(k, 0.0))
+        highs.append(((max(i, 0.0) + max(j, 0.0)) + shift) + max(k, 0.0))
+    return lows, highs
 
 
 def coordinate(
@@ -123,11 +121,11 @@ def source_region(matrix: Matrix, shape: Sequence[int], bounds: Region, policy: 
     if bounds.is_empty or 0 in shape:
         return nothing
     whole = whole_voxel_matrix(matrix, shape)
-    low, high = extremes(matrix if whole is None else whole.astype(np.float64), shape)
+    lows, highs = extremes(matrix if whole is None else whole.astype(np.float64), shape)
     mode = policy.mode if whole is None else "nearest"
     ranges = [
-        _range(float(low[axis]), float(high[axis]), a, b, mode, policy.padding)
-        for axis, (a, b) in enumerate(bounds)
+        _range(low, high, a, b, mode, policy.padding)
+        for low, high, (a, b) in zip(lows, highs, bounds, strict=True)
     ]
     if None in ranges:
         return nothing

@@ -7,7 +7,6 @@ all integers by its padding rule, and every output value is the plain sum over e
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,8 @@ def sample_at(values: NDArray[Any], where: Floats, bounds: Region, policy: Polic
     first = np.array(bounds.start, dtype=np.float64)[:, None]
     last = np.array(bounds.stop, dtype=np.float64)[:, None] - 1
     if bounds.is_empty:
-        return np.full((values.shape[0], where.shape[1]), policy.fill)
+        fill = 0.0 if policy.padding == "zeros" else policy.fill
+        return np.full((values.shape[0], where.shape[1]), fill)
     outside = np.any((where < first - 0.5) | (where > last + 0.5), axis=0)
     if policy.padding == "constant":
         where = np.clip(where, first, last)
@@ -89,12 +89,12 @@ def _mirrored(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int
     return np.minimum(there, 2 * length - 1 - there) + start
 
 
-def one_after_another(values: NDArray[Any], plans: Sequence[SpatialPlan], policy: Policy) -> Floats:
-    """Return what a chain gives when every op is realized before the next, in float64.
-
-    ``plans`` are the single ops, each on the grid that the one before it leaves.
-    """
-    found = np.asarray(values, dtype=np.float64)
-    for plan in plans:
-        found = sample_plan(found, plan, policy)
-    return found
+def inside(plan: SpatialPlan) -> NDArray[np.bool_]:
+    """Return which output voxels (I, J, K) lie between the centres of the outermost voxels."""
+    index = np.indices(plan.shape, dtype=np.float64).reshape(3, -1)
+    where = plan.matrix[:3, :3] @ index + plan.matrix[:3, 3:]
+    first = np.array(plan.bounds.start, dtype=np.float64)[:, None]
+    last = np.array(plan.bounds.stop, dtype=np.float64)[:, None] - 1
+    # 1e-9: a coordinate on the last centre may come out an ulp beyond it.
+    found: NDArray[np.bool_] = np.all((where >= first - 1e-9) & (where <= last + 1e-9), axis=0)
+    return found.reshape(plan.shape)

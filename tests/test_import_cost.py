@@ -22,8 +22,8 @@ HEAVY = {
     "torchdata",
     "zarr",
 }
-# Everything below the datapipes, whose classes are torch's.
-CHEAP = ["voxpipe", "voxpipe.core", "voxpipe.graph", "voxpipe.intensity"]
+# Everything below the datapipes but the graph, whose nodes are torch's.
+CHEAP = ["voxpipe", "voxpipe.core", "voxpipe.intensity"]
 CHEAP += ["voxpipe.spatial", "voxpipe.volumes"]
 # Other packages may have been imported at start-up, by a .pth file of the environment.
 PROGRAM = """

@@ -61,7 +61,7 @@ class BatchPatches(DataPipe):
             raise PatchSizeError(msg).at(self.origin)
 
     @property
-    def traits(self) -> Traits:  # type: ignore[override]
+    def traits(self) -> Traits:
         """Gathers, and realizes what is still lazy."""
         return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
 
@@ -139,7 +139,7 @@ class BatchPatches(DataPipe):
         for place, sample in zip(out, samples, strict=True):
             thing = sample[key]
             if not isinstance(thing, LazyPatch):
-                place[...] = np.asarray(thing)
+                place[...] = thing.numpy() if isinstance(thing, torch.Tensor) else thing
                 continue
             try:
                 if self.straight:

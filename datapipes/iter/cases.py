@@ -52,7 +52,7 @@ class FromCases(Seeded):
 
     def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
-        self.cases = cases
+        self.cases: Sequence[Any] = cases
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the cases in the order in which they were given."""
@@ -112,7 +112,7 @@ class ListCases(Seeded):
         if self.url is None:
             for key, pattern in self.patterns.items():
                 if pattern.count("*") != 1:
-                    msg = f"without a folder, {key}= needs one * that stands for the case: {pattern!r}"
+                    msg = f"without a folder, {key}= needs one * for the case: {pattern!r}"
                     raise ValueError(msg)
 
     def __iter__(self) -> Iterator[Sample]:

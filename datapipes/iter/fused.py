@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,8 +32,7 @@ class FusedSpatial(PerItem):
         """Return ``first`` with ``second`` added to its end."""
         if isinstance(first, SpatialPipe):
             return cls([first, second])
-        fused = cls.__new__(cls)
-        fused.__dict__.update(first.__dict__)
+        fused = copy.copy(first)
         fused.steps = (*first.steps, *second.steps)
         fused.stream_names = (*first.stream_names, *second.stream_names)
         fused.calls = (*first.calls, second.describe())

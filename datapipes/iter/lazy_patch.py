@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from ...core import Sample
 from ...core.errors import PatchSizeError, VoxpipeError
 from ...graph import Pipe, Traits
 from ...spatial import GridPatch, Step, UniformPatch
 from ..datapipe import DataPipe, chained, length_of, stream_name
+from .sizes import Size, three
 from .spatial import pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")
@@ -56,21 +56,21 @@ class LazyPatches(DataPipe):
     def __init__(
         self,
         parent: Pipe,
-        size: int | Sequence[int],
+        size: Size,
         *,
         samples_per_volume: int = 1,
         sampling: str = "uniform",
-        overlap: int | Sequence[int] = 0,
+        overlap: Size = 0,
         name: str = "lazy_patch",
     ) -> None:
         super().__init__()
         self.parent = parent
-        self.size = _three("size", size, least=1)
-        self.overlap = _three("overlap", overlap, least=0)
         self.samples_per_volume = samples_per_volume
         self.sampling = sampling
         self.stream_names = (stream_name(parent, name),)
         try:
+            self.size = three("size", size, least=1)
+            self.overlap = three("overlap", overlap, least=0)
             self._check()
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
@@ -86,7 +86,9 @@ class LazyPatches(DataPipe):
             msg = f"overlap must be smaller than the patch {self.size}, got {self.overlap}"
             raise PatchSizeError(msg)
         if self.sampling == "uniform" and any(self.overlap):
-            raise PatchSizeError("overlap belongs to sampling='grid'; uniform patches overlap freely")
+            raise PatchSizeError(
+                "overlap belongs to sampling='grid'; uniform patches overlap freely"
+            )
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
@@ -111,12 +113,3 @@ class LazyPatches(DataPipe):
         if self.sampling == "grid":
             raise TypeError("lazy_patch(sampling='grid') has no len(): it depends on every header")
         return length_of(self, self.parent) * self.samples_per_volume
-
-
-def _three(what: str, value: int | Sequence[int], *, least: int) -> tuple[int, int, int]:
-    three: tuple[Any, ...] = (value,) * 3 if isinstance(value, int) else tuple(value)
-    whole = all(isinstance(v, int) or hasattr(v, "__index__") for v in three)
-    if len(three) != 3 or not whole or any(int(v) < least for v in three):
-        msg = f"{what} is one or three whole numbers of at least {least}, got {value!r}"
-        raise PatchSizeError(msg, do="2-D data have K = 1: write (64, 64, 1).")
-    return (int(three[0]), int(three[1]), int(three[2]))

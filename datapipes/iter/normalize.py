@@ -67,14 +67,16 @@ class NormalizePatches(PerItem):
         thing = sample[key]
         if isinstance(thing, LazyPatch):
             return thing.with_value(self.op)
-        if key not in sample.patches or not isinstance(thing, torch.Tensor):
+        made_from = sample.patches.get(key)
+        if not isinstance(made_from, LazyPatch) or not isinstance(thing, torch.Tensor):
             msg = f"normalize() does not know where {key!r} of case {sample.case} comes from"
             do = "It normalizes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
-        values = np.array(thing, dtype=np.float32)
-        return torch.from_numpy(self.op.apply(values, VolumeFacts(sample.patches[key].volume)))
+        values = thing.numpy().astype(np.float32)
+        return torch.from_numpy(self.op.apply(values, VolumeFacts(made_from.volume)))
 
 
 def _intensities(sample: Sample) -> list[str]:
     lazy = {k: v for k, v in sample.items() if isinstance(v, LazyPatch)}
-    return [k for k, v in {**sample.patches, **lazy}.items() if v.kind != "label"]
+    realized = {k: v for k, v in sample.patches.items() if isinstance(v, LazyPatch)}
+    return [k for k, v in {**realized, **lazy}.items() if v.kind != "label"]

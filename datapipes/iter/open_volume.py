@@ -105,9 +105,7 @@ class OpenVolume(Seeded):
         if isinstance(source, Volume):
             return source
         kind = "label" if key in self.labels else "intensity"
-        return Volume(
-            source, kind=kind, storage_options=self.storage_options, **self.reader_kwargs
-        )
+        return Volume(source, kind=kind, storage_options=self.storage_options, **self.reader_kwargs)
 
     def settings(self) -> Any:
         """Return the settings without the credentials."""

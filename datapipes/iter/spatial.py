@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...core import Sample
 from ...core.errors import VoxpipeError
 from ...graph import Pipe
 from ...spatial import (
     Affine,
+    Amount,
     Augment,
     CenterCrop,
     Crop,
@@ -29,6 +30,7 @@ from ...spatial import (
     Rotate,
     Rotate90,
     Shear,
+    Space,
     SpatialOp,
     Step,
     Translate,
@@ -36,11 +38,7 @@ from ...spatial import (
 )
 from ..datapipe import DataPipe, PerItem, chained, stream_name, wrong_item
 from .sampling import Sampling, refuse_conflict
-
-Amount: TypeAlias = "float | tuple[float, float] | Sequence[float | tuple[float, float]]"
-"""A fixed value, a range (lo, hi), or one of these per axis."""
-Size: TypeAlias = "int | Sequence[int]"
-"""One whole number for all axes, or one per axis (I, J, K)."""
+from .sizes import Size, three
 
 
 class SpatialPipe(PerItem):
@@ -67,9 +65,7 @@ class SpatialPipe(PerItem):
         return stepped(self, item, *self.steps, sampling=self.sampling)
 
 
-def stepped(
-    pipe: DataPipe, sample: Any, *steps: Step, sampling: Sampling | None = None
-) -> Sample:
+def stepped(pipe: DataPipe, sample: Any, *steps: Step, sampling: Sampling | None = None) -> Sample:
     """Return ``sample`` with ``steps`` added to the one plan that its lazy patches share."""
     pending = pending_of(pipe, sample)
     for step in steps:
@@ -118,7 +114,9 @@ class CropPipe(SpatialPipe):
         hard: bool = False,
         **sampling: Any,
     ) -> None:
-        super().__init__(parent, lambda: Crop(start, size, hard=hard), **sampling)
+        super().__init__(
+            parent, lambda: Crop(start, three("size", size, least=1), hard=hard), **sampling
+        )
 
 
 @chained("center_crop")
@@ -126,7 +124,9 @@ class CenterCropPipe(SpatialPipe):
     """Keep the box of ``size`` voxels in the middle."""
 
     def __init__(self, parent: Pipe, size: Size, *, hard: bool = False, **sampling: Any) -> None:
-        super().__init__(parent, lambda: CenterCrop(size, hard=hard), **sampling)
+        super().__init__(
+            parent, lambda: CenterCrop(three("size", size, least=1), hard=hard), **sampling
+        )
 
 
 @chained("pad")
@@ -147,7 +147,9 @@ class CropOrPadPipe(SpatialPipe):
     """Bring the grid to ``size`` voxels about its centre."""
 
     def __init__(self, parent: Pipe, size: Size, *, hard: bool = False, **sampling: Any) -> None:
-        super().__init__(parent, lambda: CropOrPad(size, hard=hard), **sampling)
+        super().__init__(
+            parent, lambda: CropOrPad(three("size", size, least=1), hard=hard), **sampling
+        )
 
 
 @chained("flip")
@@ -191,13 +193,11 @@ class RotatePipe(SpatialPipe):
         degrees: Amount,
         *,
         p: float = 1.0,
-        space: str = "world",
+        space: Space = "world",
         name: str = "",
         **sampling: Any,
     ) -> None:
-        super().__init__(
-            parent, lambda: Rotate(degrees, p=p, space=space), name=name, **sampling
-        )
+        super().__init__(parent, lambda: Rotate(degrees, p=p, space=space), name=name, **sampling)
 
 
 @chained("zoom")
@@ -210,7 +210,7 @@ class ZoomPipe(SpatialPipe):
         factor: Amount,
         *,
         p: float = 1.0,
-        space: str = "world",
+        space: Space = "world",
         name: str = "",
         **sampling: Any,
     ) -> None:
@@ -227,13 +227,11 @@ class TranslatePipe(SpatialPipe):
         amount: Amount,
         *,
         p: float = 1.0,
-        space: str = "world",
+        space: Space = "world",
         name: str = "",
         **sampling: Any,
     ) -> None:
-        super().__init__(
-            parent, lambda: Translate(amount, p=p, space=space), name=name, **sampling
-        )
+        super().__init__(parent, lambda: Translate(amount, p=p, space=space), name=name, **sampling)
 
 
 @chained("shear")
@@ -246,7 +244,7 @@ class ShearPipe(SpatialPipe):
         factor: Amount,
         *,
         p: float = 1.0,
-        space: str = "world",
+        space: Space = "world",
         name: str = "",
         **sampling: Any,
     ) -> None:
@@ -263,7 +261,7 @@ class AffinePipe(SpatialPipe):
         matrix: Any,
         *,
         p: float = 1.0,
-        space: str = "world",
+        space: Space = "world",
         name: str = "",
         **sampling: Any,
     ) -> None:
@@ -309,7 +307,7 @@ class AugmentPipe(SpatialPipe):
         shear: Amount = 0.0,
         flip: float | Sequence[float] = 0.0,
         p: float = 1.0,
-        space: str = "world",
+        space: Space = "world",
         name: str = "",
         **sampling: Any,
     ) -> None:

@@ -71,6 +71,7 @@ class Failed:
     index: int
     error: bytes
     """The exception, pickled; empty if it cannot be."""
-    kind: str
+    what: str
+    """Its class and message."""
     text: str
     """The worker's traceback."""

@@ -60,9 +60,7 @@ class SlotWriter:
         Called with the number of a slot that is given up.
     """
 
-    def __init__(
-        self, announce: Callable[[Slot], None], retire: Callable[[int], None]
-    ) -> None:
+    def __init__(self, announce: Callable[[Slot], None], retire: Callable[[int], None]) -> None:
         self._announce = announce
         self._retire = retire
         self._slots: dict[int, Slot] = {}
@@ -73,7 +71,9 @@ class SlotWriter:
         offsets, total = _offsets(layouts)
         slot = self._free_slot(total)
         return [
-            np.frombuffer(slot.memory, dtype, count=int(np.prod(shape)), offset=offset).reshape(shape)
+            np.frombuffer(slot.memory, dtype, count=int(np.prod(shape)), offset=offset).reshape(
+                shape
+            )
             if np.prod(shape)
             else np.empty(shape, dtype)
             for (shape, dtype), offset in zip(layouts, offsets, strict=True)

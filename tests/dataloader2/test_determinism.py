@@ -1,8 +1,8 @@
 import pytest
 import torch
+from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
-from scenes import full_chain, same, write_cases
 
 
 @pytest.fixture(scope="module")

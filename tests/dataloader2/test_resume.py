@@ -1,9 +1,9 @@
 import json
 
 import pytest
+from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
-from scenes import full_chain, same, write_cases
 from voxpipe.core import TALLY
 from voxpipe.core.errors import StateMismatch
 
@@ -43,7 +43,9 @@ def test_resumed_anywhere_exactly_the_rest_comes(cases, whole, place):
     assert same(following, whole[1])
 
 
-@pytest.mark.parametrize(("before", "after", "place"), [(0, 2, 7), (2, 0, 13), (1, 3, 20), (3, 1, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "place"), [(0, 2, 7), (2, 0, 13), (1, 3, 20), (3, 1, 2)]
+)
 def test_resumed_under_another_number_of_workers(cases, whole, before, after, place):
     """What workers made ahead does not count, and the number of workers does not matter."""
     with loader_of(cases, before) as loader:

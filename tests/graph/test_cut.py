@@ -42,7 +42,12 @@ def names(pipes):
     ("specs", "planner", "realizing", "group"),
     [
         # the plain chain: everything but the batch is planning
-        ([("list", {}), ("patch", {}), ("augment", ITEM), ("batch", BATCH)], "augment", ["batch"], 4),
+        (
+            [("list", {}), ("patch", {}), ("augment", ITEM), ("batch", BATCH)],
+            "augment",
+            ["batch"],
+            4,
+        ),
         # voxels first, then value pipes, then the batch
         (
             [("list", {}), ("patch", {}), ("realize", VOXELS), ("norm", ITEM), ("batch", BATCH)],
@@ -55,7 +60,12 @@ def names(pipes):
         # a user's function on lazy samples may read voxels: it goes to the worker
         ([("list", {}), ("map", OPAQUE), ("batch", BATCH)], "list", ["map", "batch"], 4),
         # ... unless a planning pipe follows it
-        ([("list", {}), ("map", OPAQUE), ("shuffle", {}), ("batch", BATCH)], "shuffle", ["batch"], 4),
+        (
+            [("list", {}), ("map", OPAQUE), ("shuffle", {}), ("batch", BATCH)],
+            "shuffle",
+            ["batch"],
+            4,
+        ),
         # nothing that needs voxels: all is planning
         ([("list", {}), ("shuffle", {})], "shuffle", [], 1),
         # no batch: each item is a job

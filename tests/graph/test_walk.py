@@ -65,7 +65,7 @@ def test_a_loop_is_refused():
     second = first.map(double)
     first.datapipe = second
 
-    with pytest.raises(GraphError, match="map.*upstream of itself"):
+    with pytest.raises(GraphError, match=r"map.*upstream of itself"):
         list(walk(second))
 
 
@@ -102,10 +102,12 @@ def test_with_parents_leaves_the_original():
 
 
 def test_find_by_class():
-    """find answers every instance, parents first."""
+    """Find answers every instance, parents first."""
     sink = diamond()
 
-    assert [type(p).__name__ for p in find(sink, IterableWrapper)] == ["IterableWrapperIterDataPipe"]
+    assert [type(p).__name__ for p in find(sink, IterableWrapper)] == [
+        "IterableWrapperIterDataPipe"
+    ]
 
 
 def test_foreign_pipes_are_described_by_their_chained_name():

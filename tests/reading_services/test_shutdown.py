@@ -10,9 +10,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from scenes import full_chain, write_cases
 
 import voxpipe as vp
-from scenes import full_chain, write_cases
 from voxpipe.core.errors import IteratorInvalidated, LoaderShutDown
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -157,7 +157,8 @@ if __name__ == "__main__":
     batches = iter(loader)
     if {hang}:
         # tell who the workers are as soon as they run, then wait for a batch for ever
-        threading.Timer(5.0, lambda: print(*[c.pid for c in mp.active_children()], flush=True)).start()
+        tell = lambda: print(*[c.pid for c in mp.active_children()], flush=True)
+        threading.Timer(5.0, tell).start()
     else:
         kept = next(batches)
         print(*[c.pid for c in mp.active_children()], flush=True)
@@ -199,7 +200,7 @@ def gone(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 def test_workers_of_a_killed_parent_end(tmp_path, method):
-    """kill -9 of the consumer ends its workers and leaves nothing in /dev/shm."""
+    """Kill -9 of the consumer ends its workers and leaves nothing in /dev/shm."""
     shm = set(os.listdir("/dev/shm"))
     process = run(tmp_path, method, hang=True)
     pids = [int(pid) for pid in process.stdout.readline().split()]

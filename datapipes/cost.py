@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
-from ..graph import clone
-from ..reading_services.work import Planned, Work, set_epoch
+from ..graph import NoCut, Pipe, clone, cut
 from ..spatial import LazyPatch
+from .epoch import set_epoch
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16
@@ -45,15 +46,17 @@ class Cost:
         )
 
 
-def cost_of(work: Work, seed: int, epoch: int) -> Cost | None:
+def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     """Return the cost of the first patches of an epoch; None where nothing is planned lazily.
 
+    Takes the graph as written: what adapters put in (timers, limits) is not asked to run.
     Reads the headers of the volumes concerned, and no voxel.
     """
-    if not isinstance(work, Planned):
+    split = cut(graph)
+    if isinstance(split, NoCut):
         return None
     # A copy: looking ahead must not disturb an epoch that is running.
-    planner = clone(work.cut.planner)
+    planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     try:
         samples = [list(_patches(item)) for item in islice(planner, PLANS)]
@@ -85,8 +88,9 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
 
 
 def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    region, volume = patch.source_region, patch.volume
-    chunks = getattr(volume, "chunks", None)
+    region = patch.source_region
+    volume: Any = patch.volume  # where it is a Volume it tells how it is stored
+    chunks = volume.chunks
     if whole_chunks and chunks is not None:
         region = ChunkGrid(volume.shape[1:], chunks).cover(region)
-    return region.size * volume.shape[0] * volume.disk_dtype.itemsize
+    return int(region.size * volume.shape[0] * volume.disk_dtype.itemsize)

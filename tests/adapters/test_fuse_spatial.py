@@ -1,0 +1,144 @@
+"""FuseSpatial: one read and one interpolation per volume per sample, and no other voxel."""
+
+import numpy as np
+import pytest
+from scenes import same, write_cases
+
+import voxpipe as vp
+from voxpipe.core import TALLY
+from voxpipe.datapipes.iter import BatchPatches
+from voxpipe.graph import describe, find, walk
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+def written(cases):
+    """Four spatial pipes, realized by hand, normalized, batched."""
+    return (
+        vp.from_cases(cases)
+        .open_volume()
+        .lazy_patch(6, samples_per_volume=2)
+        .rotate((-20, 20))
+        .zoom((0.8, 1.2))
+        .flip(p=0.5)
+        .translate((-1, 1))
+        .realize()
+        .normalize(mean=3.0, std=100.0)
+        .batch_patches(2)
+    )
+
+
+def test_the_graph_before_and_after(cases):
+    """Four pipes become one, realize and normalize move into the batch."""
+    pipe = written(cases)
+
+    rewritten = vp.FuseSpatial().rewrite(pipe)
+
+    assert [describe(p) for p in walk(rewritten.after)] == [
+        "from_cases(3 cases)",
+        "open_volume()",
+        "lazy_patch(6, samples_per_volume=2)",
+        "rotate((-20, 20)) + zoom((0.8, 1.2)) + flip(p=0.5) + translate((-1, 1))",
+        "normalize(mean=3.0, std=100.0)",
+        "batch_patches(2) ← straight into the batch",
+    ]
+    assert len(list(walk(pipe))) == 10
+    assert not pipe.straight
+
+
+def test_fused_twice_is_fused_once(cases):
+    """A fused graph comes back as the same object."""
+    once = vp.FuseSpatial()(written(cases))
+
+    assert vp.FuseSpatial()(once) is once
+
+
+def test_one_read_and_one_interpolation_per_volume_per_sample(cases):
+    """Six samples of two volumes: twelve reads, twelve interpolations, exactly the regions."""
+    pipe = vp.FuseSpatial()(written(cases))
+    pipe_source = next(walk(pipe))
+    pipe_source.set_seed(7)
+    before = TALLY.snapshot()
+
+    batches = list(pipe)
+
+    done = TALLY - before
+    regions = [s["region"] for b in batches for m in b["meta"] for s in m["sources"].values()]
+    voxels = [int(np.prod([b - a for a, b in region])) for region in regions]
+    sizes = [2, 1] * 6  # int16 image, uint8 label
+    assert len(batches) == 3
+    assert (done.reads, done.interpolations, done.copies) == (12, 12, 0)
+    assert done.bytes_read == sum(v * s for v, s in zip(voxels, sizes, strict=True))
+
+
+def test_items_and_draws_stay_the_same(cases):
+    """With and without fusing, batches are bit-identical."""
+    with vp.DataLoader2(written(cases), seed=5) as plain:
+        expected = list(plain)
+
+    with vp.DataLoader2(written(cases), vp.FuseSpatial(), seed=5) as fused:
+        assert same(list(fused), expected)
+
+
+def test_nothing_is_made_but_the_batch(cases, monkeypatch):
+    """Fused, every patch is realized into the batch's own memory."""
+    from voxpipe.spatial import LazyPatch
+
+    given = []
+    realize = LazyPatch.realize
+
+    def watch(self, out=None):
+        given.append(out)
+        return realize(self, out)
+
+    monkeypatch.setattr(LazyPatch, "realize", watch)
+    with vp.DataLoader2(written(cases), vp.FuseSpatial(), seed=5) as loader:
+        (batch, *_) = list(loader)
+
+    assert all(out is not None for out in given)
+    images = batch["image"].numpy()
+    assert np.shares_memory(images, given[0])
+
+
+def test_a_shared_pipe_is_refused(cases):
+    """A spatial pipe with two readers stays, and explain says why."""
+    left, right = vp.from_cases(cases).open_volume().lazy_patch(6).rotate(10).fork(2)
+    pipe = left.zoom(1.1).zip(right.flip())
+
+    rewritten = vp.FuseSpatial().rewrite(pipe)
+
+    assert not rewritten.changed
+
+
+def test_the_reader_of_a_shared_rotation_is_refused(cases):
+    """Two pipes that read one rotation directly: fusing would lose it for the other."""
+    rotated = vp.from_cases(cases).open_volume().lazy_patch(6).rotate(10)
+    pipe = rotated.zoom(1.1).zip(rotated.flip())
+
+    rewritten = vp.FuseSpatial().rewrite(pipe)
+
+    assert rewritten.after is pipe
+    assert {c.refused for c in rewritten.changes} == {"rotate(10) has another reader"}
+
+
+def test_profile_first_is_refused_with_the_fix(cases):
+    """Timed pipes keep spatial ones apart; the refusal says how to order the adapters."""
+    pipe = vp.Profile()(written(cases))
+
+    refusals = {c.refused for c in vp.FuseSpatial().rewrite(pipe).changes}
+
+    assert "a timed pipe stands between; give FuseSpatial before Profile" in refusals
+
+
+def test_realize_with_another_reader_stays(cases):
+    """Tensors that someone else reads too are still made."""
+    realized = vp.from_cases(cases).open_volume().lazy_patch(6).realize()
+    pipe = realized.batch_patches(3).zip(realized.batch_patches(3))
+
+    rewritten = vp.FuseSpatial().rewrite(pipe)
+
+    assert not any(batch.straight for batch in find(rewritten.after, BatchPatches))
+    assert any("another reader" in (c.refused or "") for c in rewritten.changes)

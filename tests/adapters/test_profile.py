@@ -1,0 +1,78 @@
+"""Profile: what each pipe did, summed over processes."""
+
+import json
+
+import pytest
+from scenes import full_chain, write_cases
+
+import voxpipe as vp
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_counts_per_pipe_are_those_of_the_epoch(cases, workers):
+    """Items, reads and interpolations are counted where they happen, in every process."""
+    profile = vp.Profile()
+    service = vp.MultiProcessingReadingService(workers)
+    with vp.DataLoader2(full_chain(cases), [vp.FuseSpatial(), profile], service, seed=7) as it:
+        list(it)
+
+    rows = {row["pipe"].split("(")[0]: row for row in profile.to_json()}
+    assert [rows[name]["items"] for name in ("from_cases", "shuffle", "open_volume")] == [3, 3, 3]
+    assert [rows[name]["items"] for name in ("lazy_patch", "augment", "normalize")] == [12, 12, 12]
+    batch = rows["batch_patches"]
+    assert (batch["items"], batch["reads"], batch["interpolations"]) == (3, 24, 24)
+    assert batch["bytes_read"] > 0
+    assert rows["lazy_patch"]["reads"] == 0
+    assert all(row["seconds"] >= 0 for row in rows.values())
+
+
+def test_time_is_counted_once(cases):
+    """A pipe's seconds are its own: those of its parents are taken off."""
+    profile = vp.Profile()
+    with vp.DataLoader2(full_chain(cases), [profile], seed=7) as it:
+        list(it)
+
+    rows = profile.to_json()
+    batch = rows[-1]["seconds"]
+    assert batch > 0.5 * sum(row["seconds"] for row in rows)
+
+
+def test_the_table_shows_the_users_lines(cases):
+    """The table names each pipe as written, with file and line, and json agrees."""
+    profile = vp.Profile()
+    with vp.DataLoader2(full_chain(cases), [profile], seed=7) as it:
+        list(it)
+        table = it.profile()
+
+    assert "augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)   scenes.py:" in table
+    assert table.splitlines()[0].split()[:3] == ["pipe", "items", "seconds"]
+    assert len(json.dumps(profile.to_json())) > 100
+
+
+def test_reset_forgets(cases):
+    """After reset the counts begin again."""
+    profile = vp.Profile()
+    with vp.DataLoader2(full_chain(cases), [profile], seed=7) as it:
+        list(it)
+    profile.reset()
+
+    assert {row["items"] for row in profile.to_json()} == {0}
+
+
+def test_profiling_twice_is_profiling_once(cases):
+    """A profiled graph comes back as the same object."""
+    profile = vp.Profile()
+    once = profile(full_chain(cases))
+
+    assert profile(once) is once
+
+
+def test_an_unprofiled_loader_says_so(cases):
+    """profile() without the adapter names the adapter."""
+    with pytest.raises(ValueError, match=r"Profile\(\)"):
+        vp.DataLoader2(full_chain(cases)).profile()

@@ -1,0 +1,45 @@
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import voxpipe as vp
+from voxpipe.adapters import limits_of
+
+
+def double(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize("bad", [{"item": 0}, {"start": -1}, {"stop": 0}])
+def test_a_timeout_is_positive(bad):
+    """Zero and negative seconds are refused where they are written."""
+    with pytest.raises(ValueError, match="positive number of seconds"):
+        vp.Timeout(**bad)
+
+
+def test_limits_are_set_on_a_copy():
+    """The user's pipe stays as it was; the same limits again change nothing."""
+    pipe = IterableWrapper([1]).map(double)
+    adapter = vp.Timeout(item=3)
+
+    limited = adapter(pipe)
+
+    assert limits_of(limited).item == 3
+    assert limits_of(pipe).item == 600
+    assert adapter(limited) is limited
+
+
+def test_limits_survive_other_adapters():
+    """Whatever is wrapped around the sink later, the limits are found."""
+    pipe = vp.Profile()(vp.Timeout(item=3)(IterableWrapper([1]).map(double)))
+
+    assert limits_of(pipe).item == 3
+
+
+def test_errors_pass_through_the_watched_thread():
+    """With a timeout in process an error is raised as itself, and the end is an end."""
+    with vp.DataLoader2(IterableWrapper([1, "a", None]).map(double), vp.Timeout(item=9)) as it:
+        batches = iter(it)
+        assert next(batches) == 2
+        assert next(batches) == "aa"
+        with pytest.raises(TypeError):
+            next(batches)

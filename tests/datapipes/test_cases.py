@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import SampleError, VolumeNotFound
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two cases in a folder each, one with an extra file."""
+    for name in ("anna", "berta"):
+        folder = tmp_path / "train" / name
+        folder.mkdir(parents=True)
+        for file in ("ct.nii", "seg.nii"):
+            (folder / file).touch()
+    (tmp_path / "train" / "anna" / "notes.txt").touch()
+    (tmp_path / "train" / "berta" / "ct.nii.zarr").mkdir()
+    (tmp_path / "train" / "anna" / "ct.nii.zarr").mkdir()
+    return tmp_path
+
+
+def found(pipe):
+    return [(s.case, s.identity, dict(s)) for s in pipe]
+
+
+def test_one_case_per_folder(folders):
+    """A glob of folders and a file name per key; cases are sorted by name."""
+    base = folders / "train"
+
+    cases = found(vp.list_cases(f"{base}/*/", image="ct.nii", label="seg.nii"))
+
+    assert cases == [
+        (name, (n,), {"image": f"{base}/{name}/ct.nii", "label": f"{base}/{name}/seg.nii"})
+        for n, name in enumerate(("anna", "berta"))
+    ]
+
+
+def test_a_zarr_folder_is_a_volume(folders):
+    """What stands in a case's folder may be a folder itself, and the name a pattern."""
+    cases = found(vp.list_cases(f"{folders}/train/*/", image="*.zarr"))
+
+    assert [data["image"].rsplit("/", 2)[1:] for _, _, data in cases] == [
+        ["anna", "ct.nii.zarr"],
+        ["berta", "ct.nii.zarr"],
+    ]
+
+
+def test_one_case_per_pattern(tmp_path):
+    """Without a folder, the star of each key's pattern is the case."""
+    for name in ("images/a_0000.nii", "images/b_0000.nii", "labels/a.nii", "labels/b.nii"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+
+    pipe = vp.list_cases(
+        image=str(tmp_path / "images/*_0000.nii"), label=str(tmp_path / "labels/*.nii")
+    )
+
+    assert [(case, data["label"][-5:]) for case, _, data in found(pipe)] == [
+        ("a", "a.nii"),
+        ("b", "b.nii"),
+    ]
+
+
+def test_a_bucket_by_url():
+    """Cases of an fsspec URL keep their protocol."""
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    for name in ("x", "y"):
+        fs.pipe_file(f"/scans/{name}/ct.nii", b"")
+
+    cases = found(vp.list_cases("memory://scans/*/", image="ct.nii"))
+    fs.rm("/scans", recursive=True)
+
+    assert [(case, data["image"]) for case, _, data in cases] == [
+        ("x", "memory:///scans/x/ct.nii"),
+        ("y", "memory:///scans/y/ct.nii"),
+    ]
+
+
+def test_listing_happens_once_and_late(folders, monkeypatch):
+    """Nothing is listed before the first iteration, and once after that."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    calls = []
+    glob = LocalFileSystem.glob
+    monkeypatch.setattr(LocalFileSystem, "glob", lambda *a, **k: calls.append(a) or glob(*a, **k))
+
+    pipe = vp.list_cases(f"{folders}/train/*/", image="ct.nii", label="seg.nii")
+    assert calls == []
+    list(pipe), list(pipe), len(pipe)
+
+    assert len(calls) == 2  # one per key
+
+
+def test_a_case_without_a_volume_is_named(folders):
+    """The error names the case, the key and the user's line."""
+    (folders / "train" / "berta" / "seg.nii").unlink()
+    pipe = vp.list_cases(f"{folders}/train/*/", image="ct.nii", label="seg.nii")
+
+    with pytest.raises(VolumeNotFound, match=r"case berta has no label \(seg.nii\)") as e:
+        list(pipe)
+
+    assert "test_cases.py" in str(e.value)
+
+
+def test_nothing_found_shows_the_patterns(tmp_path):
+    """No match names what was looked for."""
+    with pytest.raises(VolumeNotFound, match=r"image='ct.nii'"):
+        list(vp.list_cases(f"{tmp_path}/*/", image="ct.nii"))
+
+
+def test_two_volumes_for_one_key(folders):
+    """A pattern that fits two files of a case is refused with both."""
+    with pytest.raises(SampleError, match=r"two volumes for image="):
+        list(vp.list_cases(f"{folders}/train/*/", image="*.nii"))
+
+
+@pytest.mark.parametrize("wrong", [{}, {"image": "no/star.nii"}, {"image": "*/two/*.nii"}])
+def test_patterns_are_checked_at_construction(wrong):
+    """A pattern per key, with one star where there is no folder."""
+    with pytest.raises(ValueError, match=r"pattern|one \*"):
+        vp.list_cases(**wrong)
+
+
+def test_given_cases_carry_their_names_and_numbers():
+    """The key "case" names a case; numbers and words travel along."""
+    cases = [{"case": "c7", "image": np.zeros((2, 2, 2)), "age": 61}, {"image": "b/scan.nii.gz"}]
+
+    samples = list(vp.from_cases(cases))
+
+    assert [s.case for s in samples] == ["c7", "scan"]
+    assert samples[0]["age"] == 61
+
+
+def test_what_is_no_mapping_is_refused_with_its_place():
+    """A list of paths is not a list of cases."""
+    with pytest.raises(SampleError, match="case 0 is a str"):
+        list(vp.from_cases(["a.nii"]))
+
+
+def test_a_hundred_thousand_cases_cost_no_file_access(monkeypatch):
+    """Opening and patching 100 000 cases touches no file."""
+    import builtins
+    import io
+    import os
+
+    def refuse(*args, **kwargs):
+        raise AssertionError(f"file access: {args}")
+
+    count = 100_000
+    cases = [{"image": f"/no/where/{n}.nii.gz"} for n in range(count)]
+    pipe = vp.from_cases(cases).open_volume().lazy_patch(8).rotate((-5, 5))
+    for module, name in [(builtins, "open"), (io, "open"), (os, "stat"), (os, "open")]:
+        monkeypatch.setattr(module, name, refuse)
+
+    samples = sum(1 for _ in pipe)
+    monkeypatch.undo()
+
+    assert samples == count

@@ -1,0 +1,46 @@
+"""Policies: what is allowed, and what each kind of volume gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from voxpipe.spatial import INTENSITY, LABEL, Policy, policy_of
+
+
+def test_each_kind_has_its_policy() -> None:
+    """Intensities are linear with border, labels nearest with background outside."""
+    assert policy_of("intensity") is INTENSITY
+    assert policy_of("label") is LABEL
+    assert (INTENSITY.mode, INTENSITY.padding) == ("linear", "border")
+    assert (LABEL.mode, LABEL.padding, LABEL.fill) == ("nearest", "constant", 0)
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
+    """The message shows what was given and what is allowed."""
+    with pytest.raises(ValueError, match=r"'intensity', 'label', got 'mask'"):
+        policy_of("mask")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "cubic"}, r"'linear', 'nearest', got 'cubic' \(not available yet\)"),
+        ({"mode": "spline"}, r"got 'spline'$"),
+        ({"padding": "wrap"}, r"'border', 'reflection', 'constant', 'zeros', got 'wrap'"),
+        ({"dtype": "bool"}, r"integer or float type, got bool"),
+        ({"dtype": "complex64"}, r"integer or float type, got complex64"),
+    ],
+)
+def test_nonsense_is_refused(arguments: dict[str, Any], message: str) -> None:
+    """A policy that cannot be carried out is refused when it is made."""
+    with pytest.raises(ValueError, match=message):
+        Policy(**arguments)
+
+
+def test_the_type_of_the_result_is_native() -> None:
+    """A type may be given by name or in another byte order, and becomes a native one."""
+    assert Policy(dtype=">i2").dtype == np.dtype("=i2")
+    assert Policy(dtype="float16") == Policy(dtype=np.float16)
