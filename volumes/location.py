@@ -51,7 +51,7 @@ def remote_errors(name: str) -> Iterator[None]:
     """Turn what a remote file system raises into errors that name ``name`` and no secret."""
     try:
         yield
-    except VoxpipeError:
+    except (VoxpipeError, MemoryError):
         raise
     except FileNotFoundError:
         raise VolumeNotFound(

@@ -42,7 +42,7 @@ class BackendRequest:
 
     path: Path | None = None
     """Local path, None for URLs and objects."""
-    remote_zarr_uri: str | None = None
+    remote_zarr_uri: str | None = field(default=None, repr=False)  # may hold credentials
     """URL of a zarr array or group."""
     zarr_store: Any = None
     """A zarr Store, Array or Group object."""
@@ -52,11 +52,11 @@ class BackendRequest:
     """Further keywords of ``Volume``."""
     reader: Any = None
     """The reader given to ``Volume``."""
-    uri: str | None = None
+    uri: str | None = field(default=None, repr=False)
     """URL of anything that is no local path."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options for fsspec."""
-    source: Any = None
+    source: Any = field(default=None, repr=False)
     """What the user gave."""
 
 

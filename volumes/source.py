@@ -47,7 +47,7 @@ class Options:
     """Overrides the stored one."""
     reader: Any = None
     """Opens the source instead of the registered backends."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """For fsspec."""
     reader_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """For the backend or the reader."""
@@ -82,7 +82,7 @@ class Source(Protocol):
 class LocatedSource:
     """A path or a URL, with all that is needed to open it."""
 
-    location: str
+    location: str = field(repr=False)
     """As the user wrote it; may hold credentials."""
     options: Options = Options()
     """What the user said about it."""

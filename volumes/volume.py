@@ -62,10 +62,10 @@ class Volume:
 
     Raises
     ------
-    TypeError
+    UnknownFormat
         The source is none of the above.
     ValueError
-        The kind or the affine makes no sense.
+        The kind, the affine or the shape of an array makes no sense.
 
     Examples
     --------

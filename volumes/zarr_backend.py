@@ -28,6 +28,7 @@ from .zarr_nodes import METADATA_FILES, is_array, open_local_node, open_remote_n
 
 NIFTI = "nifti"
 """The array that holds the bytes of the NIfTI header."""
+_OPTIONS = ("level",)
 # NIfTI-Zarr without OME-Zarr metadata: the last axes in this order.
 _NIFTI_AXES = ("t", "c", "z", "y", "x")
 
@@ -59,7 +60,7 @@ class ZarrBackend(Backend):
     def __init__(
         self, node: Any, name: str, options: Mapping[str, Any], stamp: tuple[int, ...] = ()
     ) -> None:
-        no_options(options, name, ("level",))
+        no_options(options, name, _OPTIONS)
         level = options.get("level", 0)
         image = _of_array(node, level, name) if is_array(node) else _of_group(node, level, name)
         TALLY.headers += 1
@@ -129,6 +130,7 @@ class RemoteZarr(ZarrBackend):
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
+        no_options(options, name, _OPTIONS)
         # Held like the handle that uses it: a forked child that inherits both must not be the
         # one that closes its connections, in an event loop that it does not have.
         self._system, _ = file_system(url, storage_options)
@@ -190,8 +192,10 @@ def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, nam
 
 def _check_level(level: Any, count: int, name: str) -> None:
     if not isinstance(level, int) or not 0 <= level < count:
-        msg = f"level is one of 0 to {count - 1} for {name}, got {level!r}"
-        raise ValueError(msg)
+        raise BadHeader(
+            f"{name} has no level {level!r}, but 0 to {count - 1}.",
+            do="Give level=, 0 is the finest.",
+        )
 
 
 def _member(group: Any, path: str, name: str) -> Any:

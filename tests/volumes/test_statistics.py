@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
+from zarr_files import write_v2
 
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import VolumeError
@@ -50,9 +50,7 @@ def test_no_chunk_is_read_twice_and_memory_is_bounded(tmp_path, monkeypatch):
     """Slabs follow the chunks: every voxel is read once, few at a time."""
     monkeypatch.setattr(statistics, "SLAB_VOXELS", 4 * 4 * 8)
     array = numbered((12, 12, 16))
-    made = zarr.create_array(tmp_path / "a.zarr", shape=array.shape, chunks=(4, 4, 8), dtype="i2")
-    made[...] = array
-    volume = Volume(tmp_path / "a.zarr")
+    volume = Volume(write_v2(tmp_path / "a.zarr", array, (4, 4, 8)))
     before = TALLY.snapshot()
 
     found = volume_statistics(volume)

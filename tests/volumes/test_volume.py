@@ -59,6 +59,9 @@ def test_names_hold_no_credentials(location, name):
 
     assert volume.name == name
     assert "secret" not in repr(volume)
+    # Debuggers and test reports print what is inside, too.
+    assert "secret" not in repr(vars(volume))
+    assert "secret" not in repr(volume._source.options.request(uri=location, source=location))
 
 
 @given(st.text(max_size=30))
