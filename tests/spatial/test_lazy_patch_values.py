@@ -247,7 +247,7 @@ def test_patches_of_one_sample_share_their_plan(ct: FakeVolume, seg: FakeVolume)
         "label": LazyPatch(seg, pending, LABEL),
     }
 
-    there = pickle.loads(pickle.dumps(sample))  # noqa: S301  our own bytes
+    there = pickle.loads(pickle.dumps(sample))
 
     assert there["image"].pending is there["label"].pending
     assert there["image"].plan is there["label"].plan

@@ -124,7 +124,7 @@ def test_a_pending_plan_is_small_and_travels_unresolved() -> None:
     fresh = pickle.dumps(plan)
 
     resolved = plan.plan
-    over_there = pickle.loads(pickle.dumps(plan))  # noqa: S301  our own bytes
+    over_there = pickle.loads(pickle.dumps(plan))
 
     assert len(pickle.dumps(plan)) <= len(fresh) + 16
     assert len(fresh) < 2000
