@@ -154,7 +154,7 @@ def test_a_copy_that_comes_back_is_the_original(tmp_path, monkeypatch):
     array = numbered((20, 21, 22))
     volume = Volume(array)
 
-    there = pickle.loads(pickle.dumps(volume))  # noqa: S301  our own
+    there = pickle.loads(pickle.dumps(volume))
 
     assert np.shares_memory(there.numpy(), array)
 

@@ -85,7 +85,7 @@ def test_the_header_is_read_once_and_shared(tmp_path):
     path = write_nifti(tmp_path / "a.nii", numbered((5, 6, 7, 2)))
     before = TALLY.snapshot()
 
-    volumes = [Volume(path), Volume(str(path)), pickle.loads(pickle.dumps(Volume(path)))]  # noqa: S301
+    volumes = [Volume(path), Volume(str(path)), pickle.loads(pickle.dumps(Volume(path)))]
     shapes = {volume.shape for volume in volumes}
     assert (TALLY - before).headers == 1
     assert (TALLY - before).reads == 0
@@ -108,7 +108,7 @@ def test_a_header_travels_and_is_not_read_again(tmp_path):
     close_volumes()
     path.unlink()
 
-    there = pickle.loads(state)  # noqa: S301  our own
+    there = pickle.loads(state)
 
     assert there.shape == (1, 5, 6, 7)
     assert there.affine.tolist() == AFFINE.tolist()
