@@ -164,13 +164,15 @@ class StoreContract:
     def test_loading_keeps_and_unloading_lets_go(self, case: StoreCase) -> None:
         """``load`` keeps the tensor, ``unload`` drops it; both return the volume."""
         volume = _volume(case)
-        assert not volume.is_loaded
+        states = [volume.is_loaded]
 
         assert volume.load() is volume
-        assert volume.is_loaded
+        states.append(volume.is_loaded)
         assert volume.data is volume.data
         assert volume.unload() is volume
-        assert not volume.is_loaded
+        states.append(volume.is_loaded)
+
+        assert states == [False, True, False]
 
     def test_threads_read_at_once(self, case: StoreCase) -> None:
         """Eight threads that read one volume all get the right voxels."""

@@ -88,7 +88,7 @@ def test_it_is_a_value_op() -> None:
     op = Normalize(1, 2)
 
     assert isinstance(op, ValueOp)
-    assert pickle.loads(pickle.dumps(op)) == op == Normalize(1.0, 2.0)  # noqa: S301  our own bytes
+    assert pickle.loads(pickle.dumps(op)) == op == Normalize(1.0, 2.0)
     assert op.describe() == "normalize by mean 1, deviation 2"
     assert "each volume" in Normalize().describe()
     assert "the mean of each volume" in Normalize(std=2).describe()
