@@ -19,7 +19,7 @@ from ..core import TALLY, Affine, ChunkGrid, Region
 from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from .backend import Backend, Channels, no_options
 from .header import IDENTITY, Header, affine_entries, affine_matrix
-from .location import remote_errors
+from .location import file_system, remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
 from .voxels import Voxels, plain, refuse_unreadable
@@ -129,6 +129,9 @@ class RemoteZarr(ZarrBackend):
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
+        # Held like the handle that uses it: a forked child that inherits both must not be the
+        # one that closes its connections, in an event loop that it does not have.
+        self._system, _ = file_system(url, storage_options)
         with remote_errors(name):
             super().__init__(open_remote_node(url, storage_options, name), name, options)
 
