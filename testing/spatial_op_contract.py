@@ -27,13 +27,8 @@ from .spatial_oracle import inside, sample_plan
 # float32 results over values of 0 .. 1000: 1e-5 of the range is the promise.
 _RANGE = 1000.0
 _TOLERANCE = 1e-5 * _RANGE
-<<<<<<< HEAD
-_MODES: tuple[Mode, ...] = ("linear", "nearest")
-_PADDINGS: tuple[Padding, ...] = ("border", "reflection", "constant", "zeros")
-=======
 _PADDINGS: tuple[Padding, ...] = ("border", "reflection", "constant", "zeros")
 _MODES: tuple[Mode, ...] = ("linear", "nearest")
->>>>>>> spatial
 
 
 class SpatialOpContract:
