@@ -12,11 +12,14 @@ from ..core.errors import UnknownFormat
 from .backend import no_options
 from .location import public_name
 from .registry import BackendRequest, register_backend
+from .zarr_nodes import METADATA_FILES
 
 
 def register_builtin_backends() -> None:
     """Register the formats of this package behind those already registered."""
     table = (
+        ("zarr-store", lambda request: request.zarr_store is not None, _open_zarr_store),
+        ("zarr", _is_zarr, _open_zarr),
         ("nifti", _has_suffix(".nii"), _open_nifti),
         ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
         # Not "npy": that name is for users, who may register it and take it back.
@@ -37,6 +40,36 @@ def _place(request: BackendRequest) -> str:
 
 def _name(request: BackendRequest) -> str:
     return public_name(str(request.source or _place(request)))
+
+
+def _is_zarr(request: BackendRequest) -> bool:
+    place = _place(request)
+    if request.path is None:
+        # A URL without a suffix may be a folder; only reading its metadata tells.
+        folder = "." not in place.rstrip("/").rpartition("/")[2]
+        return request.remote_zarr_uri is not None or (bool(request.uri) and folder)
+    if os.path.isdir(place):
+        return any(os.path.exists(os.path.join(place, name)) for name in METADATA_FILES)
+    return place.lower().endswith(".zarr")
+
+
+def _open_zarr(request: BackendRequest) -> Any:
+    from .zarr_backend import LocalZarr, RemoteZarr
+
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        url = request.remote_zarr_uri or request.uri or ""
+        return RemoteZarr(url, request.storage_options, name, options)
+    return LocalZarr(_place(request), name, options)
+
+
+def _open_zarr_store(request: BackendRequest) -> Any:
+    from .zarr_backend import ZarrBackend
+    from .zarr_nodes import is_node, open_store_node
+
+    thing = request.zarr_store
+    node = thing if is_node(thing) else open_store_node(thing)
+    return ZarrBackend(node, f"zarr {type(thing).__name__}", request.reader_kwargs)
 
 
 def _open_nifti(request: BackendRequest) -> Any:

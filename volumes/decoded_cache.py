@@ -98,7 +98,7 @@ class DecodedCache:
     def _open_entry(self, key: str) -> BinaryIO | None:
         path = self.directory / f"{key}{_WHOLE}"
         try:
-            file = open(path, "rb")
+            file = open(path, "rb")  # noqa: SIM115  the caller closes it
         except FileNotFoundError:
             return None
         # The time of writing is the time of last use; a read-only directory keeps no order.
@@ -116,13 +116,13 @@ class DecodedCache:
         with ExitStack() as stack:
             self._reserve(partial, size, name, deadline)
             stack.callback(partial.unlink, missing_ok=True)
-            with open(partial, "r+b") as file:
-                write(file)
+            with open(partial, "r+b") as writing:
+                write(writing)
             # Opened before it gets its name: the next process may evict it at once.
-            file = open(partial, "rb")
-            stack.push(lambda failed, *_: file.close() if failed else None)
+            file = stack.enter_context(open(partial, "rb"))
             os.replace(partial, self.directory / f"{key}{_WHOLE}")
-            return file
+            stack.pop_all()
+        return file
 
     def _reserve(self, partial: Path, size: int, name: str, deadline: float) -> None:
         """Make room and put a file of the full length there, to be filled."""
@@ -164,10 +164,10 @@ class DecodedCache:
         import fcntl
 
         for path in self.directory.glob(f"*{_PARTIAL}"):
-            with open(self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}"), "ab") as file:
-                with suppress(BlockingIOError):
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink(missing_ok=True)
+            lock = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
+            with open(lock, "ab") as file, suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
 
     def _lock_file(self, lock: str) -> Path:
         return self.directory / "locks" / lock

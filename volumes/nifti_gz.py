@@ -37,8 +37,6 @@ _PIECE_BYTES = 4 * 1024**2
 # Deflate stores at most 1032 bytes in one (zlib.net/zlib_tech.html); more is a wrong header.
 _BEST_RATIO = 1032
 _GZIP = 16 + zlib.MAX_WBITS
-# What corrupt data raise in gzip, zlib and isal; an early end raises EOFError.
-_CORRUPT = (zlib.error, gzip.BadGzipFile)
 
 
 class DecodedNifti(Backend):
@@ -154,14 +152,13 @@ def decode(compressed: BinaryIO, raw: BinaryIO, fields: NiftiHeader, name: str) 
                         do="Write the file again; the header and the voxels do not fit.",
                     )
                 raw.write(piece)
-    except (EOFError, *_CORRUPT, *_corrupt_in(module)) as error:
-        if isinstance(error, CorruptVolume):
-            raise
-        if not isinstance(error, EOFError):
-            raise CorruptVolume(
-                f"{name} cannot be decoded after {written} of {fields.end} bytes: {error}.",
-                do="Copy or download the file again.",
-            ) from error
+    except EOFError:
+        pass  # counted below
+    except _corrupt_errors(module) as error:
+        raise CorruptVolume(
+            f"{name} cannot be decoded after {written} of {fields.end} bytes: {error}.",
+            do="Copy or download the file again.",
+        ) from error
     if written < fields.end:
         raise TruncatedVolume(
             f"{name} decodes to {written} bytes, and its header speaks of {fields.end}.",
@@ -189,7 +186,8 @@ def _fastest_gzip() -> ModuleType:
     return igzip
 
 
-def _corrupt_in(module: ModuleType) -> tuple[type[Exception], ...]:
-    """Return what corrupt data raise in ``module`` beside Python's own."""
-    error = getattr(getattr(module, "isal_zlib", None), "error", None)
-    return () if error is None else (error,)
+def _corrupt_errors(module: ModuleType) -> tuple[type[Exception], ...]:
+    """Return what corrupt data raise in ``module``; an early end raises ``EOFError``."""
+    isal_zlib = getattr(module, "isal_zlib", None)
+    own = () if isal_zlib is None else (isal_zlib.error,)
+    return (zlib.error, gzip.BadGzipFile, *own)

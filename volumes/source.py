@@ -133,47 +133,6 @@ class LocatedSource:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class ObjectSource:
-    """A zarr Store, Array or Group that somebody opened."""
-
-    thing: Any
-    """The object."""
-    options: Options = Options()
-    """What the user said about it."""
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Equal for copies of this source, in every process."""
-    born: int = field(default_factory=os.getpid)
-    """The process in which ``thing`` was made or unpickled."""
-
-    @property
-    def name(self) -> str:
-        """The object in words."""
-        return f"{type(self.thing).__module__.partition('.')[0]} {type(self.thing).__name__}"
-
-    def open(self) -> Backend:
-        """Open the object."""
-        thing = self._own_thing()
-        backend = resolve_backend(self.options.request(zarr_store=thing, source=thing))
-        if backend is None:
-            raise UnknownFormat(
-                f"no backend opens a {self.name}. Backends: {', '.join(registered_names())}.",
-                do="Register one, or give a path.",
-            )
-        return as_backend(backend, self.name)
-
-    def _own_thing(self) -> Any:
-        """Return the object, made anew in a forked child where it can be."""
-        from .zarr_objects import made_anew
-
-        return self.thing if self.born == os.getpid() else made_anew(self.thing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from .zarr_objects import travelling
-
-        return travelling(self)
-
-
 def as_backend(backend: Any, name: str) -> Backend:
     """Return a backend of ours as it is, one of TorchIO's kind wrapped."""
     return backend if isinstance(backend, Backend) else ForeignBackend(backend, name)

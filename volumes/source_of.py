@@ -12,7 +12,8 @@ from ..core.errors import UnknownFormat
 from .array_source import from_array
 from .header import IDENTITY, affine_entries
 from .reader import nibabel_affine, nibabel_voxels, read_with_nibabel
-from .source import LocatedSource, ObjectSource, Options, Source
+from .source import LocatedSource, Options, Source
+from .zarr_source import ZarrSource
 
 
 def source_of(thing: Any, options: Options) -> Source:
@@ -28,7 +29,7 @@ def source_of(thing: Any, options: Options) -> Source:
     if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):
         return _source_of_image(thing, options)
     if _is_zarr(thing):
-        return ObjectSource(thing, options)
+        return ZarrSource(thing, options)
     if isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor"):
         if options.reader or options.reader_kwargs or options.storage_options:
             msg = "voxels in memory need no reader and no options"

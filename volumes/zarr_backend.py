@@ -1,0 +1,220 @@
+"""Zarr arrays, OME-Zarr and NIfTI-Zarr: which array, which axes, where in the world.
+
+A group may say where its voxels lie twice: the NIfTI header in its array
+``nifti`` has the word, the OME-Zarr metadata name the axes and the levels.
+zarr-python fetches and decodes the chunks that a region touches, and no others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import TALLY, Affine, ChunkGrid, Region
+from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
+from .backend import Backend, Channels, no_options
+from .header import IDENTITY, Header, affine_entries, affine_matrix
+from .location import remote_errors
+from .nifti_header import parse_nifti
+from .ome import Level, levels_of
+from .voxels import Voxels, plain, refuse_unreadable
+from .zarr_layout import Layout, named_layout, plain_layout
+from .zarr_nodes import METADATA_FILES, is_array, open_local_node, open_remote_node
+
+NIFTI = "nifti"
+"""The array that holds the bytes of the NIfTI header."""
+# NIfTI-Zarr without OME-Zarr metadata: the last axes in this order.
+_NIFTI_AXES = ("t", "c", "z", "y", "x")
+
+
+@dataclass(frozen=True)
+class _Image:
+    """One array of a node, and what the metadata say about it."""
+
+    array: Any
+    layout: Layout
+    affine: tuple[float, ...] = IDENTITY
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
+class ZarrBackend(Backend):
+    """A zarr array, read through zarr-python.
+
+    Parameters
+    ----------
+    node
+        A zarr Array or Group.
+    name
+        What errors call it.
+    options
+        ``level``: which resolution of a pyramid, 0 is the finest.
+    """
+
+    def __init__(
+        self, node: Any, name: str, options: Mapping[str, Any], stamp: tuple[int, ...] = ()
+    ) -> None:
+        no_options(options, name, ("level",))
+        level = options.get("level", 0)
+        image = _of_array(node, level, name) if is_array(node) else _of_group(node, level, name)
+        TALLY.headers += 1
+        dtype = np.dtype(image.array.dtype)
+        refuse_unreadable(dtype, name)
+        if min(image.layout.shape) < 1:
+            raise BadHeader(f"{name} holds no voxels: {image.layout.stored}.", do="Check the file.")
+        self._array, self._layout = image.array, image.layout
+        super().__init__(
+            Header(
+                image.layout.shape,
+                image.affine,
+                dtype,
+                chunks=image.layout.spatial_part(image.array.chunks),
+                access="range",
+                slope=image.slope,
+                intercept=image.intercept,
+                stamp=stamp,
+            ),
+            name,
+        )
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read the chunks that the region touches."""
+        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        part = self._layout.fold(self._decoded(index))
+        return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
+
+    def _decoded(self, index: tuple[slice, ...]) -> NDArray[Any]:
+        try:
+            return np.asarray(self._array[index])
+        except (MemoryError, VoxpipeError):
+            raise
+        except Exception as error:  # each codec has its own
+            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+            raise CorruptVolume(
+                f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
+                do="Copy the chunks of this region again.",
+            ) from error
+
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+        """Return the bytes of the chunks that a read touches, cut at the array's edge."""
+        if region.is_empty:
+            return 0
+        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
+        wanted = Region(tuple(s.start for s in index), tuple(s.stop for s in index))
+        grid = ChunkGrid(self._layout.stored, tuple(self._array.chunks))
+        return grid.cover(wanted).size * self.disk_dtype.itemsize
+
+
+class LocalZarr(ZarrBackend):
+    """A zarr array or group in a local folder."""
+
+    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
+        self._path = path
+        super().__init__(open_local_node(path, name), name, options, metadata_stamp(path))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the metadata were written again; chunks are never kept, so they may be."""
+        return metadata_stamp(self._path) == self.header.stamp
+
+
+class RemoteZarr(ZarrBackend):
+    """A zarr array or group behind a URL."""
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
+    ) -> None:
+        with remote_errors(name):
+            super().__init__(open_remote_node(url, storage_options, name), name, options)
+
+    def _decoded(self, index: tuple[slice, ...]) -> NDArray[Any]:
+        with remote_errors(self.name):
+            return np.asarray(self._array[index])
+
+
+def metadata_stamp(path: str) -> tuple[int, ...]:
+    """Return sizes and times of the metadata files of a local node."""
+    stamp: list[int] = []
+    for name in (*METADATA_FILES, ".zattrs"):
+        try:
+            status = os.stat(os.path.join(path, name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        stamp += (status.st_size, status.st_mtime_ns)
+    return tuple(stamp)
+
+
+def _of_array(array: Any, level: int, name: str) -> _Image:
+    _check_level(level, 1, name)
+    return _Image(array, plain_layout(tuple(array.shape), name))
+
+
+def _of_group(group: Any, level: int, name: str) -> _Image:
+    levels = levels_of(dict(group.attrs), name)
+    nifti = _found(group, NIFTI)
+    if nifti is not None:
+        return _of_nifti(group, np.asarray(nifti[...]).tobytes(), levels, level, name)
+    if levels:
+        _check_level(level, len(levels), name)
+        chosen = levels[level]
+        array = _member(group, chosen.path, name)
+        layout = named_layout(tuple(array.shape), chosen.axes, name)
+        return _Image(array, layout, affine_entries(chosen.affine, name))
+    return _of_array(_only_array(group, name), level, name)
+
+
+def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, name: str) -> _Image:
+    fields = parse_nifti(raw, f"the NIfTI header of {name}", single_file=False)
+    affine: Affine = affine_matrix(fields.affine)
+    if levels:
+        _check_level(level, len(levels), name)
+        array = _member(group, levels[level].path, name)
+        axes = levels[level].axes
+        # The header speaks of the finest level; the pyramid says how the others lie to it.
+        affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
+    else:
+        _check_level(level, 1, name)
+        array = _member(group, "0", name)
+        axes = _NIFTI_AXES[-array.ndim :]
+    layout = named_layout(tuple(array.shape), axes, name)
+    return _Image(array, layout, affine_entries(affine, name), fields.slope, fields.intercept)
+
+
+def _check_level(level: Any, count: int, name: str) -> None:
+    if not isinstance(level, int) or not 0 <= level < count:
+        msg = f"level is one of 0 to {count - 1} for {name}, got {level!r}"
+        raise ValueError(msg)
+
+
+def _member(group: Any, path: str, name: str) -> Any:
+    array = _found(group, path)
+    if array is not None:
+        return array
+    raise BadHeader(
+        f"{name} has no array {path!r}, of which its metadata speak.", do="Write the image again."
+    )
+
+
+def _found(group: Any, path: str) -> Any:
+    """Return an array of a group, None if it has no array of this name."""
+    try:
+        node = group[path]
+    except KeyError:
+        return None
+    return node if is_array(node) else None
+
+
+def _only_array(group: Any, name: str) -> Any:
+    arrays = dict(group.arrays())
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    have = ", ".join(sorted(arrays)) or "none"
+    raise UnknownFormat(
+        f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}.",
+        do="Give the path of one array in it.",
+    )
