@@ -18,7 +18,8 @@ BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
 test: lint types
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)
 
-test-slow: $(VENV)/installed-test
+# The demo's data come with its own extra.
+test-slow: $(VENV)/installed-test $(VENV)/installed-demo
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m slow $(PYTEST_ARGS)
 
 lint: $(VENV)/installed-test

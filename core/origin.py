@@ -66,5 +66,6 @@ def here(call: str) -> Origin:
 
 
 def _is_machinery(module: str) -> bool:
-    # ``python -m voxpipe`` and doctests run under other names and count as the user.
-    return module.split(".", 1)[0] in _MACHINERY
+    # ``python -m voxpipe`` and doctests run under other names and count as the user. So does
+    # the demo: it writes a chain as a user would.
+    return module.split(".", 1)[0] in _MACHINERY and not module.startswith("voxpipe.demo")

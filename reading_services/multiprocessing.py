@@ -9,22 +9,19 @@ buffer that is bounded by the number of jobs in flight.
 from __future__ import annotations
 
 import multiprocessing as mp
-import pickle
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.errors import NotPicklable
 from ..core.ledger import LEDGER
 from ..datapipes.epoch import set_epoch
-from ..graph import Pipe, describe, is_pipe, origin_of, walk
+from ..graph import Pipe
 from ..volumes import close_volumes
 from .in_process import InProcessEpoch
+from .payload import payload_of
 from .pool import Worker, WorkerPool, raise_from_worker
-from .realizer import Realizer
 from .transport.messages import Done, Exhausted, Failed
 from .work import Job, Planned, Replicated, Work, jobs, work_of
-from .worker import Replica
 
 START_METHODS = ("forkserver", "fork", "spawn")
 ORDERS = ("plan", "as_ready")
@@ -95,7 +92,7 @@ class MultiProcessingReadingService:
         """
         work = work_of(graph)
         if self.num_workers:
-            _payload(work, 0, self.num_workers)
+            payload_of(work, 0, self.num_workers)
         return work
 
     def epoch(self, work: Work, seed: int, epoch: int, first: int = 0) -> Any:
@@ -114,7 +111,7 @@ class MultiProcessingReadingService:
             count = self.num_workers
             if isinstance(work, Replicated) and not work.shards:
                 count = 1
-            payloads = [_payload(work, n, count) for n in range(count)]
+            payloads = [payload_of(work, n, count) for n in range(count)]
             self._pool = WorkerPool(payloads, mp.get_context(self.start_method), work.limits)
         return self._pool
 
@@ -298,34 +295,3 @@ class ReplicatedEpoch(PlannedEpoch):
         """End the pass; replicas keep their place in it, so their workers never stay."""
         self._pool.broken = True
         super().close()
-
-
-def _payload(work: Work, worker: int, workers: int) -> bytes:
-    """Return what a worker runs, pickled once for all epochs."""
-    if isinstance(work, Planned):
-        thing: Any = Realizer(work.cut)
-        pipes: Any = work.cut.realizing
-    else:
-        thing = Replica(work.graph, worker, workers, shards=work.shards)
-        pipes = tuple(walk(work.graph))
-    try:
-        return pickle.dumps(thing)
-    except Exception as error:
-        raise _not_picklable(pipes, error) from error
-
-
-def _not_picklable(pipes: tuple[Pipe, ...], error: Exception) -> NotPicklable:
-    for pipe in pipes:
-        settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
-        try:
-            pickle.dumps(settings)
-        except Exception as cause:  # whatever a user's object raises from its __reduce__
-            msg = f"{describe(pipe)} cannot travel to a worker: {cause}"
-            break
-    else:
-        msg = f"the graph cannot travel to a worker: {error}"
-        pipe = pipes[-1]
-    do = "Define the function at the top of a module (no lambda), or use num_workers=0."
-    found = NotPicklable(msg, do=do)
-    found.at(origin_of(pipe))
-    return found

@@ -11,15 +11,12 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
 from multiprocessing import connection, parent_process, reduction
 from typing import Any
 
-from ..core import Stream
 from ..core.ledger import LEDGER
-from ..datapipes.epoch import set_epoch
 from ..datapipes.memory import using
-from .realizer import Realizer, seeded_globals
+from .payload import opened
 from .transport.batches import pack
 from .transport.messages import DoJob, Done, Exhausted, Failed, NewSlot, Report, RetireSlot, Stop
 from .transport.slots import HAS_SLOTS, Slot, SlotWriter
@@ -96,14 +93,14 @@ def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payl
         channel.send(RetireSlot(number))
 
     slots = SlotWriter(announce, retire) if HAS_SLOTS else None
-    source: Realizer | Replica | None = None
+    source: Any = None
     while True:
         message = inbox.get()
         if slots is not None:
             slots.release(message.freed)
         try:
             if source is None:
-                source = pickle.loads(payload)
+                source = opened(payload)
             answer: Done | Exhausted | Failed = _answer(source, message, slots)
         except BaseException as error:  # told to the consumer, whatever it is
             answer = _failure(message.job, error)
@@ -147,30 +144,3 @@ def _failure(job: Any, error: BaseException) -> Failed:
     # torch adds lines of its own to every message that passes through a pipe.
     what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
     return Failed(index, data, what, text)
-
-
-class Replica:
-    """A whole graph, run on this worker's share of the items."""
-
-    def __init__(self, graph: Any, worker: int, workers: int, *, shards: bool) -> None:
-        self.graph = graph
-        self.worker = worker
-        self.workers = workers
-        self.shards = shards
-        self._items: Iterator[Any] | None = None
-
-    def run(self, index: int, seed: int, epoch: int) -> Any:
-        """Return this worker's next item; StopIteration after the last."""
-        if self._items is None:
-            self._start(seed, epoch)
-        assert self._items is not None
-        with seeded_globals(Stream(seed, epoch, (index,), "user functions").integer()):
-            return next(self._items)
-
-    def _start(self, seed: int, epoch: int) -> None:
-        from torch.utils.data.graph_settings import apply_sharding
-
-        set_epoch(self.graph, seed, epoch)
-        if self.shards:
-            apply_sharding(self.graph, self.workers, self.worker)
-        self._items = iter(self.graph)

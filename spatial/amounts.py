@@ -106,7 +106,7 @@ def as_probability(name: str, value: Any) -> float:
     ValueError
         It is not a number from 0 to 1.
     """
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
         msg = f"{name} is a probability from 0 to 1, got {value!r}"
         raise ValueError(msg)
     return float(value)

@@ -15,18 +15,19 @@ from .op import Drawn
 from .plan import SpatialPlan
 from .rotate import in_words
 
+_STAY = (0.0, 0.0, 0.0)
+
 
 @dataclass(frozen=True)
 class Augment:
-    """Zoom, then shear, then rotate, then translate the content; then flip the grid.
+    """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order.
 
-    One application is one matrix, so the order costs nothing; it is that of the ops of the same
-    names, applied one after another.
+    What all of them do together is one matrix.
 
     Examples
     --------
     >>> Augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5).describe()
-    'augment zoom (0.9, 1.1), rotate (-15.0, 15.0), flip 0.5'
+    'augment rotate (-15.0, 15.0), zoom (0.9, 1.1), flip 0.5'
     """
 
     rotate: Amount = 0.0
@@ -70,19 +71,25 @@ class Augment:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan followed by the bundle."""
-        forward = rotation(drawn["rotate"]) @ shearing(drawn["shear"]) @ np.diag(drawn["zoom"])
-        moved = pull_back(plan, forward, drawn["translate"], space=self.space)
-        return plan.then(moved @ mirror(plan, drawn["flip"]), plan.shape, lattice=False)
+        for forward, move in (
+            (rotation(drawn["rotate"]), _STAY),
+            (np.diag(drawn["zoom"]), _STAY),
+            (np.eye(3), drawn["translate"]),
+            (shearing(drawn["shear"]), _STAY),
+        ):
+            matrix = pull_back(plan, forward, move, space=self.space)
+            plan = plan.then(matrix, plan.shape, lattice=False)
+        return plan.then(mirror(plan, drawn["flip"]), plan.shape, lattice=True)
 
     def describe(self) -> str:
-        """Return the parts that are not left out, in the order of application."""
+        """Return the parts that are not left out, in their order."""
         parts = [
             f"{name} {value}"
             for name, value, nothing in (
-                ("zoom", self.zoom, 1.0),
-                ("shear", self.shear, 0.0),
                 ("rotate", self.rotate, 0.0),
+                ("zoom", self.zoom, 1.0),
                 ("translate", self.translate, 0.0),
+                ("shear", self.shear, 0.0),
                 ("flip", self.flip, 0.0),
             )
             if value != nothing

@@ -16,21 +16,20 @@ from .pull_back import Matrix
 
 @dataclass(frozen=True)
 class Flip:
-    """Reverse the order of the voxels along ``axes``.
+    """Reverse the order of the voxels along ``axes``, each on its own with its probability.
 
     Examples
     --------
     >>> Flip((0, 2), p=0.5).describe()
-    'flip axes 0, 2 (p=0.5)'
-    >>> Flip((0, 2), p=(0.5, 0.1)).describe()
-    'flip axis 0 (p=0.5), axis 2 (p=0.1)'
+    'flip axis 0 (p=0.5), axis 2 (p=0.5)'
+    >>> Flip((0, 2), p=(1, 0.1)).describe()
+    'flip axis 0, axis 2 (p=0.1)'
     """
 
     axes: int | Sequence[int] = (0, 1, 2)
     """Spatial axes 0, 1, 2 of (I, J, K)."""
     p: float | Sequence[float] = 1.0
-    """Probability that the op acts, on all its axes together; or one per axis of ``axes``, each
-    of which then flips or not on its own."""
+    """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
 
     name: ClassVar[str] = "flip"
     lattice: ClassVar[bool] = True
@@ -44,14 +43,15 @@ class Flip:
         object.__setattr__(self, "axes", tuple(int(a) for a in axes))
         object.__setattr__(self, "p", _probabilities(self.p, len(axes)))
 
+    def _chances(self) -> list[tuple[int, float]]:
+        axes, p = np.atleast_1d(self.axes), np.broadcast_to(self.p, np.shape(self.axes))
+        return [(int(axis), float(chance)) for axis, chance in zip(axes, p, strict=True)]
+
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the axes to flip, or None."""
-        axes: tuple[int, ...] = self.axes  # type: ignore[assignment]
         random = generator.random(3)
-        if isinstance(self.p, tuple):
-            found = [a for a, u, p in zip(axes, random, self.p, strict=False) if u < p]
-        else:
-            found = list(axes) if random[0] < self.p else []
+        # A number belongs to an axis, whatever other axes are listed.
+        found = [axis for axis, chance in self._chances() if random[axis] < chance]
         return {"axes": found} if found else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
@@ -60,12 +60,8 @@ class Flip:
 
     def describe(self) -> str:
         """Return the axes in words."""
-        axes: tuple[int, ...] = self.axes  # type: ignore[assignment]
-        if isinstance(self.p, tuple):
-            pairs = zip(axes, self.p, strict=True)
-            return "flip " + ", ".join(f"axis {a} (p={p:g})" for a, p in pairs)
-        named = f"ax{'i' if len(axes) == 1 else 'e'}s {', '.join(map(str, axes))}"
-        return f"flip {named}" + (f" (p={self.p:g})" if self.p != 1 else "")
+        each = [f"axis {a}" + (f" (p={p:g})" if p != 1 else "") for a, p in self._chances()]
+        return f"flip {', '.join(each)}"
 
 
 def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Matrix:

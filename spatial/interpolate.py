@@ -11,7 +11,7 @@ with zero, equals clamping times the product over the axes of how far inside the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,26 +74,36 @@ def interpolate(
     source: Source, matrix: Matrix, policy: Policy, out: NDArray[Any], clips: Sequence[ClipLike]
 ) -> None:
     """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
-    fill = convert_one(policy.fill, out.dtype)
-    if source.array.size == 0:
-        out[...] = 0 if policy.padding == "zeros" else fill
+    if out.size == 0:
         return
     shape = out.shape[1:]
-    flat = Flat.of(source.array)
-    axes = _axes(source, matrix, policy, shape, flat.strides)
+    fill = convert_one(policy.fill, out.dtype)
     boxes: list[tuple[Matrix, Sequence[int], Sequence[int]]] = [
         (clip.matrix[:3], (0, 0, 0), clip.shape) for clip in clips
     ]
     if policy.padding == "constant":
         boxes.append((matrix, source.bounds.start, source.bounds.stop))
     limits = [limit for box in boxes for limit in _limits(*box, shape)]
-    sample = _nearest if policy.mode == "nearest" else _linear
+    write = _writer(source, matrix, policy, shape, fill)
     for block in _blocks(shape):
         index = _open_index(block)
         target = out[(slice(None), *block)]
-        sample(source, flat, axes, index, policy.padding == "zeros", target)
+        write(index, target)
         for limit in limits:
             target[:, _beyond(limit, index)] = fill
+
+
+def _writer(
+    source: Source, matrix: Matrix, policy: Policy, shape: Sequence[int], fill: Any
+) -> Callable[[Index, NDArray[Any]], None]:
+    """Return what writes one block: sampled voxels, or where none is needed, what is outside."""
+    zeros = policy.padding == "zeros"
+    if source.array.size == 0:
+        return lambda _, target: target.fill(0 if zeros else fill)
+    flat = Flat.of(source.array)
+    axes = _axes(source, matrix, policy, shape, flat.strides)
+    sample = _nearest if policy.mode == "nearest" else _linear
+    return lambda index, target: sample(source, flat, axes, index, zeros, target)
 
 
 def _axes(

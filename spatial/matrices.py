@@ -81,6 +81,10 @@ def pull_back(
 ) -> Matrix:
     """Return the 4x4 pull-back of a forward map about the centre of the plan's output.
 
+    The world is that of the plan's *present* affine, which says where the content came from: an
+    op after a rotation acts along the axes of the world, not along those of the turned grid. So
+    a chain gives what its ops give one after another with the volume stored in between.
+
     The content at ``centre + x`` goes to ``centre + forward @ x + move``.
 
     Parameters

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region, Stream
 from ..spatial import Policy, Rotate, Source, SpatialOp, SpatialPlan, resample
+from ..spatial.policy import Mode, Padding
 from .spatial_oracle import inside, sample_plan
 
 # float32 results over values of 0 .. 1000: 1e-5 of the range is the promise.
 _RANGE = 1000.0
 _TOLERANCE = 1e-5 * _RANGE
-_PADDINGS = ("border", "reflection", "constant", "zeros")
+_PADDINGS: tuple[Padding, ...] = ("border", "reflection", "constant", "zeros")
+_MODES: tuple[Mode, ...] = ("linear", "nearest")
 
 
 class SpatialOpContract:
@@ -117,7 +119,7 @@ class SpatialOpContract:
         plan = self.apply(self.make(), plan)
 
         for padding in _PADDINGS:
-            for mode in ("linear", "nearest"):
+            for mode in _MODES:
                 policy = Policy(mode, padding, fill=-5)
                 found = _resampled(volume, plan, policy, np.dtype(np.float32))
                 expected = sample_plan(volume, plan, policy)
@@ -130,7 +132,7 @@ class SpatialOpContract:
         for item in range(3):
             plan = self.apply(self.make(), SpatialPlan.identity(self.GRID), item)
             for padding in _PADDINGS:
-                for mode in ("linear", "nearest"):
+                for mode in _MODES:
                     policy = Policy(mode, padding, fill=-5)
                     region = plan.source_region(policy)
                     poisoned = np.full_like(volume, np.nan)

@@ -74,7 +74,7 @@ def release():
 
 
 def services():
-    """Return what the standard library, fsspec and zarr start once and keep for the process."""
+    """Return what Python, fsspec, zarr and matplotlib open once and keep for the process."""
     tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
     pids = {str(pid) for pid in (tracker._pid, server._forkserver_pid)}
     numbers = {str(number) for number in (tracker._fd, server._forkserver_alive_fd)}
@@ -83,5 +83,9 @@ def services():
         if loop is not None:
             inside = (loop._selector, loop._ssock, loop._csock)
             numbers |= {str(part.fileno()) for part in inside}
-    files = {(kind, name) for kind, name in open_files() if name.partition(" ")[0] in numbers}
+    files = {
+        (kind, name)
+        for kind, name in open_files()
+        if name.partition(" ")[0] in numbers or name.endswith(".ttf")  # matplotlib's fonts
+    }
     return files | {("process", pid) for pid in pids}

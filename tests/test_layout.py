@@ -1,10 +1,11 @@
 """The repository root is not a package; ``setup.cfg`` says what is."""
 
+import functools
+import os
 import sys
 from collections import Counter
-from pathlib import Path
 
-from checkout import ROOT, package_dir, packages
+from checkout import ROOT, modules, package_dir, packages
 
 
 def test_every_package_folder_is_installed():
@@ -57,11 +58,11 @@ def test_test_files_have_unique_names():
 
 def test_no_file_is_imported_under_two_names():
     """Two names for one file are two registries: chained forms would go missing."""
-    folders = [ROOT / folder for folder in package_dir().values()]
-    names = {}
+    ours = {str(file): set() for file in modules().values()}
+    folder_of = functools.cache(os.path.realpath)  # thousands of modules, few folders
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and any(folder in Path(file).resolve().parents for folder in folders):
-            names.setdefault(str(Path(file).resolve()), set()).add(name)
+        folder, file = os.path.split(getattr(module, "__file__", None) or "")
+        path = os.path.join(folder_of(folder), file)
+        ours.get(os.path.realpath(path) if os.path.islink(path) else path, set()).add(name)
 
-    assert {} == {file: n for file, n in names.items() if len(n) > 1}
+    assert {} == {file: n for file, n in ours.items() if len(n) > 1}

@@ -3,7 +3,13 @@
 from . import builtin
 from .handles import close_volumes
 from .index import normalize_index
-from .registry import BackendRequest, register_backend, resolve_backend, unregister_backend
+from .registry import (
+    BackendRequest,
+    custom_backends,
+    register_backend,
+    resolve_backend,
+    unregister_backend,
+)
 from .statistics import Statistics, volume_statistics
 from .volume import Volume
 from .voxels import Voxels
@@ -14,6 +20,7 @@ __all__ = [
     "Volume",
     "Voxels",
     "close_volumes",
+    "custom_backends",
     "normalize_index",
     "register_backend",
     "resolve_backend",

@@ -137,10 +137,11 @@ def boxed(ranges: tuple[range, ...]) -> tuple[Channels, Region, tuple[slice, ...
 
 
 def as_tensor(values: NDArray[Any]) -> torch.Tensor:
-    """Return a contiguous copy as a torch tensor of the same type."""
+    """Return values as a contiguous tensor of the same type, in memory of its own."""
     import torch
 
-    return torch.from_numpy(np.array(values, dtype=values.dtype.newbyteorder("="), order="C"))
+    own = values if values.flags.owndata and values.flags.writeable else values.copy()
+    return torch.from_numpy(np.ascontiguousarray(own, dtype=own.dtype.newbyteorder("=")))
 
 
 class ForeignBackend(Backend):

@@ -99,7 +99,7 @@ class DecodedCache:
         path = self.directory / f"{key}{_WHOLE}"
         try:
             file = open(path, "rb")  # noqa: SIM115  the caller closes it
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         # The time of writing is the time of last use; a read-only directory keeps no order.
         with suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from ..core.errors import VolumeNotFound
+from ..core.errors import BadHeader, VolumeNotFound
 from .backend import Backend
 from .content import content_key
 
@@ -30,15 +30,17 @@ def open_local(path: str) -> BinaryIO:
     """Open a local file for reading; ``VolumeNotFound`` where there is none."""
     try:
         return open(path, "rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
+    except IsADirectoryError:
+        raise BadHeader(f"{path} is a folder.", do="Give the path of a file.") from None
 
 
 def file_stamp(path: str) -> tuple[int, int]:
     """Return size and modification time (ns) of a local file; ``VolumeNotFound`` without one."""
     try:
         return stamp_of(os.stat(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
 
 

@@ -33,7 +33,7 @@ from .voxels import Voxels
 # Bytes that are surely enough to decode the header from.
 HEAD_BYTES = 64 * 1024
 # Decoded piece by piece; larger pieces gain nothing.
-_PIECE_BYTES = 4 * 1024**2
+_PIECE_BYTES = 1024**2
 # Deflate stores at most 1032 bytes in one (zlib.net/zlib_tech.html); more is a wrong header.
 _BEST_RATIO = 1032
 _GZIP = 16 + zlib.MAX_WBITS
@@ -161,7 +161,8 @@ def decode(compressed: BinaryIO, raw: BinaryIO, fields: NiftiHeader, name: str) 
         ) from error
     if written < fields.end:
         raise TruncatedVolume(
-            f"{name} decodes to {written} bytes, and its header speaks of {fields.end}.",
+            f"{name} ends after about {written} of {fields.end} bytes, decoded, that its header "
+            "speaks of.",
             do="Copy or download the file again.",
         )
 

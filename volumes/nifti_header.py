@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import BadHeader, TruncatedVolume
+from ..core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from .header import Access, Header, affine_entries
 from .voxels import refuse_unreadable
 
@@ -184,8 +184,12 @@ def _data_type(fields: Any, name: str) -> np.dtype[Any]:
         dtype: np.dtype[Any] = fields.get_data_dtype()
     except (HeaderDataError, KeyError):
         raise _bad(name, f"its data type {int(fields['datatype'])} is unknown") from None
-    if dtype.itemsize == 0:
-        raise _bad(name, f"its data type {int(fields['datatype'])} has no voxels")
+    if dtype.itemsize == 0:  # a number of bits, or a float that this machine lacks
+        raise UnknownFormat(
+            f"{name} holds voxels of NIfTI data type {int(fields['datatype'])} "
+            f"({fields.get_value_label('datatype')}), which cannot be read.",
+            do="Convert the voxels to integers, or to floats of up to 64 bits.",
+        )
     refuse_unreadable(dtype, name)
     return dtype
 

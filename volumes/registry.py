@@ -124,6 +124,19 @@ def registered_names() -> tuple[str, ...]:
     return tuple(entry.name for entry in _ENTRIES)
 
 
+def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
+    """Return what was registered from outside this package, in the order in which it is asked.
+
+    A worker that is not a fork has only what importing gives it; this is what it is told.
+    """
+    here = __name__.partition(".")[0]
+    return tuple(
+        (entry.name, entry.matcher, entry.factory)
+        for entry in _ENTRIES
+        if getattr(entry.factory, "__module__", "").partition(".")[0] != here
+    )
+
+
 def _read_with(request: BackendRequest) -> Any:
     reader = request.reader
     if hasattr(reader, "create_backend"):

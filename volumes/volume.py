@@ -263,6 +263,10 @@ class Volume:
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
+        if isinstance(self._source, ArraySource):
+            # Not among the handles: they would keep the array when the volume is gone.
+            self._header = self._source.backend.header
+            return self._source.backend
         backend = HANDLES.acquire(self._source, verify=self._header is None)
         if backend.header is self._header:
             return backend

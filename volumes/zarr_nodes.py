@@ -71,13 +71,15 @@ def open_store_node(store: Any, path: str = "") -> Any:
 
     if _major(zarr) == 2:
         return zarr.open(store, mode="r", path=path)
+    # Mode "r" would make zarr copy a store that may write; the user's own is to be used.
+    mode: Any = "r" if store.read_only else "r+"
     try:
         # The newer format first; what it finds is not looked for in the older one.
-        return zarr.open(store, mode="r", path=path, zarr_format=3)
+        return zarr.open(store, mode=mode, path=path, zarr_format=3)
     except FileNotFoundError:
         pass
     try:
-        return zarr.open(store, mode="r", path=path, zarr_format=2)
+        return zarr.open(store, mode=mode, path=path, zarr_format=2)
     except FileNotFoundError:
         what = f"the zarr {type(store).__name__} holds no array or group at {path or '/'!r}."
         raise VolumeNotFound(what, do="Write it first, or check the store.") from None

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxpipe.core import Grid
 from voxpipe.spatial import (
     Affine,
     Augment,
@@ -22,6 +23,7 @@ from voxpipe.spatial import (
     Rotate,
     Rotate90,
     Shear,
+    SpatialPlan,
     Translate,
     UniformPatch,
     Zoom,
@@ -51,6 +53,20 @@ def test_a_range_is_drawn_for_each_axis_on_its_own() -> None:
     assert len(set(draw_amount(generator, (0.0, 1.0)))) == 3
     assert len(set(draw_amount(generator, (0.0, 1.0), shared=True))) == 1
     assert len(set(draw_amount(generator, ((0.0, 1.0),) * 3, shared=True))) == 3
+
+
+def test_a_zoom_keeps_proportions_unless_asked() -> None:
+    """One range is one factor; three ranges are three."""
+    plan = SpatialPlan.identity(Grid((4, 4, 4), np.eye(4)))
+    one, three = (
+        op.draw(np.random.default_rng(0), plan)
+        for op in (Zoom((0.5, 2)), Zoom(((0.5, 2), (0.5, 2), (0.5, 2))))
+    )
+
+    assert one is not None
+    assert three is not None
+    assert len(set(one["factor"])) == 1
+    assert len(set(three["factor"])) == 3
 
 
 def test_draws_are_uniform() -> None:

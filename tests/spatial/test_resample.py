@@ -22,7 +22,7 @@ def shifted(*shift: float) -> np.ndarray:
 
 
 def line(values: Any, dtype: Any = np.float32) -> Source:
-    """A volume of one row along I."""
+    """Return a volume of one row along I."""
     array = np.array(values, dtype=dtype).reshape(1, -1, 1, 1)
     return Source(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
 
@@ -263,6 +263,24 @@ def test_empty_bounds_are_all_fill() -> None:
     for matrix in (np.eye(4), shifted(0.4)):
         assert sampled(nothing, matrix, Policy(fill=7), 2, np.float32) == [7, 7]
         assert sampled(nothing, matrix, Policy("linear", "zeros", 7), 2, np.float32) == [0, 0]
+
+
+def test_a_clip_is_fill_also_where_no_voxel_is_needed() -> None:
+    """Zeros lie outside the volume, fill outside the clip, though nothing is read."""
+    out = np.empty((1, 4, 1, 1), np.float32)
+    nothing = Source(np.zeros((1, 0, 0, 0)), (0, 0, 0), Region.of_shape((3, 1, 1)))
+
+    policy = Policy("nearest", "zeros", fill=7)
+    resample(nothing, shifted(50), policy, out, (Clip(shifted(-1), (2, 1, 1)),))
+
+    assert out.ravel().tolist() == [7, 0, 0, 7]
+
+
+def test_an_output_without_voxels_is_nothing_to_do() -> None:
+    """No channel and no extent are legal."""
+    for shape in ((1, 0, 2, 2), (0, 2, 2, 2)):
+        source = Source(np.zeros((shape[0], 2, 2, 2)), (0, 0, 0), Region.of_shape((2, 2, 2)))
+        resample(source, shifted(0.5), BORDER, np.empty(shape))
 
 
 def test_calls_are_counted() -> None:

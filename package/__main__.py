@@ -1,0 +1,79 @@
+"""The command line: ``python -m voxpipe``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import __version__
+from .core.errors import VoxpipeError
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what the command line understands."""
+    top = argparse.ArgumentParser(
+        prog="voxpipe", description="Stream training patches out of volumes into PyTorch."
+    )
+    top.add_argument("--version", action="version", version=f"voxpipe {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="train a small network on real data, in a few minutes",
+        description="Write the cases, train a small U-Net on streamed patches, draw pictures.",
+    )
+    demo.add_argument(
+        "--minutes",
+        type=float,
+        default=2.0,
+        help="how long to train (default: %(default)g); data and testing come on top",
+    )
+    data = commands.add_parser(
+        "demo-data",
+        help="write the demo's cases: one real head in three formats",
+        description="Write eight cases, T1 and tissue labels, as NIfTI and NIfTI-Zarr.",
+    )
+    for command in (demo, data):
+        command.add_argument(
+            "--output",
+            type=Path,
+            default=Path("demo-output"),
+            metavar="DIR",
+            help="where to write (default: %(default)s)",
+        )
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; ``arguments`` are the process's by default."""
+    options = parser().parse_args(arguments)
+    try:
+        if options.command == "demo":
+            demo(options.output, options.minutes)
+        else:
+            demo_data(options.output)
+    except VoxpipeError as error:
+        print(f"voxpipe: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def demo(output: Path, minutes: float) -> None:
+    """Train the demo's network on streamed patches."""
+    from .demo import run
+    from .demo_source import stream
+
+    run(output, stream, seconds=60 * minutes)
+
+
+def demo_data(output: Path) -> None:
+    """Write the demo's cases and print where they are."""
+    from .demo_data import prepare
+
+    for case in prepare(output / "data"):
+        print(f"{case.name:12}{'held out' if case.held_out else 'training':12}{case.image}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

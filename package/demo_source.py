@@ -1,0 +1,89 @@
+"""The demo's chain: what a user of voxpipe would write for this task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .adapters import FuseSpatial, Profile, Timeout
+from .dataloader2 import DataLoader2
+from .datapipes.iter import from_cases
+from .demo import Source
+from .demo_data import Case
+from .demo_plots import Shown
+from .reading_services import MultiProcessingReadingService
+
+# Three levels of the network halve a side twice. Larger patches give too few steps in two
+# minutes on two cores.
+PATCH = (48, 48, 48)
+BATCH = 4
+SAMPLES_PER_VOLUME = 8
+WORKERS = 2
+SEED = 152
+# A batch of the demo takes a tenth of a second; this is for a machine that is busy elsewhere.
+PATIENCE = 120.0
+
+
+def stream(cases: Sequence[Case], say: Callable[[str], object] = print) -> Source:
+    """Return the batches of the demo, and say what will be done for them."""
+    training = [case for case in cases if not case.held_out]
+    service = MultiProcessingReadingService(WORKERS, persistent_workers=True)
+    profile = Profile()
+    adapters = [FuseSpatial(), Timeout(item=PATIENCE), profile]
+    loader = DataLoader2(training_chain(training), adapters, service, seed=SEED)
+    testing = DataLoader2(
+        held_out_chain([case for case in cases if case.held_out]), FuseSpatial(), service, seed=SEED
+    )
+    say(loader.explain())
+
+    def close() -> None:
+        loader.shutdown()
+        testing.shutdown()
+
+    return Source(
+        training=loader,
+        held_out=testing,
+        preview=lambda: preview(training),
+        report=profile.table,
+        close=close,
+    )
+
+
+def training_chain(cases: Sequence[Case]) -> Any:
+    """Return random patches, turned, magnified and mirrored, in batches."""
+    return augmented(patches(cases).shuffle()).normalize().batch_patches(BATCH, drop_last=True)
+
+
+def held_out_chain(cases: Sequence[Case]) -> Any:
+    """Return patches side by side over whole volumes, as they are, in batches."""
+    volumes = from_cases(as_mappings(cases)).open_volume()
+    return volumes.lazy_patch(PATCH, sampling="grid").normalize().batch_patches(BATCH)
+
+
+def patches(cases: Sequence[Case]) -> Any:
+    """Return random patches."""
+    volumes = from_cases(as_mappings(cases)).shuffle().open_volume()
+    return volumes.lazy_patch(PATCH, samples_per_volume=SAMPLES_PER_VOLUME)
+
+
+def augmented(pipe: Any) -> Any:
+    """Return ``pipe`` with the demo's augmentation."""
+    return pipe.augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
+
+
+def as_mappings(cases: Sequence[Case]) -> list[dict[str, str]]:
+    """Return the cases as ``from_cases`` takes them."""
+    return [
+        {"case": case.name, "image": str(case.image), "label": str(case.label)} for case in cases
+    ]
+
+
+def preview(cases: Sequence[Case]) -> list[Shown]:
+    """Return one patch before and after augmentation: same place, same seed."""
+    chains = {"as stored": patches(cases[:1]), "augmented": augmented(patches(cases[:1]))}
+    shown = []
+    for title, chain in chains.items():
+        with DataLoader2(chain.normalize().batch_patches(1), seed=SEED) as loader:
+            batch = next(iter(loader))
+        shown.append(Shown(title, batch["image"][0, 0].numpy(), batch["label"][0, 0].numpy()))
+    return shown

@@ -1,0 +1,262 @@
+"""What every store of volumes must do, as tests: subclass it for a format of your own.
+
+::
+
+    class TestMyFormat(StoreContract):
+        @pytest.fixture
+        def case(self, tmp_path):
+            array = np.arange(2 * 5 * 6 * 7, dtype=np.int16).reshape(2, 5, 6, 7)
+            write_my_format(tmp_path / "a.mine", array)  # not with the code under test
+            return StoreCase(tmp_path / "a.mine", array, np.eye(4))
+
+pytest collects the inherited tests. The array should be small, and no two of its
+voxels equal.
+"""
+
+from __future__ import annotations
+
+import builtins
+import multiprocessing
+import os
+import pickle
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ..core import Region
+from ..volumes import Volume, close_volumes
+
+# The contract: a volume travels with every batch.
+MOST_PICKLED_BYTES = 16 * 1024
+# Long enough to start an interpreter on a busy machine.
+_CHILD_SECONDS = 120.0
+# Few, because they run once per format; Hypothesis cannot use function-scoped fixtures.
+_RANDOM_REGIONS = 8
+
+
+@dataclass(frozen=True)
+class StoreCase:
+    """A stored volume and what reading it must give."""
+
+    source: Any
+    """The first argument of ``Volume``."""
+    array: NDArray[Any]
+    """All values, (C, I, J, K), in the type that reads return."""
+    affine: NDArray[np.float64]
+    """4x4, voxel index to world millimetres."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords of ``Volume``."""
+
+
+class StoreContract:
+    """Inherited tests; a subclass gives the fixture ``case``, which returns a ``StoreCase``."""
+
+    spawnable = True
+    """Whether a process that inherits nothing can open the source."""
+
+    def test_nothing_is_opened_at_construction(
+        self, case: StoreCase, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Making a volume and showing it asks the disk for nothing."""
+        with monkeypatch.context() as patch:
+            for module, name in (
+                (builtins, "open"),
+                (os, "stat"),
+                (os, "open"),
+                (os, "listdir"),
+                (os, "scandir"),
+            ):
+                patch.setattr(module, name, _refuse)
+            text = repr(_volume(case))
+
+        assert text.startswith("Volume(")
+
+    def test_the_header_is_right(self, case: StoreCase) -> None:
+        """Shape, type and place in the world are those of the reference."""
+        volume = _volume(case)
+
+        assert volume.shape == case.array.shape
+        assert volume.spatial_shape == case.array.shape[1:]
+        assert volume.dtype == case.array.dtype
+        assert volume.dtype.isnative
+        # Single precision is what NIfTI-1 stores.
+        np.testing.assert_allclose(volume.affine, case.affine, rtol=1e-6, atol=1e-6)
+
+    def test_all_values_are_right(self, case: StoreCase) -> None:
+        """The whole volume equals the reference, as an array and as a tensor."""
+        volume = _volume(case)
+
+        _assert_equal(volume.numpy(), case.array)
+        _assert_equal(volume.data.numpy(), case.array)
+
+    def test_random_regions_are_right(self, case: StoreCase) -> None:
+        """Any region inside equals the same part of the reference."""
+        volume = _volume(case)
+        generator = np.random.default_rng(0)
+
+        for _ in range(_RANDOM_REGIONS):
+            ends = [sorted(generator.integers(0, n + 1, 2)) for n in volume.spatial_shape]
+            region = Region(tuple(a for a, _ in ends), tuple(b for _, b in ends))
+            voxels = volume.read(region)
+            assert voxels.array.shape == (volume.shape[0], *region.shape)
+            _assert_equal(voxels.values(), case.array[(slice(None), *region.slices)])
+
+    @pytest.mark.parametrize(
+        "index",
+        [
+            (0,),
+            (..., -1),
+            (slice(None), slice(None, None, -1), slice(None, None, 2)),
+            (-1, slice(1, None), 1, slice(None, None, -2)),
+        ],
+        ids=["channel", "last", "flipped", "mixed"],
+    )
+    def test_indexing_keeps_axes_and_place(self, case: StoreCase, index: tuple[Any, ...]) -> None:
+        """A part has four axes, the right voxels, and each voxel where it was in the world."""
+        volume = _volume(case)
+        places = np.indices(case.array.shape)
+
+        part = volume[index]
+
+        rows = [slice(e, e + 1 or None) if isinstance(e, int) else e for e in index]
+        _assert_equal(part.numpy(), case.array[tuple(rows)])
+        there = np.array([axis[tuple(rows)] for axis in places[1:]]).reshape(3, -1)
+        here = np.indices(part.spatial_shape).reshape(3, -1)
+        here = np.tile(here, part.shape[0])
+        ours, theirs = (_world(*pair) for pair in ((part.affine, here), (volume.affine, there)))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+    def test_outside_is_refused(self, case: StoreCase) -> None:
+        """An index or a region outside the volume is an IndexError."""
+        volume = _volume(case)
+        i, j, k = volume.spatial_shape
+
+        with pytest.raises(IndexError, match="out of range"):
+            volume[:, i]
+        with pytest.raises(IndexError, match="does not lie inside"):
+            volume.read(Region((0, 0, 0), (i, j, k + 1)))
+        with pytest.raises(IndexError, match="does not lie inside"):
+            volume.read(Region((-1, 0, 0), (i, j, k)))
+
+    def test_it_travels_in_every_state(self, case: StoreCase) -> None:
+        """Never opened, header read, loaded: the pickle is small and equal on arrival."""
+        volume = _volume(case)
+        states = [pickle.dumps(volume)]
+        assert volume.shape == case.array.shape
+        states.append(pickle.dumps(volume))
+        states.append(pickle.dumps(volume.load()))
+        close_volumes()
+
+        for state in states:
+            assert len(state) < MOST_PICKLED_BYTES
+            there = pickle.loads(state)  # noqa: S301  made above
+            assert not there.is_loaded
+            assert (there.name, there.kind, there.shape) == (volume.name, volume.kind, volume.shape)
+            _assert_equal(there.numpy(), case.array)
+
+    def test_loading_keeps_and_unloading_lets_go(self, case: StoreCase) -> None:
+        """``load`` keeps the tensor, ``unload`` drops it; both return the volume."""
+        volume = _volume(case)
+        states = [volume.is_loaded]
+
+        assert volume.load() is volume
+        states.append(volume.is_loaded)
+        assert volume.data is volume.data
+        assert volume.unload() is volume
+        states.append(volume.is_loaded)
+
+        assert states == [False, True, False]
+
+    def test_threads_read_at_once(self, case: StoreCase) -> None:
+        """Eight threads that read one volume all get the right voxels."""
+        close_volumes()
+        volume = _volume(case)
+
+        with ThreadPoolExecutor(8) as pool:
+            slices = list(pool.map(lambda k: volume[..., k].numpy(), _many(volume)))
+
+        for k, found in zip(_many(volume), slices, strict=True):
+            _assert_equal(found, case.array[..., k : k + 1])
+
+    def test_a_forked_child_reads(self, case: StoreCase) -> None:
+        """A child that was forked after the volume was read gets the right voxels."""
+        if "fork" not in multiprocessing.get_all_start_methods():
+            pytest.skip("this system cannot fork")
+        volume = _volume(case)
+        first = volume.numpy()
+
+        _assert_equal(first, case.array)
+        _assert_equal(_read_in_child("fork", volume), case.array)
+
+    def test_a_spawned_child_reads(self, case: StoreCase) -> None:
+        """A child that inherits nothing gets the right voxels, through the pickle."""
+        if not self.spawnable:
+            pytest.skip("the source exists in this process only")
+
+        _assert_equal(_read_in_child("spawn", _volume(case)), case.array)
+
+
+def _volume(case: StoreCase) -> Volume:
+    return Volume(case.source, **case.options)
+
+
+def _refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    msg = f"nothing may be opened here, got {args}"
+    raise AssertionError(msg)
+
+
+def _assert_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def _world(affine: NDArray[np.float64], index: NDArray[Any]) -> NDArray[np.float64]:
+    places: NDArray[np.float64] = affine[:3, :3] @ index + affine[:3, 3:]
+    return places
+
+
+def _many(volume: Volume) -> list[int]:
+    """Return each index of the last axis, several times over."""
+    return list(range(volume.shape[-1])) * 4
+
+
+def _read_in_child(method: str, volume: Volume) -> NDArray[Any]:
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_answer, args=(volume, theirs), daemon=True)  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        # Forking beside the threads of zarr and fsspec is what is tested here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child.start()
+    theirs.close()
+    try:
+        assert ours.poll(_CHILD_SECONDS), f"the {method}ed child did not answer"
+        answer = ours.recv()
+    finally:
+        ours.close()
+        child.join(_CHILD_SECONDS)
+        if child.is_alive():
+            child.kill()
+            child.join()
+        child.close()
+    if isinstance(answer, Exception):
+        raise answer
+    array: NDArray[Any] = answer
+    return array
+
+
+def _answer(volume: Volume, connection: Connection) -> None:
+    try:
+        # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
+        connection.send(np.array(volume.numpy()))
+    except Exception as error:
+        connection.send(error)
+    finally:
+        connection.close()

@@ -1,0 +1,133 @@
+"""Open backends: few, shared, and never those of a parent process."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from voxpipe.volumes.backend import ViewBackend
+from voxpipe.volumes.handles import Handles
+from voxpipe.volumes.header import IDENTITY, array_header
+
+
+class Opener:
+    """A source that counts how often it is opened."""
+
+    def __init__(self, token, resident=0, current=True):
+        self.token = token
+        self.opened = 0
+        self.resident = resident
+        self.current = current
+
+    def open(self):
+        self.opened += 1
+        array = np.zeros((1, 1, 1, 1))
+        kind = type("Fake", (ViewBackend,), {"is_current": self.current})
+        backend = kind(array, array_header(array, IDENTITY, "fake"), "fake")
+        backend.resident_bytes = self.resident
+        return backend
+
+
+def test_equal_tokens_share_a_handle():
+    """Another source object of the same token finds what the first one opened."""
+    handles, one, two = Handles(), Opener("a"), Opener("a")
+
+    assert handles.acquire(one) is handles.acquire(two)
+    assert (one.opened, two.opened) == (1, 0)
+
+
+def test_the_least_recently_used_goes():
+    """No more than the bound are open; using one keeps it."""
+    handles, sources = Handles(most=2), [Opener(name) for name in "abc"]
+    a, b, c = sources
+
+    for source in (a, b, a, c, a, b):
+        handles.acquire(source)
+
+    assert len(handles) == 2
+    assert [source.opened for source in sources] == [1, 2, 1]
+
+
+def test_memory_is_bounded_too():
+    """Backends that hold voxels are bounded by bytes; one that alone is too large stays."""
+    handles = Handles(most=10, most_bytes=100)
+    small, large, huge = Opener("a", 60), Opener("b", 60), Opener("c", 200)
+
+    for source in (small, large):
+        handles.acquire(source)
+    assert len(handles) == 1
+    handles.acquire(huge)
+    handles.acquire(huge)
+
+    assert len(handles) == 1
+    assert huge.opened == 1
+
+
+def test_a_file_that_changed_is_opened_again():
+    """Only a verified look notices; it opens anew only what is not current."""
+    handles, same, changed = Handles(), Opener("a"), Opener("b", current=False)
+
+    for source in (same, changed):
+        handles.acquire(source)
+        handles.acquire(source)
+        handles.acquire(source, verify=True)
+
+    assert (same.opened, changed.opened) == (1, 2)
+
+
+def test_threads_open_one_handle():
+    """Threads that ask at once wait for one opening and share it."""
+    handles, source = Handles(), Opener("a")
+    gate = threading.Barrier(8)
+
+    def ask(_):
+        gate.wait(timeout=30)
+        return handles.acquire(source)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(ask, range(8)))
+
+    assert len(found) == 1
+    assert source.opened == 1
+
+
+def test_a_source_that_fails_leaves_no_handles_behind():
+    """Failing to open many sources does not fill the store."""
+    handles = Handles(most=2)
+
+    class Broken(Opener):
+        def open(self):
+            raise OSError(self.token)
+
+    for n in range(10):
+        with pytest.raises(OSError, match=str(n)):
+            handles.acquire(Broken(str(n)))
+
+    assert len(handles) <= 2
+
+
+def test_a_forked_child_starts_empty(monkeypatch):
+    """With another process id nothing of the parent is used, whatever its locks hold."""
+    handles, source = Handles(), Opener("a")
+    first = handles.acquire(source)
+    handles._lock.acquire()  # as a thread of the parent may hold it at the fork
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+
+    second = handles.acquire(source)
+
+    assert second is not first
+    assert source.opened == 2
+
+
+def test_closing_drops_every_handle():
+    """After closing, the next use opens again."""
+    handles, source = Handles(), Opener("a")
+    handles.acquire(source)
+
+    handles.close()
+    assert len(handles) == 0
+    handles.acquire(source)
+
+    assert source.opened == 2

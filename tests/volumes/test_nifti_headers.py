@@ -1,0 +1,205 @@
+"""NIfTI headers, sound and broken, byte by byte."""
+
+import gzip
+
+import nibabel
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nifti_files import crafted
+
+from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.volumes import Volume
+from voxpipe.volumes.nifti_header import parse_nifti
+
+VOXELS = np.arange(8, dtype="<i2").tobytes()
+
+
+def written(tmp_path, raw, name="a.nii"):
+    path = tmp_path / name
+    path.write_bytes(raw)
+    return Volume(path)
+
+
+def test_a_sound_header(tmp_path):
+    """The crafted header itself is fine: what the other tests change is what they test."""
+    volume = written(tmp_path, crafted() + VOXELS)
+
+    assert volume.shape == (1, 2, 2, 2)
+    assert volume.spacing == (2, 3, 4)
+    assert volume.affine[:3, 3].tolist() == [5, 6, 7]
+    assert volume.numpy()[0, :, 0, 0].tolist() == [0, 1]
+    assert volume.numpy()[0, 0, 0, :].tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sizeof_hdr": 349}, "begins with"),
+        ({"magic": b"nope"}, "magic"),
+        ({"magic": b"ni1\0"}, "separate .img"),
+        ({"offset": 0.0}, "begin at byte 0"),
+        ({"offset": 348.0}, "begin at byte 348"),
+        ({"offset": 352.5}, "begin at byte 352.5"),
+        ({"offset": float("nan")}, "begin at byte nan"),
+        ({"offset": float("inf")}, "begin at byte inf"),
+        ({"offset": -352.0}, "begin at byte -352"),
+        ({"dim": (0, 2, 2, 2, 1, 1, 1, 1)}, "dimensions"),
+        ({"dim": (8, 2, 2, 2, 1, 1, 1, 1)}, "dimensions"),
+        ({"dim": (3, 2, -2, 2, 1, 1, 1, 1)}, "dimensions"),
+        ({"dim": (4, 2, 2, 2, 0, 1, 1, 1)}, "dimensions"),
+        ({"datatype": 999}, "data type 999"),
+        ({"inter": float("nan")}, "intercept is nan"),
+        ({"rows": (float("nan"),) * 12}, "not a finite 4x4"),
+        ({"sform": 0, "qform": 1, "quaternion": (9, 9, 9, 0, 0, 0)}, "orientation"),
+    ],
+)
+def test_nonsense_is_refused(tmp_path, change, message):
+    """A header that makes no sense is a BadHeader that names the file."""
+    volume = written(tmp_path, crafted(**change) + VOXELS)
+
+    with pytest.raises(BadHeader, match=message) as caught:
+        _ = volume.shape
+
+    assert "a.nii" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "what"),
+    [(128, "RGB"), (2304, "RGB"), (1536, "float128"), (1, "binary"), (0, "none")],
+)
+def test_voxels_that_are_no_plain_numbers_are_refused(tmp_path, datatype, what):
+    """RGB and 128-bit floats are named, not misread."""
+    volume = written(tmp_path, crafted(datatype=datatype) + bytes(1000))
+
+    with pytest.raises(UnknownFormat, match=what):
+        _ = volume.dtype
+
+
+def test_missing_voxels_are_counted(tmp_path):
+    """A file shorter than header and voxels says how many bytes it should have."""
+    volume = written(tmp_path, crafted() + VOXELS[:-1])
+
+    with pytest.raises(TruncatedVolume, match=r"367 bytes.*368"):
+        _ = volume.shape
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 100, 347])
+def test_a_cut_header_is_truncated(tmp_path, length):
+    """A file shorter than its header is truncated, whatever is in it."""
+    volume = written(tmp_path, crafted()[:length])
+
+    with pytest.raises(TruncatedVolume, match=f"holds {length} bytes"):
+        _ = volume.shape
+
+
+def test_sizes_are_checked_before_memory_is_taken(tmp_path):
+    """A header that speaks of terabytes fails at once, in .nii and .nii.gz alike."""
+    raw = crafted(dim=(5, 30000, 30000, 30000, 100, 100, 1, 1)) + VOXELS
+
+    with pytest.raises(TruncatedVolume, match="368 bytes"):
+        _ = written(tmp_path, raw).shape
+    with pytest.raises(TruncatedVolume, match="cannot decode to"):
+        _ = written(tmp_path, gzip.compress(raw), "a.nii.gz").shape
+
+
+def test_a_compressed_file_with_the_wrong_name(tmp_path):
+    """Gzip data called .nii, and raw data called .nii.gz, are told apart by their content."""
+    with pytest.raises(BadHeader, match="compressed with gzip"):
+        _ = written(tmp_path, gzip.compress(crafted() + VOXELS) + bytes(348)).shape
+    with pytest.raises(BadHeader, match="not compressed with gzip"):
+        _ = written(tmp_path, crafted() + VOXELS, "b.nii.gz").shape
+
+
+@pytest.mark.parametrize(("units", "factor"), [(0, 1.0), (1, 1000.0), (2, 1.0), (3, 0.001)])
+@pytest.mark.parametrize("form", [{"sform": 1}, {"sform": 0, "qform": 1}, {"sform": 0}])
+def test_units_become_millimetres(tmp_path, units, factor, form):
+    """Metres and micrometres are converted, wherever the affine comes from."""
+    raw = crafted(units=units | 8, **form)  # 8: seconds, the unit of time
+    reference = nibabel.Nifti1Header(raw[:348]).get_best_affine()
+    reference[:3] *= factor
+
+    volume = written(tmp_path, raw + VOXELS)
+
+    np.testing.assert_allclose(volume.affine, reference, rtol=1e-12)
+
+
+@pytest.mark.parametrize("slope", [0.0, float("nan"), float("inf")])
+def test_a_slope_that_means_nothing_scales_nothing(tmp_path, slope):
+    """A slope of 0 or nan asks for no scaling, as the format says; the intercept goes with it."""
+    volume = written(tmp_path, crafted(slope=slope, inter=5.0) + VOXELS)
+
+    assert volume.dtype == np.int16
+    assert volume.numpy()[0, 1, 1, 1] == 7
+
+
+@pytest.mark.parametrize(
+    ("datatype", "stored", "scaled"),
+    [
+        (2, np.uint8, np.float32),
+        (256, np.int8, np.float32),
+        (4, np.int16, np.float32),
+        (512, np.uint16, np.float32),
+        (8, np.int32, np.float64),
+        (768, np.uint32, np.float64),
+        (1024, np.int64, np.float64),
+        (1280, np.uint64, np.float64),
+        (16, np.float32, np.float32),
+        (64, np.float64, np.float64),
+    ],
+)
+def test_types(tmp_path, datatype, stored, scaled):
+    """Unscaled values keep the stored type, scaled ones get a float that is wide enough."""
+    data = np.arange(8, dtype=stored).tobytes()
+    bits = 8 * np.dtype(stored).itemsize
+
+    plain = written(tmp_path, crafted(datatype=datatype, bitpix=bits) + data)
+    other = written(tmp_path, crafted(datatype=datatype, bitpix=bits, slope=2.0) + data, "b.nii")
+
+    assert plain.dtype == stored
+    assert plain.data.numpy().dtype == stored
+    assert other.dtype == scaled
+    assert other.data.numpy()[0, 1, 1, 1] == 14
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (2, 3, 1), (1, 2, 3, 1, 1), (1, 1, 1, 2, 3)])
+def test_fewer_and_more_axes(tmp_path, shape):
+    """Missing axes have length one, further ones are folded into C."""
+    data = np.arange(6, dtype="<i2")
+
+    volume = written(tmp_path, crafted(shape) + data.tobytes())
+
+    i, j, k, *rest = (*shape, 1, 1)[: max(3, len(shape))]
+    expected = data.reshape((i, j, k, -1) if rest else (i, j, k, 1), order="F")
+    assert volume.numpy().tolist() == np.moveaxis(expected, -1, 0).tolist()
+
+
+def test_an_extension_before_the_voxels(tmp_path):
+    """The voxels begin where the header says, behind any extension."""
+    raw = crafted(offset=352 + 16) + bytes(16) + VOXELS
+
+    assert written(tmp_path, raw).numpy().ravel(order="F").tolist() == list(range(8))
+
+
+@given(st.binary(max_size=700))
+def test_arbitrary_bytes_never_fail_otherwise(raw):
+    """Whatever the bytes, the answer is a header or one of our errors."""
+    try:
+        header = parse_nifti(raw, "a.nii")
+    except VolumeError:
+        return
+    assert header.end > header.offset
+
+
+@given(st.integers(0, 347), st.binary(min_size=1, max_size=40))
+def test_damaged_headers_never_fail_otherwise(at, noise):
+    """A sound header with some bytes overwritten is read or refused with one of our errors."""
+    raw = bytearray(crafted())
+    raw[at : at + len(noise)] = noise
+
+    try:
+        header = parse_nifti(bytes(raw), "a.nii")
+    except VolumeError:
+        return
+    assert header.end > header.offset

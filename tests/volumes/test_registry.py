@@ -1,0 +1,268 @@
+"""Backends of others: TorchIO's contract, its documented example, and readers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from nifti_files import AFFINE, numbered, write_nifti
+
+from voxpipe.core import TALLY, Region
+from voxpipe.core.errors import BadHeader, UnknownFormat, VolumeNotFound
+from voxpipe.volumes import (
+    BackendRequest,
+    Volume,
+    close_volumes,
+    register_backend,
+    resolve_backend,
+    unregister_backend,
+)
+
+ARRAY = numbered((2, 4, 5, 6), np.float32)
+
+
+class NpyBackend:
+    """The example of TorchIO's documentation: nothing but its contract."""
+
+    def __init__(self, path, affine=None):
+        self._data = np.load(path, mmap_mode="r")
+        self._affine = affine if affine is not None else torch.eye(4, dtype=torch.float64)
+        self.asked = []
+
+    @property
+    def shape(self):
+        return self._data.shape
+
+    @property
+    def affine(self):
+        return self._affine
+
+    @property
+    def dtype(self):
+        return self._data.dtype
+
+    def __getitem__(self, slices):
+        self.asked.append(slices)
+        return torch.from_numpy(np.array(self._data[slices]))
+
+    def to_tensor(self):
+        return torch.from_numpy(np.array(self._data))
+
+
+def is_npy(request):
+    return request.path is not None and request.path.suffix == ".npy"
+
+
+def make_npy(request):
+    return NpyBackend(request.path, affine=request.affine)
+
+
+@pytest.fixture
+def npy(tmp_path):
+    np.save(tmp_path / "a.npy", ARRAY)
+    return tmp_path / "a.npy"
+
+
+@pytest.fixture
+def registered():
+    """Register names for one test only."""
+    names = []
+
+    def register(name, matcher, factory, **options):
+        names.append(name)
+        register_backend(name, matcher, factory, **options)
+
+    yield register
+    for name in names:
+        unregister_backend(name)
+
+
+def test_torchios_example_runs_unchanged(npy, registered):
+    """A backend with TorchIO's contract and no more is read region by region."""
+    made = []
+    registered("npy", is_npy, lambda request: made.append(make_npy(request)) or made[-1])
+    volume = Volume(npy)
+
+    assert volume.shape == (2, 4, 5, 6)
+    assert volume.affine.tolist() == np.eye(4).tolist()
+    assert volume.dtype == np.float32
+    made[0].asked.clear()
+    assert volume.read(Region((1, 2, 3), (2, 4, 6))).values().tolist() == (
+        ARRAY[:, 1:2, 2:4, 3:6].tolist()
+    )
+    assert made[0].asked == [np.s_[0:2, 1:2, 2:4, 3:6]]
+    assert volume.data.tolist() == ARRAY.tolist()
+    assert len(made) == 1
+
+
+def test_unregistering_gives_the_format_back(npy, registered):
+    """The built-in backend of a format returns when the user's is taken away."""
+    registered("npy", is_npy, make_npy)
+    assert Volume(npy).access == "range"
+
+    unregister_backend("npy")
+    unregister_backend("npy")
+
+    assert Volume(npy).access == "view"
+
+
+def test_the_request_says_what_the_user_said(npy, registered):
+    """Path, affine as a tensor, options and reader arguments reach the factory."""
+    seen = []
+    registered("npy", is_npy, lambda request: seen.append(request) or make_npy(request))
+
+    volume = Volume(npy, affine=AFFINE, storage_options={"anon": True}, level=2)
+
+    assert volume.affine.tolist() == AFFINE.tolist()
+    request = seen[0]
+    assert request.path == npy
+    assert isinstance(request.path, Path)
+    assert request.affine.dtype == torch.float64
+    assert request.affine.tolist() == AFFINE.tolist()
+    assert request.reader_kwargs == {"level": 2}
+    assert request.storage_options == {"anon": True}
+    assert (request.uri, request.remote_zarr_uri, request.zarr_store) == (None, None, None)
+
+
+def test_requests_are_frozen_and_have_defaults():
+    """A request can be made by hand, and not changed."""
+    request = BackendRequest(path=Path("a.npy"))
+
+    assert (request.affine, request.reader, dict(request.reader_kwargs)) == (None, None, {})
+    with pytest.raises(AttributeError):
+        request.affine = torch.eye(4)
+
+
+def test_a_remote_zarr_is_announced(registered):
+    """A matcher sees a zarr URL as TorchIO names it."""
+    seen = []
+    registered("see", lambda request: bool(seen.append(request)), make_npy)
+
+    with pytest.raises(VolumeNotFound):
+        _ = Volume("memory://nowhere/a.nii.zarr").shape
+
+    assert seen[0].remote_zarr_uri == seen[0].uri == "memory://nowhere/a.nii.zarr"
+    assert seen[0].path is None
+
+
+def test_order(npy, registered):
+    """The last one registered is asked first, unless it asks to be the last."""
+    one, two, three = object(), object(), object()
+    registered("one", is_npy, lambda request: one)
+    registered("two", is_npy, lambda request: two)
+    request = BackendRequest(path=npy)
+    assert resolve_backend(request) is two
+
+    registered("three", is_npy, lambda request: three, prepend=False)
+    assert resolve_backend(request) is two
+    registered("two", is_npy, lambda request: three)
+    assert resolve_backend(request) is three
+    unregister_backend("two")
+    assert resolve_backend(request) is one
+
+
+def test_nobody_answers():
+    """Without a match the answer is None; a volume then says what there is."""
+    assert resolve_backend(BackendRequest(path=Path("a.what"))) is None
+
+
+def test_unknown_formats_say_what_is_there(tmp_path):
+    """The formats and, where there is one, the way out are in the message."""
+    for name, hint in (("a.tif", "TIFF is not supported yet"), ("a.what", "register_backend")):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(UnknownFormat, match=r"\.nii, \.nii\.gz, \.zarr.*\n.*" + hint):
+            _ = Volume(tmp_path / name).shape
+    with pytest.raises(VolumeNotFound, match=r"none\.tif"):
+        _ = Volume(tmp_path / "none.tif").shape
+
+
+def test_what_a_factory_raises_is_not_hidden(npy, registered):
+    """The next matcher is not tried when a factory fails."""
+
+    def fail(request):
+        raise KeyError(request.path.name)
+
+    registered("npy", is_npy, fail)
+
+    with pytest.raises(KeyError, match=r"a\.npy"):
+        _ = Volume(npy).shape
+
+
+@pytest.mark.parametrize(
+    ("change", "region"),
+    [
+        ({"shape": (4, 5, 6)}, Region((0, 0, 0), (1, 1, 1))),
+        ({"affine": torch.eye(3)}, Region((0, 0, 0), (1, 1, 1))),
+        ({"shape": (2, 4, 5, 7)}, Region((0, 0, 0), (4, 5, 7))),
+        ({"__getitem__": lambda self, _: torch.ones(2, 4, 5, 6)}, Region((0, 0, 0), (1, 1, 1))),
+    ],
+    ids=["axes", "affine", "too large", "ignores the index"],
+)
+def test_backends_that_break_the_contract(npy, registered, change, region):
+    """What does not fit the contract is refused."""
+    broken = type("Broken", (NpyBackend,), change)
+    registered("npy", is_npy, lambda request: broken(request.path))
+
+    with pytest.raises(BadHeader):
+        Volume(npy).read(region)
+
+
+def test_a_plain_reader_is_not_bypassed(tmp_path):
+    """The header, too, is the reader's, although a backend knows the suffix."""
+    path = write_nifti(tmp_path / "a.nii", numbered((5, 6, 7)))
+    calls = []
+
+    def reader(path, factor=1):
+        calls.append(path)
+        return torch.full((2, 3, 4, 5), 9 * factor, dtype=torch.int16), torch.from_numpy(AFFINE)
+
+    volume = Volume(path, reader=reader, factor=2)
+    before = TALLY.headers
+
+    assert volume.dtype == np.int16
+    assert volume.shape == (2, 3, 4, 5)
+    assert volume.affine.tolist() == AFFINE.tolist()
+    assert volume.data.unique().tolist() == [18]
+    assert calls == [path]
+    assert TALLY.headers == before
+
+
+def test_a_reader_object_wins_over_what_is_registered(npy, registered):
+    """The reader of one volume is more particular than a registration for all."""
+    registered("npy", is_npy, make_npy)
+
+    class Reader:
+        def create_backend(self, request):
+            assert request.reader is self
+            return NpyBackend(request.path, affine=2 * torch.eye(4, dtype=torch.float64))
+
+    assert Volume(npy, reader=Reader()).affine[0, 0] == 2
+
+
+def test_another_reader_is_another_volume(npy):
+    """Handles are not mixed up among readers of one file."""
+    one = Volume(npy, reader=lambda path: (np.zeros((1, 2, 3)), None))
+    two = Volume(npy, reader=lambda path: (np.zeros((4, 5, 6)), None))
+
+    assert (one.shape, two.shape) == ((1, 1, 2, 3), (1, 4, 5, 6))
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.npy", "memory"])
+def test_our_own_backends_fulfil_torchios_contract(tmp_path, name):
+    """shape, affine, dtype, slices as 4-D tensors and the whole as one."""
+    if name == "a.npy":
+        np.save(tmp_path / name, ARRAY)
+    else:
+        write_nifti(tmp_path / "a.nii", ARRAY.transpose(1, 2, 3, 0))
+        write_nifti(tmp_path / "a.nii.gz", ARRAY.transpose(1, 2, 3, 0))
+    backend = resolve_backend(BackendRequest(path=tmp_path / name.replace("memory", "a.nii")))
+
+    assert backend.shape == (2, 4, 5, 6)
+    assert backend.affine.shape == (4, 4)
+    assert backend.dtype == np.float32
+    part = backend[0, ..., -1]
+    assert part.shape == (1, 4, 5, 1)
+    part[...] = 0  # a writable copy
+    assert backend[1:, 2, ::2].tolist() == ARRAY[1:, 2:3, ::2].tolist()
+    assert backend.to_tensor().tolist() == ARRAY.tolist()
+    close_volumes()

@@ -1,0 +1,412 @@
+"""Zarr, OME-Zarr and NIfTI-Zarr, in folders, behind URLs and as objects."""
+
+import fsspec
+import nibabel
+import numpy as np
+import pytest
+import zarr
+from nifti_files import AFFINE, crafted, numbered
+from zarr.storage import LocalStore, MemoryStore, WrapperStore
+
+from voxpipe.core import TALLY, Region
+from voxpipe.core.errors import (
+    BadHeader,
+    CorruptVolume,
+    MissingDependency,
+    UnknownFormat,
+    VolumeNotFound,
+)
+from voxpipe.testing import StoreCase, StoreContract
+from voxpipe.volumes import Volume, zarr_nodes
+
+FORMATS = pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])
+SPATIAL = dict.fromkeys("xyz", "micrometer")
+
+
+def write_array(store, array, chunks, version=3, **options):
+    """Write with zarr-python; return its array."""
+    made = zarr.create_array(
+        store, shape=array.shape, chunks=chunks, dtype=array.dtype, zarr_format=version, **options
+    )
+    made[...] = array
+    return made
+
+
+def multiscales(axes, *levels, units=SPATIAL, **image):
+    """Return OME metadata; each level is (scale, translation or None)."""
+    datasets = []
+    for n, (scale, translation) in enumerate(levels):
+        steps = [{"type": "scale", "scale": list(scale)}]
+        if translation is not None:
+            steps.append({"type": "translation", "translation": list(translation)})
+        datasets.append({"path": str(n), "coordinateTransformations": steps})
+    entries = [{"name": a} | ({"unit": units[a]} if a in units else {}) for a in axes]
+    return [{"axes": entries, "datasets": datasets, **image}]
+
+
+def write_group(store, arrays, images=None, version=3, nifti=None):
+    """Write a group of arrays, with OME metadata and a NIfTI header if given."""
+    group = zarr.open_group(store, mode="w", zarr_format=version)
+    for name, array in arrays.items():
+        made = group.create_array(
+            name, shape=array.shape, chunks=(1,) * (array.ndim - 2) + (4, 4), dtype=array.dtype
+        )
+        made[...] = array
+    if nifti is not None:
+        raw = np.frombuffer(nifti, np.uint8)
+        group.create_array("nifti", shape=raw.shape, chunks=raw.shape, dtype="u1")[...] = raw
+    if images is not None:
+        ome = {"ome": {"version": "0.5", "multiscales": images}}
+        group.attrs.update(ome if version == 3 else {"multiscales": images})
+    return group
+
+
+def scale(*spacing, origin=(0, 0, 0)):
+    """Return an affine without rotation."""
+    matrix = np.diag([*map(float, spacing), 1.0])
+    matrix[:3, 3] = origin
+    return matrix
+
+
+class TestPlainArray(StoreContract):
+    @pytest.fixture(params=[2, 3], ids=["v2", "v3"])
+    def case(self, tmp_path, request):
+        array = numbered((5, 6, 7))
+        write_array(tmp_path / "a.zarr", array, (2, 4, 4), request.param)
+        return StoreCase(tmp_path / "a.zarr", array[None], np.eye(4))
+
+
+class TestPlainChannels(StoreContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        array = numbered((3, 5, 6, 7), ">f4")
+        write_array(tmp_path / "folder", array, (1, 2, 4, 4), 2)
+        return StoreCase(tmp_path / "folder", array.astype("f4"), np.eye(4))
+
+
+class TestShards(StoreContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        array = numbered((8, 8, 8), np.uint16)
+        write_array(tmp_path / "a.zarr", array, (2, 4, 4), shards=(8, 8, 4))
+        return StoreCase(tmp_path / "a.zarr", array[None], np.eye(4))
+
+
+class TestOmeZarr(StoreContract):
+    @pytest.fixture(params=[2, 3], ids=["v0.4", "v0.5"])
+    def case(self, tmp_path, request):
+        array = numbered((2, 3, 5, 6, 7))
+        images = multiscales("tczyx", ((1, 1, 2000, 500, 250), (0, 0, 30, 20, 10)))
+        write_group(tmp_path / "a.ome.zarr", {"0": array}, images, request.param)
+        expected = array.reshape(6, 5, 6, 7).transpose(0, 3, 2, 1)
+        affine = scale(0.25, 0.5, 2, origin=(0.01, 0.02, 0.03))
+        return StoreCase(tmp_path / "a.ome.zarr", expected, affine)
+
+
+class TestNiftiZarr(StoreContract):
+    @pytest.fixture(params=[2, 3], ids=["v2", "v3"])
+    def case(self, tmp_path, request):
+        array = numbered((2, 5, 6, 7))
+        header = nibabel.Nifti1Image(array.transpose(3, 2, 1, 0), AFFINE).header.copy()
+        header["scl_slope"], header["scl_inter"] = 0.5, -3
+        # The OME metadata disagree: the NIfTI header has the word.
+        images = multiscales("tzyx", ((1, 9, 9, 9), None))
+        raw = header.binaryblock + b"\1\0\0\0" + bytes(16)  # with an extension
+        write_group(tmp_path / "a.nii.zarr", {"0": array}, images, request.param, raw)
+        expected = (array.transpose(0, 3, 2, 1) * 0.5 - 3).astype(np.float32)
+        return StoreCase(tmp_path / "a.nii.zarr", expected, AFFINE)
+
+
+class TestRemoteZarr(StoreContract):
+    spawnable = False  # fsspec's memory file system
+
+    @pytest.fixture(params=[2, 3], ids=["v2", "v3"])
+    def case(self, request):
+        array = numbered((5, 6, 7))
+        url = f"memory://remote/{request.param}.zarr"
+        write_array(url, array, (2, 4, 4), request.param, overwrite=True)
+        return StoreCase(url, array[None], np.eye(4))
+
+
+class TestLocalStore(StoreContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        array = numbered((5, 6, 7))
+        write_array(tmp_path / "a.zarr", array, (2, 4, 4))
+        return StoreCase(LocalStore(tmp_path / "a.zarr", read_only=True), array[None], np.eye(4))
+
+
+class TestArrayInAGroup(StoreContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        array = numbered((5, 6, 7))
+        group = write_group(tmp_path / "a.zarr", {"deep/inside": array})
+        return StoreCase(group["deep/inside"], array[None], np.eye(4))
+
+
+class TestStoreInMemory(StoreContract):
+    @pytest.fixture
+    def case(self):
+        array = numbered((15, 16, 17))
+        store = MemoryStore()
+        images = multiscales("zyx", ((2, 3, 4), None), units={})
+        write_group(store, {"0": array}, images)
+        return StoreCase(store, array.transpose(2, 1, 0)[None], scale(4, 3, 2))
+
+
+class CountingStore(WrapperStore):
+    """Remembers which keys were asked for."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.asked = []
+
+    def get(self, key, *args, **kwargs):
+        self.asked.append(key)
+        return super().get(key, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("region", "chunks"),
+    [
+        (Region((4, 4, 4), (8, 8, 8)), 1),
+        (Region((5, 6, 7), (6, 7, 8)), 1),
+        (Region((3, 3, 3), (5, 5, 5)), 8),
+        (Region((0, 0, 0), (12, 1, 1)), 3),
+        (Region((5, 5, 5), (5, 9, 9)), 0),
+    ],
+)
+def test_only_the_chunks_of_the_region_are_read(region, chunks):
+    """No chunk beside the region is fetched, and the tally counts those that are."""
+    store = MemoryStore()
+    write_array(store, numbered((12, 12, 12)), (4, 4, 4))
+    counting = CountingStore(store)
+    volume = Volume(counting)
+    assert volume.chunks == (4, 4, 4)
+    counting.asked.clear()
+    before = TALLY.snapshot()
+
+    volume.read(region)
+
+    assert len([key for key in counting.asked if key.startswith("c/")]) == chunks
+    assert (TALLY - before).bytes_read == chunks * 4**3 * 2
+
+
+def test_one_channel_reads_the_chunks_of_one_channel():
+    """Indexing a channel leaves the others on the disk, folded axes included."""
+    store = MemoryStore()
+    array = numbered((3, 2, 4, 4, 4))
+    write_group(store, {"0": array}, multiscales("tczyx", ((1, 1, 1, 1, 1), None)))
+    counting = CountingStore(store)
+    volume = Volume(counting)
+    assert volume.shape == (6, 4, 4, 4)
+    counting.asked.clear()
+
+    part = volume[3, :, :, 0:1]
+
+    assert part.numpy()[0, :, :, 0].tolist() == array[1, 1, 0].T.tolist()
+    assert {key.split("/")[2] for key in counting.asked if key.startswith("0/c/")} == {"1"}
+
+
+def test_a_v3_store_is_not_asked_for_v2_files(tmp_path, monkeypatch):
+    """The format is known from the first document; probing others costs a round trip each."""
+    write_group(
+        tmp_path / "a.zarr", {"0": numbered((4, 4, 4))}, multiscales("zyx", ((1,) * 3, None))
+    )
+    asked = []
+    real = LocalStore.get
+
+    def spy(self, key, *args, **kwargs):
+        asked.append(key)
+        return real(self, key, *args, **kwargs)
+
+    monkeypatch.setattr(LocalStore, "get", spy)
+
+    assert Volume(tmp_path / "a.zarr").shape == (1, 4, 4, 4)
+    assert asked
+    assert [key for key in asked if "/." in f"/{key}"] == []
+
+
+@FORMATS
+def test_missing_chunks_hold_the_fill_value(tmp_path, version):
+    """A chunk that was never written reads as the fill value."""
+    made = zarr.create_array(
+        tmp_path / "a.zarr",
+        shape=(4, 4, 4),
+        chunks=(2, 2, 2),
+        dtype="i2",
+        fill_value=7,
+        zarr_format=version,
+    )
+    made[:2] = 1
+
+    assert Volume(tmp_path / "a.zarr").numpy()[0, :, 0, 0].tolist() == [1, 1, 7, 7]
+
+
+def test_two_axes_and_booleans(tmp_path):
+    """A 2-D array has K = 1, and booleans are seen as 0 and 1."""
+    array = numbered((4, 6)) % 2 == 0
+    write_array(tmp_path / "a.zarr", array, (2, 2))
+
+    volume = Volume(tmp_path / "a.zarr", kind="label")
+
+    assert (volume.shape, volume.chunks) == ((1, 4, 6, 1), (2, 2, 1))
+    assert (volume.disk_dtype, volume.dtype) == (np.dtype(bool), np.dtype(np.uint8))
+    assert volume.numpy()[0, :, :, 0].tolist() == array.astype(int).tolist()
+
+
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("qform", [0, 1])
+def test_levels_of_a_nifti_pyramid_lie_on_each_other(tmp_path, level, qform):
+    """A coarser level covers the same place, whether or not the header has a qform."""
+    fine, coarse = numbered((4, 6, 8)), numbered((2, 3, 4))
+    # Edge-aligned: the centre of a coarse voxel lies between those of two fine ones.
+    images = multiscales("zyx", ((3, 2, 1), None), ((6, 4, 2), (1.5, 1, 0.5)))
+    image = nibabel.Nifti1Image(fine.transpose(2, 1, 0), None)
+    image.set_sform(AFFINE, 1)
+    image.set_qform(AFFINE, qform)
+    raw = image.header.binaryblock
+    write_group(tmp_path / "a.nii.zarr", {"0": fine, "1": coarse}, images, nifti=raw)
+
+    volume = Volume(tmp_path / "a.nii.zarr", level=level)
+
+    assert volume.numpy()[0].T.tolist() == (fine, coarse)[level].tolist()
+    step = 2**level
+    expected = AFFINE @ scale(step, step, step, origin=[(step - 1) / 2] * 3)
+    np.testing.assert_allclose(volume.affine, expected, atol=1e-12)
+
+
+def test_nifti_zarr_of_nifti2_big_endian_without_ome(tmp_path):
+    """The header may be NIfTI-2 in either byte order, and the axes then are NIfTI's, reversed."""
+    array = numbered((2, 5, 6, 7), ">i2")
+    header = nibabel.Nifti2Header(endianness=">")
+    header.set_data_shape((7, 6, 5, 1, 2))
+    header.set_sform(AFFINE, 1)
+    header.set_xyzt_units("micron")
+    write_group(tmp_path / "a.nii.zarr", {"0": array}, version=2, nifti=header.binaryblock)
+
+    volume = Volume(tmp_path / "a.nii.zarr")
+
+    assert volume.numpy().tolist() == array.transpose(0, 3, 2, 1).tolist()
+    assert volume.disk_dtype == np.dtype(">i2")
+    np.testing.assert_allclose(volume.affine[:3], AFFINE[:3] * 0.001)
+
+
+def test_transformations_of_the_image_act_after_those_of_the_level(tmp_path):
+    """A scale of the whole image multiplies scale and translation of each level."""
+    whole = {"coordinateTransformations": [{"type": "scale", "scale": [10, 10, 10]}]}
+    images = multiscales("zyx", ((3, 2, 1), (6, 5, 4)), units={"z": "meter"}, **whole)
+    write_group(tmp_path / "a.zarr", {"0": numbered((2, 2, 2))}, images)
+
+    affine = Volume(tmp_path / "a.zarr").affine
+
+    np.testing.assert_allclose(affine, scale(10, 20, 30000, origin=(40, 50, 60000)))
+
+
+def test_old_ome_zarr_without_axes(tmp_path):
+    """Before version 0.3 the axes were always t, c, z, y, x."""
+    array = numbered((1, 2, 3, 4, 5))
+    write_group(tmp_path / "a.zarr", {"0": array}, [{"datasets": [{"path": "0"}]}], version=2)
+
+    assert Volume(tmp_path / "a.zarr").shape == (2, 5, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([{"axes": [{"name": "z"}], "datasets": [{"path": "0"}]}], "axes"),
+        ([{"axes": "zyx"}], "datasets"),
+        (multiscales("zyx", ((1, 2), None)), "not 3 numbers"),
+        (multiscales("zyx", ((1, 2, float("nan")), None)), "not 3 numbers"),
+        (multiscales("czyx", ((1, 1, 1, 1), None)), "3 axes.*name 4"),
+        (["what"], "make no sense"),
+    ],
+)
+def test_senseless_metadata_are_refused(tmp_path, images, message):
+    """OME metadata that contradict themselves or the array are a BadHeader."""
+    write_group(tmp_path / "a.zarr", {"0": numbered((4, 4, 4))}, images)
+
+    with pytest.raises(BadHeader, match=message):
+        _ = Volume(tmp_path / "a.zarr").shape
+
+
+def test_a_level_that_is_not_there(tmp_path):
+    """The allowed levels are named; an unknown option is one too many."""
+    write_group(
+        tmp_path / "a.zarr", {"0": numbered((4, 4, 4))}, multiscales("zyx", ((1,) * 3, None))
+    )
+
+    with pytest.raises(ValueError, match="0 to 0"):
+        _ = Volume(tmp_path / "a.zarr", level=1).shape
+    with pytest.raises(TypeError, match="lvel"):
+        _ = Volume(tmp_path / "a.zarr", lvel=1).shape
+
+
+def test_a_group_without_metadata(tmp_path):
+    """One array in a group is the volume; of several, the user has to choose."""
+    write_group(tmp_path / "a.zarr", {"ct": numbered((4, 5, 6))})
+    write_group(tmp_path / "b.zarr", {"ct": numbered((4, 5, 6)), "mr": numbered((4, 5, 6))})
+
+    assert Volume(tmp_path / "a.zarr").shape == (1, 4, 5, 6)
+    with pytest.raises(UnknownFormat, match="ct, mr"):
+        _ = Volume(tmp_path / "b.zarr").shape
+    assert Volume(tmp_path / "b.zarr" / "mr").shape == (1, 4, 5, 6)
+
+
+def test_what_is_no_zarr(tmp_path):
+    """A missing folder, an empty one, a file and a broken document are told apart."""
+    (tmp_path / "empty.zarr").mkdir()
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "file.zarr").write_bytes(b"")
+    (tmp_path / "broken.zarr").mkdir()
+    (tmp_path / "broken.zarr" / "zarr.json").write_text("{")
+
+    for name, error, message in (
+        ("none.zarr", VolumeNotFound, "no folder"),
+        ("empty.zarr", UnknownFormat, "folder without zarr.json"),
+        ("plain", UnknownFormat, "folder without zarr.json"),
+        ("file.zarr", UnknownFormat, "is a file"),
+        ("broken.zarr", BadHeader, "zarr.json"),
+    ):
+        with pytest.raises(error, match=message):
+            _ = Volume(tmp_path / name).shape
+    with pytest.raises(VolumeNotFound, match="memory://nowhere"):
+        _ = Volume("memory://nowhere/a.zarr").shape
+    with pytest.raises(VolumeNotFound, match="MemoryStore"):
+        _ = Volume(MemoryStore()).shape
+
+
+def test_a_damaged_chunk_is_named(tmp_path):
+    """An error while decoding says which region of which volume it was."""
+    write_array(tmp_path / "a.zarr", numbered((4, 4, 4)), (2, 2, 2))
+    (tmp_path / "a.zarr" / "c" / "1" / "1" / "1").write_bytes(b"no zstd")
+    volume = Volume(tmp_path / "a.zarr")
+
+    assert volume.read(Region((0, 0, 0), (2, 2, 2))).array.shape == (1, 2, 2, 2)
+    with pytest.raises(CorruptVolume, match=r"\[2:4, 2:4, 2:4\] of .*a\.zarr"):
+        volume.read(Region((2, 2, 2), (4, 4, 4)))
+
+
+def test_v3_needs_zarr_3(tmp_path, monkeypatch):
+    """Where only zarr 2 can be installed, a v3 array says what is missing."""
+    write_array(tmp_path / "a.zarr", numbered((4, 4, 4)), (2, 2, 2))
+    monkeypatch.setattr(zarr, "__version__", "2.18.3")
+
+    with pytest.raises(MissingDependency, match=r"v3, and zarr 2\.18\.3"):
+        _ = Volume(tmp_path / "a.zarr").shape
+
+
+def test_a_url_in_a_folder_of_another_name(monkeypatch):
+    """A URL without a suffix is looked into."""
+    write_array("memory://remote/volume", numbered((4, 5, 6)), (2, 2, 2), overwrite=True)
+
+    assert Volume("memory://remote/volume").shape == (1, 4, 5, 6)
+    assert zarr_nodes.METADATA_FILES[0] in str(fsspec.filesystem("memory").ls("/remote/volume"))
+
+
+def test_pair_magic_does_not_matter_in_zarr(tmp_path):
+    """The header in a group has no voxels behind it: offset and magic are not looked at."""
+    raw = crafted((7, 6, 5), offset=0.0, magic=b"ni1\0")[:348]
+    write_group(tmp_path / "a.nii.zarr", {"0": numbered((5, 6, 7))}, nifti=raw)
+
+    assert Volume(tmp_path / "a.nii.zarr").spacing == (2, 3, 4)
