@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import queue
@@ -45,6 +46,9 @@ def run_worker(
     environment
         Settings that were made after a fork server had started.
     """
+    # What the fork server imported is never garbage. Collecting would write into each object's
+    # header and so copy every page of it into this worker.
+    gc.freeze()
     for other in inherited:
         other.close()
     # Ctrl-C goes to the whole process group; the consumer decides what it means.

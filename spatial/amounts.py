@@ -46,15 +46,17 @@ def as_amount(name: str, value: Any, *, positive: bool = False) -> Amount:
     >>> as_amount("degrees", (0, 0, (-15, 15)))
     (0.0, 0.0, (-15.0, 15.0))
     """
-    if _is_sequence(value) and len(value) == 3:
-        i, j, k = (_entry(name, v, positive) for v in value)
+    entries = entries_of(value)
+    if len(entries) == 3:
+        i, j, k = (_entry(name, v, positive) for v in entries)
         return (i, j, k)
     return _entry(name, value, positive)
 
 
 def _entry(name: str, value: Any, positive: bool) -> Entry:
-    is_range = _is_sequence(value) and len(value) == 2
-    numbers = list(value) if is_range else [value]
+    pair = entries_of(value)
+    is_range = len(pair) == 2
+    numbers = pair if is_range else (value,)
     if not all(isinstance(v, Real) and not isinstance(v, (bool, np.bool_)) for v in numbers):
         msg = f"{name} is {_FORMS}, got {value!r}"
         raise ValueError(msg)
@@ -112,17 +114,19 @@ def as_probability(name: str, value: Any) -> float:
     return float(value)
 
 
-def as_triple(name: str, value: Any, *, low: int) -> tuple[int, int, int]:
-    """Return three integers of at least ``low``.
+def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, int, int]:
+    """Return three integers, of at least ``low`` where that is given.
 
     Raises
     ------
     ValueError
         There are not three, one is no integer, or one is smaller.
     """
-    numbers = tuple(value) if _is_sequence(value) else ()
-    if len(numbers) != 3 or not all(is_integer(n) and n >= low for n in numbers):
-        msg = f"{name} takes three integers >= {low}, got {value!r}"
+    numbers = entries_of(value)
+    fits = len(numbers) == 3 and all(map(is_integer, numbers))
+    if not fits or (low is not None and min(numbers) < low):
+        least = "" if low is None else f" >= {low}"
+        msg = f"{name} takes three integers{least}, got {value!r}"
         raise ValueError(msg)
     return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
 
@@ -132,5 +136,14 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.ndim == 1)
+def entries_of(value: Any) -> tuple[Any, ...]:
+    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none.
+
+    Examples
+    --------
+    >>> entries_of([1, 2]), entries_of(1)
+    ((1, 2), ())
+    """
+    if isinstance(value, np.ndarray):
+        return tuple(value) if value.ndim == 1 else ()
+    return tuple(value) if isinstance(value, (tuple, list)) else ()

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .amounts import Amount, as_amount, as_probability, draw_amount
+from .amounts import Amount, as_amount, as_probability, draw_amount, entries_of
 from .flip import mirror
 from .matrices import Space, as_space, pull_back, rotation, shearing
 from .op import Drawn
@@ -98,9 +98,10 @@ class Augment:
 
 
 def _flips(value: Any) -> float | tuple[float, ...]:
-    if not isinstance(value, (tuple, list, np.ndarray)):
+    each = entries_of(value)
+    if not each:
         return as_probability("flip", value)
-    if len(value) != 3:
+    if len(each) != 3:
         msg = f"flip is one probability, or three, per axis, got {value!r}"
         raise ValueError(msg)
-    return tuple(as_probability("flip", p) for p in value)
+    return tuple(as_probability("flip", p) for p in each)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .amounts import as_probability, is_integer
+from .amounts import as_probability, entries_of, is_integer
 from .op import Drawn
 from .plan import SpatialPlan
 from .pull_back import Matrix
@@ -35,7 +35,7 @@ class Flip:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        axes = tuple(self.axes) if isinstance(self.axes, (Sequence, np.ndarray)) else (self.axes,)
+        axes = (self.axes,) if is_integer(self.axes) else entries_of(self.axes)
         fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
         if not axes or not fits:
             msg = f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}"
@@ -74,9 +74,10 @@ def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Matrix:
 
 
 def _probabilities(value: Any, count: int) -> float | tuple[float, ...]:
-    if not isinstance(value, (tuple, list, np.ndarray)):
+    each = entries_of(value)
+    if not each:
         return as_probability("p", value)
-    if len(value) != count:
+    if len(each) != count:
         msg = f"p is one probability, or one for each of the {count} axes, got {value!r}"
         raise ValueError(msg)
-    return tuple(as_probability("p", p) for p in value)
+    return tuple(as_probability("p", p) for p in each)

@@ -90,7 +90,7 @@ def interpolate(
         target = out[(slice(None), *block)]
         write(index, target)
         for limit in limits:
-            target[:, _beyond(limit, index)] = fill
+            np.copyto(target, fill, where=_beyond(limit, index))
 
 
 def _writer(

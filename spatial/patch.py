@@ -80,11 +80,7 @@ class FixedPatch:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        start = tuple(self.start) if isinstance(self.start, (Sequence, np.ndarray)) else ()
-        if len(start) != 3 or not all(map(is_integer, start)):
-            msg = f"start takes three integers, got {self.start!r}"
-            raise ValueError(msg)
-        object.__setattr__(self, "start", tuple(int(a) for a in start))
+        object.__setattr__(self, "start", as_triple("start", self.start))
         object.__setattr__(self, "size", patch_size(self.size))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from .amounts import as_probability, is_integer
+from .amounts import as_probability, entries_of, is_integer
 from .op import Drawn
 from .plan import SpatialPlan
 
@@ -37,7 +37,7 @@ class Rotate90:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        axes = tuple(self.axes) if isinstance(self.axes, (Sequence, np.ndarray)) else ()
+        axes = entries_of(self.axes)
         if len(axes) != 2 or not all(is_integer(a) and 0 <= a <= 2 for a in axes):
             msg = f"axes are two of the spatial axes 0, 1, 2, got {self.axes!r}"
             raise ValueError(msg)

@@ -46,3 +46,24 @@ def test_decisions_have_their_four_parts(name):
     lines = (ROOT / "docs" / "decisions" / name).read_text("utf-8").splitlines()
 
     assert HEADINGS == [line[3:] for line in lines if line.startswith("## ")]
+
+
+def test_every_chained_form_and_public_name_is_documented():
+    """Each name that a user can write stands on a page."""
+    from torch.utils.data import IterDataPipe
+
+    import voxpipe
+
+    text = "\n".join(p.read_text("utf-8") for p in (ROOT / "docs").glob("*.md"))
+    text += (ROOT / "README.md").read_text("utf-8")
+    chained = [
+        name
+        for name, function in IterDataPipe.functions.items()
+        if getattr(function, "args", [type(None)])[0].__module__.startswith("voxpipe.")
+    ]
+    adapters = ["FuseSpatial", "Timeout", "Profile"]
+    services = ["InProcessReadingService", "MultiProcessingReadingService"]
+
+    assert len(chained) > 15
+    assert voxpipe.__all__
+    assert [] == [name for name in chained + adapters + services if name not in text]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
 from ..core import TALLY
-from .backend import ViewBackend
 from .local_file import LocalFile, open_local, stamp_of
+from .mapped import MAPS, MappedBackend
 from .nifti_header import NIFTI2_BYTES, NiftiHeader, check_length, parse_nifti
 
 
-class NiftiBackend(LocalFile, ViewBackend):
+class NiftiBackend(LocalFile, MappedBackend):
     """A mapped ``.nii``: a region is a strided view of the file.
 
     The kernel's page cache is the only memory it takes, and processes share it.
@@ -33,4 +32,4 @@ class NiftiBackend(LocalFile, ViewBackend):
 
 def mapped_view(file: BinaryIO, fields: NiftiHeader) -> NDArray[Any]:
     """Map a raw ``.nii`` and return its voxels as (C, I, J, K); the file may then be closed."""
-    return fields.view(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return fields.view(MAPS.add(file))

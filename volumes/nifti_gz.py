@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from ..core import TALLY, Region
 from ..core.errors import BadHeader, CorruptVolume, TruncatedVolume
-from .backend import Backend, Channels, ViewBackend
+from .backend import Backend, Channels
 from .cache_directory import cache_budget, cache_directory
 from .decoded_cache import DecodedCache
 from .local_file import LocalFile, open_local, stamp_of
+from .mapped import MappedBackend
 from .nifti import mapped_view
 from .nifti_header import NIFTI2_BYTES, NiftiHeader, parse_nifti
 from .remote_file import RemoteFile
@@ -52,7 +53,7 @@ class DecodedNifti(Backend):
                 do="Copy or download the file again.",
             )
         self._lock = threading.Lock()
-        self._decoded: ViewBackend | None = None
+        self._decoded: MappedBackend | None = None
         super().__init__(self._fields.header("stream", stamp), name)
 
     @property
@@ -68,7 +69,7 @@ class DecodedNifti(Backend):
         """Return a view of the decoded file, which the first call may have to make."""
         with self._lock:
             if self._decoded is None:
-                self._decoded = ViewBackend(self._decode(), self.header, self.name)
+                self._decoded = MappedBackend(self._decode(), self.header, self.name)
         return self._decoded.read(region, channels)
 
     def _decode(self) -> NDArray[Any]:

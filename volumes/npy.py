@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from ..core import TALLY
 from ..core.errors import BadHeader, TruncatedVolume, UnknownFormat
-from .backend import ViewBackend
 from .header import IDENTITY, Header, channels_first
 from .local_file import LocalFile, file_stamp, open_local
+from .mapped import MAPS, MappedBackend
 from .voxels import refuse_unreadable
 
 
-class NpyBackend(LocalFile, ViewBackend):
+class NpyBackend(LocalFile, MappedBackend):
     """A mapped ``.npy`` of two to four axes, in C or Fortran order."""
 
     def __init__(self, path: str, name: str) -> None:
@@ -49,7 +49,7 @@ def map_npy(path: str, name: str) -> NDArray[Any]:
                 do="Copy or download the file again.",
             )
         order: Any = "F" if fortran else "C"
-        return np.asarray(np.memmap(file, dtype, "r", offset, shape, order))
+        return np.ndarray(shape, dtype, MAPS.add(file), offset, order=order)
 
 
 def _read_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -22,21 +22,7 @@ from .content import content_key
 from .header import affine_matrix
 from .location import is_url, local_path, public_name
 from .registry import BackendRequest, registered_names, resolve_backend
-
-_HINTS = {
-    ".tif": "TIFF is not supported yet; convert it to zarr or .nii.",
-    ".tiff": "TIFF is not supported yet; convert it to zarr or .nii.",
-    ".dcm": "DICOM is not supported; convert the series to .nii, e.g. with dcm2niix.",
-    ".hdr": "Pairs of .hdr and .img are not supported; save a single .nii with nibabel.",
-    ".img": "Pairs of .hdr and .img are not supported; save a single .nii with nibabel.",
-    ".nrrd": "NRRD is not supported yet; convert it to .nii.",
-    ".mha": "MetaImage is not supported yet; convert it to .nii.",
-    ".mhd": "MetaImage is not supported yet; convert it to .nii.",
-    ".mgz": "Open it as Volume(path, reader=...) with a function that calls nibabel.",
-    ".h5": "HDF5 is not supported yet; convert it to zarr or .npy.",
-    ".npz": "Archives are not supported; save each array as .npy.",
-}
-FORMATS = ".nii, .nii.gz, .zarr (also .nii.zarr, .ome.zarr and plain folders), .npy"
+from .unknown_format import unknown_format
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +111,7 @@ class LocatedSource:
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
             return UnknownFormat(what, do="Give the path of one volume.")
-        suffix = os.path.splitext(self.name)[1].lower()
-        return UnknownFormat(
-            f"no backend opens {self.name}. Formats: {FORMATS}; "
-            f"backends: {', '.join(registered_names())}.",
-            do=_HINTS.get(suffix, "Convert it, pass reader=, or call register_backend()."),
-        )
+        return unknown_format(self.name, registered_names())
 
 
 def as_backend(backend: Any, name: str) -> Backend:

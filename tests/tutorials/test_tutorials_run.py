@@ -1,0 +1,23 @@
+"""Every tutorial runs, as its reader would run it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from checkout import ROOT
+
+TUTORIALS = sorted((ROOT / "tutorials").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", TUTORIALS, ids=lambda script: script.stem)
+def test_it_runs_and_explains(script, tmp_path):
+    """It ends well, says nothing on stderr, and shows what it planned."""
+    environment = {**os.environ, "VOXPIPE_CACHE": str(tmp_path)}
+    command = [sys.executable, "-W", "error", str(script)]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert "per patch:" in done.stdout

@@ -1,0 +1,70 @@
+"""What to say of a file that no backend opens: what is installed, and what to install."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+
+from ..core.errors import UnknownFormat
+
+# Packages that read what voxpipe does not read by itself; the first of a suffix is named.
+_READERS = {
+    ".nrrd": "SimpleITK",
+    ".mha": "SimpleITK",
+    ".mhd": "SimpleITK",
+    ".dcm": "SimpleITK",
+    ".tif": "tifffile",
+    ".tiff": "tifffile",
+    ".h5": "h5py",
+    ".hdf5": "h5py",
+    ".mrc": "mrcfile",
+    ".hdr": "nibabel",
+    ".img": "nibabel",
+    ".mgz": "nibabel",
+    ".mgh": "nibabel",
+    ".npz": "numpy",
+}
+# What each format of voxpipe's own needs besides voxpipe; None for nothing.
+_FORMATS = {".nii": None, ".nii.gz": None, ".npy": None, ".zarr": "zarr"}
+
+
+def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
+    """Return the error for a file that no backend opens.
+
+    Parameters
+    ----------
+    name
+        Path or URL, without credentials.
+    backends
+        Names of the registered backends, in the order in which they were asked.
+
+    Examples
+    --------
+    >>> print(unknown_format("scan.mgz", ["nifti"]).what)
+    no backend opens scan.mgz; installed: .nii, .nii.gz, .npy, .zarr (backends: nifti)
+    """
+    suffix = os.path.splitext(name)[1].lower()
+    here = [format_ for format_, needs in _FORMATS.items() if needs is None or _installed(needs)]
+    missing = {needs for needs in _FORMATS.values() if needs and not _installed(needs)}
+    what = (
+        f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
+    )
+    if missing:
+        what += f"; install {', '.join(sorted(missing))} for more"
+    return UnknownFormat(what, do=_advice(suffix))
+
+
+def _advice(suffix: str) -> str:
+    reader = "pass reader=, a function of the path that returns (voxels, affine)"
+    convert = "convert the file to .nii or zarr."
+    package = _READERS.get(suffix)
+    if package is None:
+        return f"Register a backend with register_backend(), {reader}, or {convert}"
+    if _installed(package):
+        return f"{package} reads {suffix} and is installed: {reader}, or {convert}"
+    return f"Install {package} (pip install {package}) and {reader}, or {convert}"
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
