@@ -1,4 +1,5 @@
 # make test    lint, types and the quick tests        make demo    train a small network on real data
+# make bench   speed and memory, short settings
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow lint types demo clean
+.PHONY: test test-slow lint types demo bench clean
 .DELETE_ON_ERROR:
 
 test: lint types
@@ -32,6 +33,11 @@ types: $(VENV)/installed-test
 
 demo: $(VENV)/installed-demo
 	$(RUN) -m voxpipe demo --output $(DEMO_OUTPUT)
+
+# Longer, and one at a time: see benchmarks/README.md.
+bench: $(VENV)/installed-bench
+	$(RUN) benchmarks/throughput.py --workers 0 2 --seconds 5
+	$(RUN) benchmarks/memory.py
 
 clean:
 	rm -rf $(VENV) .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,0 +1,95 @@
+"""The benchmarks run from end to end; what they measure is not judged here."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from checkout import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc"),
+]
+
+SMALL = ["--shape", "48", "48", "40", "--size", "16", "--workers"]
+
+
+def run(folder, script, *arguments):
+    """Run one script with its temporary files in ``folder``, as from a shell."""
+    return subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def rows(text):
+    """Return the cells of each row of the table, by the first cell."""
+    table = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {cells[0]: cells for cells in table}
+
+
+def test_the_machine_is_described(tmp_path):
+    """The description names the processor, Python and the libraries."""
+    done = run(tmp_path, "machine.py")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(word in done.stdout for word in ("cores", "Python", "torch", "numpy"))
+
+
+@pytest.mark.parametrize("form", ["nii", "nii.gz", "zarr64", "zarr32"])
+def test_throughput_of_every_format(tmp_path, form):
+    """Each format gives a row with a rate and a peak, and leaves no file."""
+    small = [*SMALL, "1", "--count", "2", "--seconds", "0.1", "--formats", form]
+
+    done = run(tmp_path, "throughput.py", *small)
+
+    assert done.returncode == 0, done.stderr
+    row = rows(done.stdout)[form]
+    assert row[1] == "1"
+    assert float(row[2]) > 0
+    assert float(row[7]) > 0
+    assert ("First touch" in done.stdout) == (form == "nii.gz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["nii", "zarr"])
+@pytest.mark.parametrize(("limit", "status", "result"), [("1e6", 0, "PASS"), ("1", 1, "FAIL")])
+def test_memory_is_compared_with_the_limit(tmp_path, form, limit, status, result):
+    """All patches arrive; the exit status says whether the peak is below the limit."""
+    small = [*SMALL, "1", "--patches", "8", "--formats", form, "--limit-mb", limit]
+
+    done = run(tmp_path, "memory.py", *small)
+
+    assert done.returncode == status, done.stderr
+    row = rows(done.stdout)[f"epoch from {form}"]
+    assert row[5:] == ["8", result]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_fails_ends_with_its_status(tmp_path):
+    """A benchmark does not report figures of something that broke."""
+    done = run(tmp_path, "processes.py", sys.executable, "-c", "raise SystemExit(7)")
+
+    assert (done.returncode, done.stdout) == (7, "")
+
+
+def test_shared_pages_count_once(tmp_path):
+    """A forked child that looks at its parent's memory adds next to nothing to the sum."""
+    program = (
+        "import os, time\n"
+        "memory = b'x' * 200_000_000\n"
+        "child = os.fork()\n"
+        "time.sleep(1)\n"
+        "if child: os.waitpid(child, 0)\n"
+    )
+
+    done = run(tmp_path, "processes.py", sys.executable, "-c", program)
+
+    peak = float(done.stdout.split()[1])
+    assert 200 <= peak < 250
