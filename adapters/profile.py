@@ -69,7 +69,8 @@ class Profile(Adapter):
     def _untimed(self, site: Site) -> Site | Refused | None:
         # The reader of an edge is matched, not the pipe above it: that one would match
         # again once wrapped, and the rule would never settle.
-        if isinstance(site.pipe, Timed):
+        # Between torch's fork or demux and its children stands more than an iterator.
+        if isinstance(site.pipe, Timed) or hasattr(type(site.pipe), "_is_child_datapipe"):
             return None
         parents = parents_of(site.pipe)
         return site if any(not isinstance(p, Timed) for p in parents) else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from ..graph import Pipe, Rewritten, Rule, walk
+from ..datapipes import PerItem
+from ..graph import Pipe, Rewritten, Rule, Traits, find
 from .adapter import Adapter
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
@@ -69,17 +70,29 @@ class Timeout(Adapter):
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the limits on its sink."""
-        if vars(pipe).get("limits") == self.limits:
+        if limits_of(pipe) == self.limits:
             return Rewritten(pipe, pipe)
-        twin = copy.copy(pipe)
-        vars(twin)["limits"] = self.limits
-        return Rewritten(pipe, twin)
+        return Rewritten(pipe, Limited(pipe, self.limits))
 
     def __repr__(self) -> str:
         return f"Timeout(item={self.limits.item:g})"
 
 
+class Limited(PerItem):
+    """Passes items on, and says for the reading service how long they may take."""
+
+    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
+
+    def __init__(self, parent: Pipe, limits: Limits) -> None:
+        super().__init__(parent)
+        self.limits = limits
+
+    def apply(self, item: Any) -> Any:
+        """Return the item as it is; whoever asks for it watches the clock."""
+        return item
+
+
 def limits_of(sink: Pipe) -> Limits:
     """Return the limits that hold for a graph: those set nearest to its sink."""
-    found = [vars(pipe)["limits"] for pipe in walk(sink) if "limits" in vars(pipe)]
-    return found[-1] if found else Limits()
+    found = find(sink, Limited)
+    return found[-1].limits if found else Limits()

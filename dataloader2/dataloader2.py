@@ -16,7 +16,7 @@ from ..core.errors import IteratorInvalidated, LoaderShutDown
 from ..datapipes.cost import cost_of
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
-from ..reading_services.work import batch_count
+from ..reading_services.work import Place, batch_count
 from .state import State
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
@@ -65,8 +65,9 @@ class DataLoader2:
         seed: int | None = None,
     ) -> None:
         self._seed: int | None = None
+        self._hash_of_data: str | None = None
         self._epoch = 0
-        self._skip = 0
+        self._place = Place()
         self._progress: Progress | None = None
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
@@ -100,8 +101,8 @@ class DataLoader2:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         self._end_live()
         seed = self._seed_of_run()
-        self._progress = Progress(self._epoch, self._skip)
-        self._skip = 0
+        self._progress = Progress(self._epoch, self._place)
+        self._place = Place()
         iterator = DataLoader2Iterator(self, seed, self._progress)
         self._live = weakref.ref(iterator)
         return iterator
@@ -117,8 +118,10 @@ class DataLoader2:
         live = self._live() if self._live is not None else None
         if progress is not None:
             # An iterator that was never asked for a batch has used up nothing.
-            self._epoch, self._skip = (
-                (progress.epoch + 1, 0) if progress.begun else (progress.epoch, progress.position)
+            self._epoch, self._place = (
+                (progress.epoch + 1, Place())
+                if progress.begun
+                else (progress.epoch, progress.place)
             )
         if live is not None:
             live.invalidate()
@@ -134,12 +137,12 @@ class DataLoader2:
             msg = f"a seed is 0 <= seed < 2**64, got {seed}"
             raise ValueError(msg)
         self._end_live()
-        self._seed, self._epoch, self._skip = seed, 0, 0
+        self._seed, self._epoch, self._place = seed, 0, Place()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning."""
         self._end_live()
-        self._epoch, self._skip = epoch, 0
+        self._epoch, self._place = epoch, Place()
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
@@ -148,14 +151,20 @@ class DataLoader2:
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
 
-        ``next_batch`` counts the batches that were handed to the caller; those made
-        ahead by workers do not count.
+        What counts is what was handed to the caller; batches that workers made ahead do not.
         """
-        epoch, next_batch = self._epoch, self._skip
+        epoch, place = self._epoch, self._place
         if self._progress is not None:
-            epoch, next_batch = self._progress.epoch, self._progress.position
-        state = State(self._seed_of_run(), epoch, next_batch, self._fingerprint, self._data_hash())
-        return state.to_json()
+            epoch, place = self._progress.epoch, self._progress.place
+        return State(
+            seed=self._seed_of_run(),
+            epoch=epoch,
+            next_batch=place.next,
+            ahead=tuple(sorted(place.ahead)),
+            shares=self._service.shares(self._work),
+            graph=self._fingerprint,
+            data=self._data_hash(),
+        ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, under any number of workers.
@@ -165,11 +174,22 @@ class DataLoader2:
         StateMismatch
             If it belongs to another chain, list of cases or version.
         """
-        loaded = State.from_json(state, graph=self._fingerprint, hash_of_data=self._data_hash())
+        loaded = State.from_json(
+            state,
+            graph=self._fingerprint,
+            hash_of_data=self._data_hash(),
+            shares=self._service.shares(self._work),
+        )
         self._end_live()
-        self._seed, self._epoch, self._skip = loaded.seed, loaded.epoch, loaded.next_batch
+        self._seed, self._epoch = loaded.seed, loaded.epoch
+        self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
 
     def _data_hash(self) -> str:
+        if self._hash_of_data is None:
+            self._hash_of_data = self._hashed_data()
+        return self._hash_of_data
+
+    def _hashed_data(self) -> str:
         hashes = [p.data_hash() for p in walk(self._graph) if hasattr(type(p), "data_hash")]
         return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
 
@@ -214,8 +234,8 @@ class Progress:
 
     epoch: int
     """Which epoch."""
-    position: int
-    """Batches of it that were delivered, also before a resume."""
+    place: Place
+    """Which batches of it were delivered, also before a resume."""
     begun: bool = False
     """Whether a batch was asked for."""
 
@@ -229,6 +249,7 @@ class DataLoader2Iterator:
         self._progress = progress
         self._valid = True
         self._batches: Epoch | None = None
+        self._failure: BaseException | None = None
 
     def __iter__(self) -> DataLoader2Iterator:
         return self
@@ -237,16 +258,19 @@ class DataLoader2Iterator:
         if not self._valid:
             msg = "a newer iterator of this DataLoader2 has taken over"
             raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
+        if self._failure is not None:
+            raise self._failure  # the epoch failed; it did not end
         try:
             batch = next(self._started())
         except StopIteration:
             self._close()
             self._loader._finished(self._progress)
             raise
-        except BaseException:
+        except BaseException as error:
+            self._failure = error if isinstance(error, Exception) else None
             self._close()
             raise
-        self._progress.position += 1
+        self._progress.place = self._progress.place.after(self._started().last)
         return batch
 
     def _started(self) -> Epoch:
@@ -256,7 +280,7 @@ class DataLoader2Iterator:
             progress, loader = self._progress, self._loader
             progress.begun = True
             self._batches = loader._service.epoch(
-                loader._work, self._seed, progress.epoch, progress.position
+                loader._work, self._seed, progress.epoch, progress.place
             )
         return self._batches
 

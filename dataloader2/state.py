@@ -24,7 +24,11 @@ class State:
     epoch: int
     """Epoch of the next batch."""
     next_batch: int
-    """Batches of that epoch that were delivered."""
+    """The first batch of that epoch that was not delivered."""
+    ahead: tuple[int, ...]
+    """Later ones that were, where batches come as they are ready."""
+    shares: int
+    """0 where any worker can do any batch; else among how many the graph was divided."""
     graph: str
     """Fingerprint of the graph as the user wrote it."""
     data: str
@@ -37,7 +41,9 @@ class State:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], *, graph: str, hash_of_data: str) -> State:
+    def from_json(
+        cls, data: Mapping[str, Any], *, graph: str, hash_of_data: str, shares: int
+    ) -> State:
         """Return the state in ``data`` if it belongs to this graph and data set.
 
         Raises
@@ -49,10 +55,10 @@ class State:
         if set(data) != fields:
             msg = f"a state has {sorted(fields)}, got {sorted(data)}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
-        state = cls(**data)
-        numbers: tuple[Any, ...] = (state.seed, state.epoch, state.next_batch)
+        state = cls(**{**data, "ahead": tuple(data["ahead"])})
+        numbers: tuple[Any, ...] = (state.seed, state.epoch, state.next_batch, *state.ahead)
         if not all(isinstance(n, int) and n >= 0 for n in numbers):
-            msg = f"seed, epoch and next_batch are whole numbers, got {numbers}"
+            msg = f"seed, epoch, next_batch and ahead are whole numbers, got {numbers}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
         if state.version != VERSION:
             msg = f"the state has version {state.version}, this voxpipe reads {VERSION}"
@@ -64,4 +70,8 @@ class State:
         if state.data != hash_of_data:
             msg = f"the state was saved for data {state.data}, these are {hash_of_data}"
             raise StateMismatch(msg, do="The list of cases must be the same, in the same order.")
+        if state.shares != shares:
+            msg = f"the state was saved with {state.shares} shares, this loader has {shares}"
+            do = "This graph cannot be split (see explain()): keep the number of workers."
+            raise StateMismatch(msg, do=do)
         return state

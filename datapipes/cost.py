@@ -9,9 +9,10 @@ from typing import Any
 
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
-from ..graph import NoCut, Pipe, clone, cut
+from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
 from ..spatial import LazyPatch
 from .epoch import set_epoch
+from .iter.cases import FromCases, ListCases
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16
@@ -53,7 +54,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     Reads the headers of the volumes concerned, and no voxel.
     """
     split = cut(graph)
-    if isinstance(split, NoCut):
+    if isinstance(split, NoCut) or not _may_look_ahead(split.planner):
         return None
     # A copy: looking ahead must not disturb an epoch that is running.
     planner = clone(split.planner)
@@ -64,6 +65,14 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     except (VoxpipeError, OSError):
         # What cannot be planned is reported when it is read, with its case and pipe.
         return None
+
+
+def _may_look_ahead(planner: Pipe) -> bool:
+    """Whether planning a few items uses up nothing and runs nothing of the user's."""
+    every = list(walk(planner))
+    sources = [pipe for pipe in every if not parents_of(pipe)]
+    again = all(isinstance(pipe, (FromCases, ListCases)) for pipe in sources)
+    return again and not any(traits_of(p).opaque or not traits_of(p).known for p in every)
 
 
 def _patches(item: object) -> Iterator[LazyPatch]:

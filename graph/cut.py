@@ -53,9 +53,17 @@ def cut(sink: Pipe) -> Cut | NoCut:
     """
     tail = _realizable_tail(sink)
     inside = {id(pipe) for pipe in tail}
+    opened = False
     for pipe in walk(sink):
-        if id(pipe) not in inside and traits_of(pipe).voxels:
+        traits = traits_of(pipe)
+        if id(pipe) not in inside and traits.voxels:
             return NoCut(_why_not(pipe, sink, inside))
+        opened = opened or traits.opens
+        if opened and not traits.known:
+            return NoCut(
+                f"{describe(pipe)} comes after the volumes are opened, and nothing is known of "
+                "what it does with them (a pipe says so in its ``traits``)"
+            )
     first = next(
         (n for n, pipe in enumerate(tail) if traits_of(pipe).voxels or traits_of(pipe).opaque),
         None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,15 @@ import numpy as np
 from .node import Pipe, is_pipe, parents_of
 from .walk import walk
 
+# Bytes up to which an array counts by its content.
+_SMALL = 4096
+
 
 def fingerprint(sink: Pipe) -> str:
     """Return 16 hex digits over the classes, settings and edges of a graph.
 
-    Functions count by name, arrays by shape and type: a hash of their content would
-    read data, and a changed function body is the user's to judge.
+    Functions count by name and large arrays by shape and type: a hash of their content
+    would read data, and a changed function body is the user's to judge.
     """
     number: dict[int, int] = {}
     digest = hashlib.blake2b(digest_size=8)
@@ -38,20 +43,34 @@ def stable_text(value: Any) -> str:
     """
     if is_pipe(value):
         return "pipe"
+    if isinstance(value, (str, int, float, bool, type(None), bytes)):
+        return repr(value)
     if isinstance(value, dict):
         inside = sorted((repr(k), stable_text(v)) for k, v in value.items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in inside) + "}"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(stable_text, value))) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(stable_text(v) for v in value) + "]"
-    if isinstance(value, (str, int, float, bool, type(None), bytes)):
-        return repr(value)
-    if isinstance(value, np.ndarray) or hasattr(value, "dtype"):
-        return f"array{tuple(value.shape)}{value.dtype}"
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    if hasattr(value, "__dataclass_fields__"):
+        return "[" + ", ".join(map(stable_text, value)) + "]"
+    return _text_of_object(value)
+
+
+def _text_of_object(value: Any) -> str:
+    if isinstance(value, functools.partial):
+        parts = (value.func, value.args, value.keywords)
+        return f"partial{stable_text(parts)}"
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        array = np.asarray(value)
+        # A matrix is a setting and counts by its numbers; a volume is data and would be read.
+        small = hashlib.blake2b(array.tobytes()).hexdigest() if array.nbytes <= _SMALL else ""
+        return f"array{tuple(array.shape)}{array.dtype}{small}"
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
         return f"{type(value).__name__}{stable_text(fields)}"
+    if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
+        return f"{value.__module__}.{value.__qualname__}"
     return type(value).__name__
 
 

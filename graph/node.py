@@ -40,9 +40,13 @@ class Traits:
     """Keeps only this worker's share of the items."""
     watches: bool = False
     """Passes every item on as it is; drawings leave it out."""
+    opens: bool = False
+    """Makes volumes of paths: from here on an item may give voxels to whoever asks."""
+    known: bool = True
+    """False for a pipe of which nothing is known: it may do anything with its items."""
 
 
-_UNKNOWN = Traits()
+_UNKNOWN = Traits(known=False)
 _FOREIGN: dict[str, Callable[[Any], Traits]] = {}
 
 

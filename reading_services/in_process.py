@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
-from ..datapipes.epoch import set_epoch
-from ..graph import Pipe
+from ..graph import Pipe, clone
 from ..volumes import close_volumes
 from .realizer import Realizer
+from .replica import Replica
 from .watched import Watched
-from .work import Planned, Work, jobs, work_of
+from .work import Place, Planned, Replicated, Work, jobs, work_of
+
+_START = Place()
 
 
 class InProcessReadingService:
@@ -24,9 +27,13 @@ class InProcessReadingService:
         """Split the graph as for workers, so that the batches are the same."""
         return work_of(graph)
 
-    def epoch(self, work: Work, seed: int, epoch: int, first: int = 0) -> InProcessEpoch:
-        """Start one pass from batch ``first`` on."""
-        return InProcessEpoch(work, seed, epoch, first)
+    def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
+        """Start one pass from ``place`` on."""
+        return InProcessEpoch(work, seed, epoch, place)
+
+    def shares(self, work: Work) -> int:
+        """Return 1 for a graph that cannot be split: one process runs it whole."""
+        return 0 if isinstance(work, Planned) else 1
 
     def explain(self, work: Work) -> str:
         """Return which pipes plan and which realize."""
@@ -42,8 +49,9 @@ class InProcessReadingService:
 class InProcessEpoch:
     """One pass in this process."""
 
-    def __init__(self, work: Work, seed: int, epoch: int, first: int) -> None:
-        self._batches: Iterator[Any] = _batches(work, seed, epoch, first)
+    def __init__(self, work: Work, seed: int, epoch: int, place: Place) -> None:
+        self.last = -1
+        self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
         if work.limits.enforced:
             self._batches = Watched(self._batches, work.limits)
 
@@ -52,10 +60,11 @@ class InProcessEpoch:
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            self.last, batch = next(self._batches)
         except BaseException:
             self.close()
             raise
+        return batch
 
     def close(self) -> None:
         """Close the handles of the volumes that were read."""
@@ -65,14 +74,23 @@ class InProcessEpoch:
         close_volumes()
 
 
-def _batches(work: Work, seed: int, epoch: int, first: int) -> Iterator[Any]:
-    if not isinstance(work, Planned):
-        set_epoch(work.graph, seed, epoch)
-        for index, batch in enumerate(work.graph):
-            if index >= first:
-                yield batch
+def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
+    if isinstance(work, Replicated):
+        yield from _replicated(work, seed, epoch, place)
         return
-    set_epoch(work.cut.planner, seed, epoch)
     realizer = Realizer(work.cut)
-    for job in jobs(work.cut, first):
-        yield realizer.run(job, seed, epoch) if work.cut.realizing else job.items[0]
+    for job in jobs(work.cut, seed, epoch, place):
+        made = realizer.run(job, seed, epoch) if work.cut.realizing else job.items[0]
+        yield job.index, made
+
+
+def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
+    # A copy: the graph of the loader stays as it is, also where it holds running state.
+    replica = Replica(clone(work.graph), 0, 1, shards=False)
+    for index in count():
+        try:
+            batch = replica.run(index, seed, epoch)
+        except StopIteration:
+            return
+        if not place.holds(index):
+            yield index, batch

@@ -6,6 +6,9 @@ import contextlib
 import os
 import pickle
 import signal
+import socket
+import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,7 +19,7 @@ from typing import Any, NoReturn
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from .transport.batches import unpack
-from .transport.messages import DoJob, Failed, NewSlot, RetireSlot, Stop
+from .transport.messages import DoJob, Failed, NewSlot, Ready, RetireSlot, Stop
 from .transport.slots import SlotReader
 from .worker import ORPHANED, run_worker
 
@@ -25,6 +28,8 @@ from .worker import ORPHANED, run_worker
 PRELOAD = ["__main__", "torch", "voxpipe.reading_services.worker", "voxpipe.datapipes.iter"]
 # Settings made after the fork server started reach its children only if they are told.
 _SETTINGS = "VOXPIPE_"
+# A worker that lives takes the word to stop at once.
+_STOP_SECONDS = 0.1
 
 
 class Worker:
@@ -38,6 +43,7 @@ class Worker:
         self.answers: deque[Any] = deque()
         self.given = 0
         self.slots = SlotReader()
+        self.is_up = False
 
     def open(self, data: bytes) -> Any:
         """Return a batch that this worker made."""
@@ -99,6 +105,7 @@ class WorkerPool:
             raise
         finally:
             theirs.close()
+        _limit_waits(ours, self.limits.item)
         return Worker(number, process, ours)
 
     def in_flight(self) -> int:
@@ -114,10 +121,16 @@ class WorkerPool:
         worker.jobs.append(job)
         worker.given += 1
         message = DoJob(job, seed, epoch, tuple(worker.slots.take_freed()))
-        try:
-            worker.channel.send(message)
-        except (BrokenPipeError, ConnectionResetError):
-            self._died(worker)
+        # A worker that is gone is noticed where its answers are taken: some may be left.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            try:
+                worker.channel.send(message)
+            except BlockingIOError:
+                self._stuck(worker)
+
+    def is_well(self) -> bool:
+        """Whether every worker lives, and none is left in the middle of something."""
+        return not self.broken and all(worker.process.is_alive() for worker in self.workers)
 
     @staticmethod
     def deadline(seconds: float) -> float:
@@ -149,7 +162,9 @@ class WorkerPool:
         try:
             while worker.channel.poll():
                 message = worker.channel.recv()
-                if isinstance(message, NewSlot):
+                if isinstance(message, Ready):
+                    worker.is_up = True
+                elif isinstance(message, NewSlot):
                     fd = reduction.recv_handle(worker.channel)
                     worker.slots.add(message.number, fd, message.size)
                 elif isinstance(message, RetireSlot):
@@ -159,6 +174,8 @@ class WorkerPool:
                     yield message
         except (EOFError, ConnectionResetError):
             self._died(worker)
+        except BlockingIOError:
+            self._stuck(worker)
         if not worker.process.is_alive() and not worker.channel.poll():
             self._died(worker)
 
@@ -168,7 +185,15 @@ class WorkerPool:
         raise WorkerDied(
             f"worker {worker.number} (pid {worker.process.pid}) "
             f"{_ending(worker.process.exitcode)} while it had {worker.busy_with()}",
-            do=_advice(worker.process.exitcode),
+            do=_advice(worker.process.exitcode, worker.is_up),
+        )
+
+    def _stuck(self, worker: Worker) -> NoReturn:
+        self.broken = True
+        raise ItemTimeout(
+            f"worker {worker.number} (pid {worker.process.pid}) took no message for "
+            f"{self.limits.item:g} s; it had {worker.busy_with()}",
+            do="Was it stopped by a debugger or a signal?",
         )
 
     def _timed_out(self, seconds: float) -> NoReturn:
@@ -189,18 +214,35 @@ class WorkerPool:
         workers, self.workers = self.workers, []
         for worker in workers:
             with contextlib.suppress(OSError, ValueError):
+                # One that takes no messages is not asked twice: it is killed below.
+                _limit_waits(worker.channel, _STOP_SECONDS)
                 worker.channel.send(Stop())
         end = time.monotonic() + self.limits.stop / 2
         for worker in workers:
             worker.process.join(max(0.0, end - time.monotonic()))
             if worker.process.is_alive():
                 worker.process.kill()
+        end += self.limits.stop / 2
         for worker in workers:
             worker.channel.close()
-            worker.process.join(self.limits.stop)
+            worker.process.join(max(0.0, end - time.monotonic()))
             # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
             if worker.process.exitcode is not None:
                 worker.process.close()
+
+
+def _limit_waits(channel: connection.Connection, seconds: float) -> None:
+    """Let sending and receiving on ``channel`` end with BlockingIOError after ``seconds``.
+
+    A message is taken at once by a worker that lives, whatever it is doing: a thread of its
+    own listens. Only one that was stopped would keep the consumer waiting for ever.
+    """
+    if sys.platform == "win32":
+        return  # pipes of another kind, without such limits
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with socket.socket(fileno=os.dup(channel.fileno())) as twin:
+        twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        twin.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 class WorkerTraceback(Exception):
@@ -230,12 +272,17 @@ def _ending(exitcode: int | None) -> str:
     return f"ended with exit code {exitcode}"
 
 
-def _advice(exitcode: int | None) -> str:
+def _advice(exitcode: int | None, was_up: bool) -> str:
     if exitcode == -signal.SIGKILL:
-        return "The system kills what takes too much memory: try fewer workers or smaller batches."
-    if exitcode == 1:
         return (
-            "If this was at the start, put the code that iterates under "
-            'if __name__ == "__main__": workers import the script. Its own message is above.'
+            "If nobody killed it, the system did, for lack of memory: try fewer workers or "
+            "smaller batches."
+        )
+    if exitcode == -signal.SIGBUS:
+        return "A file that it had mapped became shorter, or its disk failed."
+    if not was_up:
+        return (
+            'Put the code that iterates under if __name__ == "__main__": workers import the '
+            "script. Its own message is above."
         )
     return "Run with num_workers=0 to see the error in this process."

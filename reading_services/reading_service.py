@@ -4,8 +4,8 @@ A service is asked three things, in this order, any number of epochs in a row:
 
 ``distribute(graph) -> Work``
     Decide what runs where. Pure: nothing starts, so ``explain()`` can show it.
-``epoch(work, seed, epoch, first) -> Epoch``
-    Start one pass from batch ``first`` on and return its iterator.
+``epoch(work, seed, epoch, place) -> Epoch``
+    Start one pass over the batches not yet delivered and return its iterator.
 ``stop()``
     Free everything that outlives an epoch.
 
@@ -30,11 +30,14 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..graph import Pipe
-from .work import Work
+from .work import Place, Work
 
 
 class Epoch(Protocol):
     """One pass over the data."""
+
+    last: int
+    """Position of the batch that ``next`` returned last."""
 
     def __iter__(self) -> Iterator[Any]:
         """Return itself."""
@@ -52,8 +55,11 @@ class ReadingService(Protocol):
     def distribute(self, graph: Pipe) -> Work:
         """Decide what runs where."""
 
-    def epoch(self, work: Work, seed: int, epoch: int, first: int = 0) -> Epoch:
-        """Start one pass from batch ``first`` on."""
+    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
+        """Start one pass over the batches that ``place`` does not hold."""
+
+    def shares(self, work: Work) -> int:
+        """Return among how many processes a graph is divided that cannot be split; else 0."""
 
     def explain(self, work: Work) -> str:
         """Return where what runs."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import IterDataPipe
 
 from ..core import Stream
 from ..core.errors import GraphError
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, traits_of, walk
+from .seeding import seeded_globals
 from .work import Job
 
 
@@ -68,18 +66,3 @@ class Realizer:
             msg = f"batch {job.index} ({job.cases()}) became {len(made)} items instead of one"
             raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
         return made[0]
-
-
-@contextlib.contextmanager
-def seeded_globals(seed: int) -> Iterator[None]:
-    """Seed the global generators inside the ``with`` block and put them back after it."""
-    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.set_rng_state(kept[2])

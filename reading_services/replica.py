@@ -9,7 +9,7 @@ from torch.utils.data.graph_settings import apply_sharding
 
 from ..core import Stream
 from ..datapipes.epoch import set_epoch
-from .realizer import seeded_globals
+from .seeding import seeded_globals
 
 
 class Replica:
@@ -27,7 +27,10 @@ class Replica:
         if self._items is None:
             self._start(seed, epoch)
         assert self._items is not None
-        with seeded_globals(Stream(seed, epoch, (index,), "user functions").integer()):
+        # Which worker draws enters here: a share has no numbers of its own but by its owner.
+        key = (self.workers, self.worker, index)
+        stream = Stream(seed, epoch, key, "user functions")
+        with seeded_globals(stream.integer()):
             return next(self._items)
 
     def _start(self, seed: int, epoch: int) -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeAlias
 
 from ..adapters import Limits, limits_of
+from ..core import Stream
+from ..datapipes.epoch import set_epoch
 from ..graph import Cut, NoCut, Pipe, cut, describe, explain_graph, traits_of, walk
+from .seeding import seeded_globals
 
 
 @dataclass(frozen=True)
@@ -84,18 +88,65 @@ class Job:
         return ", ".join(dict.fromkeys(name for name in names if name)) or "unnamed items"
 
 
-def jobs(split: Cut, first: int = 0) -> Iterator[Job]:
-    """Yield the jobs of one epoch from batch ``first`` on; the skipped ones read nothing."""
+@dataclass(frozen=True)
+class Place:
+    """Which batches of an epoch were delivered.
+
+    Examples
+    --------
+    >>> Place().after(0).after(2)
+    Place(next=1, ahead=frozenset({2}))
+    >>> Place().after(0).after(2).after(1)
+    Place(next=3, ahead=frozenset())
+    """
+
+    next: int = 0
+    """The first that was not."""
+    ahead: frozenset[int] = frozenset()
+    """Later ones that were."""
+
+    def after(self, index: int) -> Place:
+        """Return the place after one more batch."""
+        first, ahead = self.next, {*self.ahead, index}
+        while first in ahead:
+            ahead.remove(first)
+            first += 1
+        return Place(first, frozenset(ahead))
+
+    def holds(self, index: int) -> bool:
+        """Whether a batch was delivered."""
+        return index < self.next or index in self.ahead
+
+
+def jobs(split: Cut, seed: int, epoch: int, place: Place) -> Iterator[Job]:
+    """Yield the jobs of one epoch that were not delivered; the others read nothing."""
     held: list[Any] = []
     index = 0
-    for item in split.planner:
+    for item in _planned(split, seed, epoch):
         held.append(item)
         if len(held) == split.group:
-            if index >= first:
+            if not place.holds(index):
                 yield Job(index, tuple(held))
             index, held = index + 1, []
-    if held and not split.drop_last and index >= first:
+    if held and not split.drop_last and not place.holds(index):
         yield Job(index, tuple(held))
+
+
+def _planned(split: Cut, seed: int, epoch: int) -> Iterator[Any]:
+    """Yield what the planner yields; a user's function in it draws the same in every run."""
+    set_epoch(split.planner, seed, epoch)
+    if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
+        yield from split.planner
+        return
+    items = iter(split.planner)
+    for number in count():
+        stream = Stream(seed, epoch, (number,), "user functions of the planner")
+        with seeded_globals(stream.integer()):
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 def batch_count(work: Work) -> int:

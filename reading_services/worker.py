@@ -18,7 +18,17 @@ from ..core.ledger import LEDGER
 from ..datapipes.memory import using
 from .payload import opened
 from .transport.batches import pack
-from .transport.messages import DoJob, Done, Exhausted, Failed, NewSlot, Report, RetireSlot, Stop
+from .transport.messages import (
+    DoJob,
+    Done,
+    Exhausted,
+    Failed,
+    NewSlot,
+    Ready,
+    Report,
+    RetireSlot,
+    Stop,
+)
 from .transport.slots import HAS_SLOTS, Slot, SlotWriter
 from .work import Job
 
@@ -94,6 +104,7 @@ def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payl
 
     slots = SlotWriter(announce, retire) if HAS_SLOTS else None
     source: Any = None
+    channel.send(Ready())
     while True:
         message = inbox.get()
         if slots is not None:
@@ -101,10 +112,10 @@ def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payl
         try:
             if source is None:
                 source = opened(payload)
-            answer: Done | Exhausted | Failed = _answer(source, message, slots)
+            answer = pickle.dumps(_answer(source, message, slots))
         except BaseException as error:  # told to the consumer, whatever it is
-            answer = _failure(message.job, error)
-        channel.send(answer)
+            answer = pickle.dumps(_failure(message.job, error))
+        channel.send_bytes(answer)
 
 
 def _answer(source: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exhausted:
@@ -125,22 +136,32 @@ def _answer(source: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exh
 
 
 def _report(caught: list[warnings.WarningMessage]) -> Report:
-    told = tuple(dict.fromkeys((str(w.message), w.category) for w in caught))
+    told = tuple(dict.fromkeys((str(w.message), _category(w.category)) for w in caught))
     return Report(LEDGER.take(), told)
 
 
+def _category(category: type[Warning]) -> type[Warning]:
+    """Return a class of warnings that the consumer's process has."""
+    try:
+        pickle.loads(pickle.dumps(category))
+    except Exception:  # e.g. a class defined inside a function
+        return UserWarning
+    return category
+
+
 def _failure(job: Any, error: BaseException) -> Failed:
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    cases = f" ({job.cases()})" if isinstance(job, Job) else ""
-    text = (
-        f"while making batch {getattr(job, 'index', job)}{cases} in process {os.getpid()}\n{trace}"
-    )
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
     except Exception:  # an exception may hold anything, e.g. a lock
         data = b""
+    try:
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        # torch adds lines of its own to every message that passes through a pipe.
+        what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
+    except Exception:  # a user's __str__ may fail too
+        trace, what = "(its message cannot be shown)", type(error).__name__
+    cases = f" ({job.cases()})" if isinstance(job, Job) else ""
     index = job.index if isinstance(job, Job) else job
-    # torch adds lines of its own to every message that passes through a pipe.
-    what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
+    text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
     return Failed(index, data, what, text)

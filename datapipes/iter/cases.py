@@ -22,18 +22,24 @@ CASE = "case"
 class Seeded(DataPipe):
     """A pipe that stamps seed and epoch on every sample that it makes.
 
-    The loader calls :meth:`set_epoch`; torch's own loaders call :meth:`set_seed`. If
-    nobody does, each pass draws a seed from torch's global generator, as torch's
-    ``shuffle`` does, so that ``torch.manual_seed`` makes it repeatable.
+    The loader calls :meth:`begin`; torch's own loaders call :meth:`set_seed`. If nobody
+    does, each pass draws a seed from torch's global generator, as torch's ``shuffle``
+    does, so that ``torch.manual_seed`` makes it repeatable.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._run: tuple[int, int] | None = None
+        self._source = 0
 
-    def set_epoch(self, seed: int, epoch: int) -> None:
-        """Set the seed of the run and the epoch of the next pass."""
+    def begin(self, seed: int, epoch: int, source: int = 0) -> None:
+        """Set the seed of the run, the epoch of the next pass, and the number of this source."""
         self._run = (seed, epoch)
+        self._source = source
+
+    def _identity(self, index: int) -> tuple[int, ...]:
+        """Return the identity of the ``index``-th case; no other source of the graph has it."""
+        return (-self._source, index) if self._source else (index,)
 
     def set_seed(self, seed: int) -> Seeded:
         """Set the seed of the next pass."""
@@ -52,7 +58,11 @@ class FromCases(Seeded):
 
     def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
-        self.cases: Sequence[Any] = cases
+        self.cases: Any = cases
+        if not hasattr(self.cases, "__getitem__") or not hasattr(self.cases, "__len__"):
+            msg = f"from_cases takes a sequence of cases, got {type(cases).__name__}"
+            do = "Write list(...) around it: every epoch begins with the first case again."
+            raise SampleError(msg, do=do).at(self.origin)
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the cases in the order in which they were given."""
@@ -64,7 +74,7 @@ class FromCases(Seeded):
                 raise error.at(self.origin)
             data = {k: v for k, v in case.items() if k != CASE}
             name = str(case[CASE]) if CASE in case else name_of(data, index)
-            yield Sample(data, case=name, identity=(index,), seed=seed, epoch=epoch)
+            yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
 
     def __len__(self) -> int:
         """Return the number of cases."""
@@ -120,7 +130,9 @@ class ListCases(Seeded):
         seed, epoch = self._next_run()
         for index, case in enumerate(self.listing()):
             data = {k: v for k, v in case.items() if k != CASE}
-            yield Sample(data, case=case[CASE], identity=(index,), seed=seed, epoch=epoch)
+            yield Sample(
+                data, case=case[CASE], identity=self._identity(index), seed=seed, epoch=epoch
+            )
 
     def __len__(self) -> int:
         """Return the number of cases; lists the storage."""

@@ -49,7 +49,7 @@ class OpenVolume(Seeded):
     (1, 4, 5, 6)
     """
 
-    traits: ClassVar[Any] = Traits(per_item=True)
+    traits: ClassVar[Any] = Traits(per_item=True, opens=True)
 
     def __init__(
         self,
@@ -63,8 +63,10 @@ class OpenVolume(Seeded):
     ) -> None:
         super().__init__()
         self.parent = parent
-        self.labels = (labels,) if isinstance(labels, str) else tuple(labels)
+        self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         self.keys = None if keys is None else tuple(keys)
+        # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
+        self._of_objects: dict[int, Volume] = {}
         self.policies = dict(policies or {})
         self.storage_options = dict(storage_options or {}) or None
         self.reader_kwargs = reader_kwargs
@@ -89,7 +91,7 @@ class OpenVolume(Seeded):
             raise wrong_item(self, item, "a mapping of key to path", do)
         data = {k: v for k, v in item.items() if k != CASE}
         name = str(item.get(CASE, name_of(data, position)))
-        return Sample(data, case=name, identity=(position,), seed=seed, epoch=epoch)
+        return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
     def _opened(self, sample: Sample) -> Sample:
         keys = self.keys if self.keys is not None else [k for k, v in sample.items() if _opens(v)]
@@ -109,7 +111,7 @@ class OpenVolume(Seeded):
 
     def settings(self) -> Any:
         """Return the settings without the credentials."""
-        return (self.labels, self.keys, self.policies, sorted(self.reader_kwargs))
+        return (self.labels, self.keys, self.policies, self.reader_kwargs)
 
 
 def _opens(value: Any) -> bool:

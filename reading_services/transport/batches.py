@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from .slots import SlotReader, SlotWriter
 
 # Below this an array is cheaper in the message than in a slot with its 2 MiB.
 _INLINE_BYTES = 16 * 1024
+_BITS = {1: torch.uint8, 2: torch.int16}
 
 
 class _BatchPickler(pickle.Pickler):
@@ -28,16 +30,16 @@ class _BatchPickler(pickle.Pickler):
     def persistent_id(self, thing: Any) -> Any:
         """Return the place of an array or tensor in the slots; None to pickle it."""
         if type(thing) is np.ndarray and not thing.dtype.hasobject:
-            return self._place(thing, False)
+            return self._place(thing, None)
         array = _numpy_of(thing)
-        return None if array is None else self._place(array, True)
+        return None if array is None else self._place(array, thing.dtype)
 
     def reducer_override(self, thing: Any) -> Any:
         """Pickle a small tensor as its own values; torch would pickle all of its storage."""
         array = _numpy_of(thing)
-        return NotImplemented if array is None else (torch.from_numpy, (array.copy(),))
+        return NotImplemented if array is None else (_tensor, (array.copy(), thing.dtype))
 
-    def _place(self, array: Any, is_tensor: bool) -> Any:
+    def _place(self, array: Any, element: torch.dtype | None) -> Any:
         if self.slots is None:
             return None
         place = self.slots.place(array)
@@ -46,7 +48,7 @@ class _BatchPickler(pickle.Pickler):
                 return None
             place = self.slots.copy_in(array)
         self.used.add(place[0])
-        return (*place, array.shape, array.dtype.str, is_tensor)
+        return (*place, array.shape, array.dtype, element)
 
 
 def _numpy_of(thing: Any) -> Any:
@@ -55,10 +57,17 @@ def _numpy_of(thing: Any) -> Any:
         return None
     if thing.device.type != "cpu" or thing.requires_grad:
         return None
+    thing = thing.resolve_conj().resolve_neg()
     try:
         return thing.numpy()
-    except TypeError:  # NumPy has no such type, e.g. bfloat16
-        return None
+    except TypeError:  # NumPy has no such type, e.g. bfloat16: its bits travel as integers
+        bits = _BITS.get(thing.element_size())
+        return None if bits is None else thing.view(bits).numpy()
+
+
+def _tensor(array: NDArray[Any], element: torch.dtype) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == element else tensor.view(element)
 
 
 class _BatchUnpickler(pickle.Unpickler):
@@ -69,12 +78,12 @@ class _BatchUnpickler(pickle.Unpickler):
 
     def persistent_load(self, place: Any) -> Any:
         """Return the array or tensor that lies at ``place``, without a copy."""
-        number, offset, shape, dtype, is_tensor = place
+        number, offset, shape, dtype, element = place
         if number not in self.opened:
             self.opened[number] = self.slots.open(number)
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        size = int(np.prod(shape)) * dtype.itemsize
         array = self.opened[number][offset : offset + size].view(dtype).reshape(shape)
-        return torch.from_numpy(array) if is_tensor else array
+        return array if element is None else _tensor(array, element)
 
 
 def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:

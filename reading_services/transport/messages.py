@@ -26,6 +26,11 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """From a worker: it is up."""
+
+
+@dataclass(frozen=True)
 class NewSlot:
     """From a worker: a slot; its descriptor follows."""
 

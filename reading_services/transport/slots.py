@@ -8,7 +8,6 @@ tensor that looks into it is gone; then the consumer tells the worker, which use
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 import weakref
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...datapipes.memory import Layout
+from .mapping import Mapping
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
 _ALIGNMENT = 64
@@ -36,17 +36,13 @@ class Slot:
 
     number: int
     fd: int
-    memory: mmap.mmap
+    memory: Mapping
     busy: bool = True
 
     @property
     def size(self) -> int:
         """Capacity in bytes."""
-        return len(self.memory)
-
-    def address(self) -> int:
-        """Return where the mapping begins."""
-        return int(np.frombuffer(self.memory, np.uint8).ctypes.data)
+        return self.memory.size
 
 
 class SlotWriter:
@@ -70,14 +66,12 @@ class SlotWriter:
         """Return one C-ordered array per layout, all in one free slot."""
         offsets, total = _offsets(layouts)
         slot = self._free_slot(total)
-        return [
-            np.frombuffer(slot.memory, dtype, count=int(np.prod(shape)), offset=offset).reshape(
-                shape
-            )
-            if np.prod(shape)
-            else np.empty(shape, dtype)
-            for (shape, dtype), offset in zip(layouts, offsets, strict=True)
-        ]
+        memory = slot.memory.bytes()
+        arrays: list[NDArray[Any]] = []
+        for (shape, dtype), offset in zip(layouts, offsets, strict=True):
+            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+            arrays.append(memory[offset : offset + size].view(dtype).reshape(shape))
+        return arrays
 
     def place(self, array: NDArray[Any]) -> tuple[int, int] | None:
         """Return (slot, offset) of an array that lies in a slot already, else None."""
@@ -85,7 +79,7 @@ class SlotWriter:
             return None
         where = array.ctypes.data
         for slot in self._slots.values():
-            start = slot.address()
+            start = slot.memory.address
             if slot.busy and start <= where and where + array.nbytes <= start + slot.size:
                 return slot.number, where - start
         return None
@@ -131,7 +125,7 @@ class SlotWriter:
         fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
-            slot = Slot(self._made, fd, mmap.mmap(fd, size))
+            slot = Slot(self._made, fd, Mapping(fd, size))
             self._announce(slot)
         finally:
             os.close(fd)
@@ -144,13 +138,13 @@ class SlotReader:
     """The consumer's side of one worker's slots."""
 
     def __init__(self) -> None:
-        self._memory: dict[int, mmap.mmap] = {}
+        self._memory: dict[int, Mapping] = {}
         self._freed: list[int] = []
 
     def add(self, number: int, fd: int, size: int) -> None:
         """Map a slot that the worker announced; the descriptor is closed."""
         try:
-            self._memory[number] = mmap.mmap(fd, size)
+            self._memory[number] = Mapping(fd, size)
         finally:
             os.close(fd)
 
@@ -163,7 +157,7 @@ class SlotReader:
 
         Arrays and tensors made from it keep it alive, and so do their views.
         """
-        whole = np.frombuffer(self._memory[number], np.uint8)
+        whole = self._memory[number].bytes()
         freed = self._freed
         weakref.finalize(whole, freed.append, number).atexit = False
         return whole

@@ -114,7 +114,7 @@ def test_uniform_patches_depend_on_seed_epoch_and_ordinal():
     pipe = source.open_volume().lazy_patch(4, samples_per_volume=5)
 
     def starts(seed, epoch):
-        source.set_epoch(seed, epoch)
+        source.begin(seed, epoch)
         return [tuple(s["image"].pending.draws["lazy_patch"]["start"]) for s in pipe]
 
     assert starts(7, 0) == starts(7, 0)
@@ -126,7 +126,7 @@ def test_what_stands_before_lazy_patch_is_drawn_per_volume():
     """A rotation of the whole volume is one rotation for all of its patches."""
     source = vp.from_cases([{"image": ramp((20, 20, 20))}])
     pipe = source.open_volume().rotate((-30, 30)).lazy_patch(4, samples_per_volume=3).zoom((1, 2))
-    source.set_epoch(7, 0)
+    source.begin(7, 0)
 
     draws = [s["image"].pending.draws for s in pipe]
 
@@ -138,7 +138,7 @@ def test_two_pipes_of_one_kind_draw_their_own_numbers():
     """The second rotate of a chain has a stream of its own."""
     source = vp.from_cases([{"image": ramp()}])
     pipe = source.open_volume().rotate((-30, 30)).rotate((-30, 30))
-    source.set_epoch(7, 0)
+    source.begin(7, 0)
 
     draws = only(pipe)["image"].pending.draws
 
@@ -245,9 +245,9 @@ def test_normalize_after_realize_is_the_same():
     """Eager and lazy give the same numbers, with the volume's own statistics too."""
     source = vp.from_cases([{"image": ramp((4, 4, 4))}])
     patches = source.open_volume().lazy_patch(2)
-    source.set_epoch(7, 0)
+    source.begin(7, 0)
     lazy = only(patches.normalize().realize())
-    source.set_epoch(7, 0)
+    source.begin(7, 0)
     eager = only(patches.realize().normalize())
 
     assert eager["image"].dtype == torch.float32

@@ -1,0 +1,154 @@
+"""One pass in which workers make whole batches of jobs that are planned here."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..core.errors import WorkerDied
+from ..core.ledger import LEDGER
+from ..volumes import close_volumes
+from .pool import Worker, WorkerPool, raise_from_worker
+from .transport.messages import Done, Exhausted, Failed
+from .work import Job, Place, Planned, Work, jobs
+
+
+class PooledEpoch:
+    """What every pass over a pool of workers shares: taking, telling and ending."""
+
+    def __init__(self, pool: WorkerPool, end: Callable[[], None], work: Work) -> None:
+        self.last = -1
+        self._pool = pool
+        self._end = end
+        self._limits = work.limits
+        self._wait = work.limits.item + work.limits.start
+        self._said: set[str] = set()
+        self._closed = False
+
+    def __iter__(self) -> PooledEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        try:
+            batch = self._take()
+        except BaseException:
+            self.close()
+            raise
+        self._wait = self._limits.item
+        return batch
+
+    def _take(self) -> Any:
+        raise NotImplementedError
+
+    def _tell(self, answer: Done | Exhausted) -> None:
+        """Enter what the worker counted, and repeat its warnings once."""
+        LEDGER.merge(answer.report.ledger)
+        for text, category in answer.report.warnings:
+            if text not in self._said:
+                self._said.add(text)
+                warnings.warn(text, category, stacklevel=2)
+
+    def close(self) -> None:
+        """End the pass; workers that are still busy with it cannot stay for the next."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pool.in_flight():
+            self._pool.broken = True
+        self._end()
+        close_volumes()
+
+
+class PlannedEpoch(PooledEpoch):
+    """Hands jobs to the idlest worker and batches out in plan order, or as they are ready.
+
+    Parameters
+    ----------
+    limit
+        Jobs per worker; with undelivered batches never more than this times the workers.
+    in_order
+        Whether batches come in plan order.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        end: Callable[[], None],
+        work: Planned,
+        seed: int,
+        epoch: int,
+        place: Place,
+        *,
+        limit: int,
+        in_order: bool,
+    ) -> None:
+        super().__init__(pool, end, work)
+        self._run = (seed, epoch)
+        self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place)
+        self._limit = limit
+        self._in_order = in_order
+        self._order: deque[int] = deque()
+        self._ready: dict[int, Any] = {}
+        self._death: WorkerDied | None = None
+
+    def _take(self) -> Any:
+        deadline = self._pool.deadline(self._wait)
+        while True:
+            self._hand_out()
+            index = self._deliverable()
+            if index is not None:
+                return self._deliver(index)
+            if self._death is not None:
+                raise self._death
+            if self._jobs is None and not self._order:
+                raise StopIteration
+            try:
+                for worker, answer in self._pool.answers(deadline, self._wait):
+                    self._store(worker, answer)
+            except WorkerDied as death:
+                # What was finished before comes first, in its turn.
+                self._death = death
+
+    def _deliverable(self) -> int | None:
+        if not self._in_order:
+            return min(self._ready, default=None)
+        return self._order[0] if self._order and self._order[0] in self._ready else None
+
+    def _deliver(self, index: int) -> Any:
+        self._order.remove(index)
+        answer = self._ready.pop(index)
+        if isinstance(answer, Failed):
+            raise_from_worker(answer)
+        self.last = index
+        return answer
+
+    def _hand_out(self) -> None:
+        """Give every worker jobs up to its share; undelivered batches count too."""
+        bound = self._limit * len(self._pool.workers)
+        while self._jobs is not None and self._death is None and len(self._order) < bound:
+            worker = self._pool.idlest()
+            if len(worker.jobs) >= self._limit:
+                return
+            job = next(self._jobs, None)
+            if job is None:
+                self._jobs = None
+                return
+            self._order.append(job.index)
+            self._pool.give(worker, job, *self._run)
+
+    def _store(self, worker: Worker, answer: Any) -> None:
+        if isinstance(answer, Done):
+            self._tell(answer)
+            self._ready[answer.index] = worker.open(answer.data)
+        else:
+            self._ready[answer.index] = answer
+
+    def close(self) -> None:
+        """End the pass."""
+        self._jobs = None
+        self._ready.clear()
+        super().close()
