@@ -84,6 +84,27 @@ class VoxpipeError(Exception):
         return (type(self), (self.what,), self.__dict__)
 
 
+def placed(error: Exception, origin: Origin | None = None, case: str = "") -> Exception:
+    """Return ``error`` with its place: in its message if it is ours, else as a note.
+
+    A foreign error keeps its class and message. Notes are shown by Python 3.11 and later.
+    """
+    if isinstance(error, VoxpipeError):
+        return error.at(origin, case)
+    told = [f"in case {case}"] if case else []
+    told += [f"at {origin}"] if origin is not None else []
+    add_note = getattr(error, "add_note", None)
+    if add_note is not None:
+        for line in told:
+            if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in _notes(error)}:
+                add_note(line)
+    return error
+
+
+def _notes(error: Exception) -> list[str]:
+    return list(getattr(error, "__notes__", []))
+
+
 class VolumeError(VoxpipeError):
     """Something is wrong with one stored volume."""
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
 from ...core import META, Sample
-from ...core.errors import PatchSizeError, SampleError, VoxpipeError
+from ...core.errors import PatchSizeError, SampleError, placed
 from ...graph import Pipe, Traits
 from ...spatial import LazyPatch
 from ..datapipe import DataPipe, chained, length_of
@@ -95,8 +95,8 @@ class BatchPatches(DataPipe):
             for key, out in zip(arrays, batch_memory().take(layouts), strict=True):
                 self._fill(out, key, samples)
                 batch[key] = torch.from_numpy(out)
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        except Exception as error:
+            raise placed(error, self.origin)  # noqa: B904
         for key in keys:
             if key not in batch:
                 batch[key] = _collate([sample[key] for sample in samples])
@@ -123,8 +123,8 @@ class BatchPatches(DataPipe):
         for sample in samples:
             try:
                 shapes.append(tuple(sample[key].shape))
-            except VoxpipeError as error:
-                raise error.at(case=_name(sample))  # noqa: B904
+            except Exception as error:
+                raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
             if shapes[-1] != shapes[0]:
                 msg = (
                     f"{key} of {_name(samples[0])} is {shapes[0]}, "
@@ -146,8 +146,8 @@ class BatchPatches(DataPipe):
                     thing.realize(out=place)
                 else:
                     place[...] = thing.realize()
-            except VoxpipeError as error:
-                raise error.at(case=_name(sample))  # noqa: B904
+            except Exception as error:
+                raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
 
 
 def _is_array(thing: Any) -> bool:

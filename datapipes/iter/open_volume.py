@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ...core import Sample
-from ...graph import Pipe, Traits
+from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ...volumes import Volume
 from ..datapipe import chained, length_of, wrong_item
-from .cases import CASE, Seeded, name_of
+from .cases import CASE, FromCases, Seeded, name_of
 
 LABELS = ("label", "seg", "mask")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
@@ -66,7 +66,8 @@ class OpenVolume(Seeded):
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         self.keys = None if keys is None else tuple(keys)
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
-        self._of_objects: dict[int, Volume] = {}
+        self._of_objects: dict[int, tuple[Any, Volume]] = {}
+        self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
         self.storage_options = dict(storage_options or {}) or None
         self.reader_kwargs = reader_kwargs
@@ -106,12 +107,36 @@ class OpenVolume(Seeded):
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
             return source
+        held = self._of_objects.get(id(source))
+        if held is not None:
+            return held[1]
         kind = "label" if key in self.labels else "intensity"
-        return Volume(source, kind=kind, storage_options=self.storage_options, **self.reader_kwargs)
+        volume = Volume(
+            source, kind=kind, storage_options=self.storage_options, **self.reader_kwargs
+        )
+        if self._objects_last and not isinstance(source, (str, os.PathLike)):
+            # The object is held with its volume: an id may be given anew once it is gone.
+            self._of_objects[id(source)] = (source, volume)
+        return volume
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_of_objects": {}}
 
     def settings(self) -> Any:
         """Return the settings without the credentials."""
         return (self.labels, self.keys, self.policies, self.reader_kwargs)
+
+
+def _yields_the_same_objects(parent: Pipe) -> bool:
+    """Whether every epoch brings the same arrays: given as cases, and only moved since.
+
+    What a function makes anew each time must not be held.
+    """
+    pipes = list(walk(parent))
+    sources = [pipe for pipe in pipes if not parents_of(pipe)]
+    return all(isinstance(pipe, FromCases) for pipe in sources) and not any(
+        traits_of(pipe).opaque or not traits_of(pipe).known for pipe in pipes
+    )
 
 
 def _opens(value: Any) -> bool:

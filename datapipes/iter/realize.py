@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from ...core import Sample
-from ...core.errors import VoxpipeError
+from ...core.errors import placed
 from ...graph import Traits
 from ...spatial import LazyPatch
 from ..datapipe import PerItem, chained, wrong_item
@@ -40,6 +40,6 @@ class Realize(PerItem):
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
             tensors = {key: torch.from_numpy(patch.realize()) for key, patch in lazy.items()}
-        except VoxpipeError as error:
-            raise error.at(self.origin, item.case)  # noqa: B904
+        except Exception as error:
+            raise placed(error, self.origin, item.case)  # noqa: B904
         return item.replace(data={**dict(item), **tensors}, patches={**item.patches, **lazy})

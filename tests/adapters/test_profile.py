@@ -76,3 +76,14 @@ def test_an_unprofiled_loader_says_so(cases):
     """profile() without the adapter names the adapter."""
     with pytest.raises(ValueError, match=r"Profile\(\)"):
         vp.DataLoader2(full_chain(cases)).profile()
+
+
+def test_forks_can_be_profiled():
+    """Between torch's fork and its children nothing is put; the rest is timed."""
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    left, right = IterableWrapper(range(3)).fork(2)
+    profile = vp.Profile()
+
+    assert list(profile(left.zip(right))) == [(0, 0), (1, 1), (2, 2)]
+    assert profile.to_json()[-1]["items"] == 3

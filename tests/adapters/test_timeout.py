@@ -43,3 +43,14 @@ def test_errors_pass_through_the_watched_thread():
         assert next(batches) == "aa"
         with pytest.raises(TypeError):
             next(batches)
+
+
+def test_limits_survive_rewriting_the_sink():
+    """An adapter that replaces the last pipe afterwards does not lose them."""
+    import numpy as np
+
+    pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}]).open_volume().rotate(3).flip()
+
+    limited = vp.FuseSpatial()(vp.Timeout(item=5)(pipe))
+
+    assert limits_of(limited).item == 5

@@ -165,6 +165,34 @@ def test_without_slots_batches_are_pickled():
     assert (unpack(data, SlotReader())["image"] == 2.0).all()
 
 
+def test_types_that_numpy_does_not_know_arrive():
+    """bfloat16 and conjugated complex tensors travel through slots, structured arrays too."""
+    link = Link()
+    half = torch.arange(30_000).to(torch.bfloat16)
+    turned = torch.complex(torch.ones(9000), torch.ones(9000)).conj()
+    rows = np.zeros(5000, [("a", "i4"), ("b", "f8")])
+    rows["b"] = 2.5
+
+    there, used = link.send([half, half[:3], turned, rows])
+
+    assert len(used) == 3
+    assert there[0].dtype == torch.bfloat16
+    assert bool((there[0] == half).all())
+    assert bool((there[1] == half[:3]).all())
+    assert complex(there[2][0]) == 1 - 1j
+    assert there[3]["b"].sum() == 12500
+
+
+def test_kept_batches_cost_no_descriptors():
+    """However many batches are kept, no descriptor stays open for them."""
+    link = Link()
+    before = len(os.listdir("/proc/self/fd"))
+    kept = [link.send({"image": filled(link.writer, big(n))[0]})[0] for n in range(40)]
+
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(kept) == 40
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.float16, np.bool_, np.int64, np.complex64])
 def test_every_type_arrives(dtype):
     """Types, shapes and empty arrays arrive as they were."""

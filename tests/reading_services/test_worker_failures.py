@@ -123,6 +123,54 @@ def test_a_hang_in_process_shows_where(cases):
     assert "in hang" in str(e.value)
 
 
+def stop_me():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_stopped_worker_keeps_nobody_waiting(cases):
+    """A worker that takes no messages any more runs into the limit, and is killed."""
+    large = [{**case, "note": "x" * 300_000} for case in cases]  # more than a socket buffers
+    limits = vp.Timeout(item=1.0, start=20.0)
+
+    with loader(large, stop_me, limits, workers=1) as it, pytest.raises(ItemTimeout) as e:
+        for _batch in it:
+            pass
+
+    assert "case1" in str(e.value)
+
+
+def warn_locally():
+    class Local(UserWarning):
+        pass
+
+    import warnings
+
+    warnings.warn("only here", Local, stacklevel=1)
+
+
+def test_a_warning_class_of_the_workers_own_arrives_as_a_warning(cases):
+    """A class that cannot travel becomes a UserWarning; the worker lives on."""
+    with loader(cases, warn_locally) as it, pytest.warns(UserWarning, match="only here"):
+        assert len(list(it)) == 3
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+def raise_unspeakable():
+    raise Unspeakable
+
+
+def test_an_exception_without_words_arrives(cases):
+    """An exception whose message fails is still told by its class."""
+    with loader(cases, raise_unspeakable) as it, pytest.raises((Unspeakable, WorkerDied)):
+        list(it)
+
+
 @pytest.mark.parametrize("act", [raise_value_error, kill_me], ids=["raised", "killed"])
 def test_the_loader_goes_on_after_a_failure(cases, act):
     """The next epoch starts new workers; batches before the failing one were delivered."""
