@@ -17,6 +17,7 @@ from ..graph import (
     origin_of,
     parents_of,
     settle,
+    traits_of,
     walk,
     with_parents,
 )
@@ -62,8 +63,10 @@ class Profile(Adapter):
         """Return the graph with a timed pipe after each pipe, the sink included."""
         if isinstance(pipe, Timed):
             return Rewritten(pipe, pipe)
-        self._pipes = [_name(p) for p in walk(pipe)]
+        self._pipes = [_name(p) for p in walk(pipe) if _is_timeable(p)]
         inner = settle(pipe, self.rules())
+        if not _is_timeable(pipe):
+            return inner
         return Rewritten(pipe, Timed(inner.after, self.id, _name(pipe)))
 
     def _untimed(self, site: Site) -> Site | Refused | None:
@@ -72,13 +75,11 @@ class Profile(Adapter):
         # Between torch's fork or demux and its children stands more than an iterator.
         if isinstance(site.pipe, Timed) or hasattr(type(site.pipe), "_is_child_datapipe"):
             return None
-        parents = parents_of(site.pipe)
-        return site if any(not isinstance(p, Timed) for p in parents) else None
+        return site if any(map(_is_timeable, parents_of(site.pipe))) else None
 
     def _timed_parents(self, site: Site) -> Pipe:
         parents = [
-            p if isinstance(p, Timed) else Timed(p, self.id, _name(p))
-            for p in parents_of(site.pipe)
+            Timed(p, self.id, _name(p)) if _is_timeable(p) else p for p in parents_of(site.pipe)
         ]
         return with_parents(site.pipe, parents)
 
@@ -122,6 +123,11 @@ class Profile(Adapter):
     def reset(self) -> None:
         """Forget what was counted."""
         LEDGER.forget(self.id)
+
+
+def _is_timeable(pipe: Pipe) -> bool:
+    # Timers and limits only watch: what they cost is not the user's.
+    return not traits_of(pipe).watches
 
 
 def _name(pipe: Pipe) -> str:

@@ -1,5 +1,6 @@
 """Values: regions, grids, streams, samples, errors. NumPy only; no I/O, no threads."""
 
+from . import errors
 from .chunk_grid import ChunkGrid
 from .grid import Affine, Grid
 from .origin import Origin
@@ -19,4 +20,5 @@ __all__ = [
     "Sample",
     "Stream",
     "Tally",
+    "errors",
 ]

@@ -7,14 +7,15 @@ import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any, TypeAlias
 
 import torch
 
 from ..adapters import Adapter, Profile
-from ..core.errors import IteratorInvalidated, LoaderShutDown
+from ..core.errors import IteratorInvalidated, LoaderShutDown, VoxpipeError
 from ..datapipes.cost import cost_of
-from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, verify, walk
+from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
 from .state import State
@@ -75,6 +76,8 @@ class DataLoader2:
         # The compiler, top to bottom.
         self._written = verify(datapipe)
         self._graph = clone(self._written)
+        # Where errors without a place of their own point: the last pipe that knows its line.
+        self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
         self._adapters = _listed(datapipe_adapter_fn)
         self._changes: list[Change] = []
         for adapter in self._adapters:
@@ -133,6 +136,7 @@ class DataLoader2:
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
+        seed = index(seed)
         if not 0 <= seed < MAX_SEED:
             msg = f"a seed is 0 <= seed < 2**64, got {seed}"
             raise ValueError(msg)
@@ -269,6 +273,8 @@ class DataLoader2Iterator:
         except BaseException as error:
             self._failure = error if isinstance(error, Exception) else None
             self._close()
+            if isinstance(error, VoxpipeError):
+                error.at(self._loader._origin)
             raise
         self._progress.place = self._progress.place.after(self._started().last)
         return batch
@@ -302,4 +308,13 @@ class DataLoader2Iterator:
 def _listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
     if adapters is None:
         return []
-    return [adapters] if callable(adapters) else list(adapters)
+    given: Any = adapters
+    if not callable(given) and not isinstance(given, Iterable):
+        msg = f"adapters come second, one or a list; got {type(given).__name__}"
+        raise TypeError(f"{msg}. A reading service is the third argument: reading_service=.")
+    listed = [given] if callable(given) and not isinstance(given, type) else list(given)
+    for adapter in listed:
+        if isinstance(adapter, type):
+            msg = f"an adapter is an object: write {adapter.__name__}() instead of the class"
+            raise TypeError(msg)
+    return listed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -60,8 +61,10 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     try:
-        samples = [list(_patches(item)) for item in islice(planner, PLANS)]
-        return _mean([patches for patches in samples if patches])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they come when the patches are made
+            samples = [list(_patches(item)) for item in islice(planner, PLANS)]
+            return _mean([patches for patches in samples if patches])
     except (VoxpipeError, OSError):
         # What cannot be planned is reported when it is read, with its case and pipe.
         return None

@@ -56,6 +56,11 @@ class DataPipe(IterDataPipe[Any]):
 
         return explain(self)
 
+    def __repr__(self) -> str:
+        return self.describe() if "origin" in vars(self) else type(self).__name__
+
+    __str__ = __repr__
+
     def settings(self) -> Any:
         """Return what distinguishes this pipe from another of its class, as plain values."""
         return self._arguments

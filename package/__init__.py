@@ -12,7 +12,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .adapters import Adapter, FuseSpatial, Profile, Timeout
-    from .core import Grid, Region, Sample, Stream
+    from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2
     from .datapipes import DataPipe, explain
@@ -48,6 +48,7 @@ __all__ = [
     "Volume",
     "VoxpipeError",
     "__version__",
+    "errors",
     "explain",
     "from_cases",
     "list_cases",
@@ -61,7 +62,7 @@ __all__ = [
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
     "adapters": ("Adapter", "FuseSpatial", "Profile", "Timeout"),
-    "core": ("Grid", "Region", "Sample", "Stream"),
+    "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2",),
     "datapipes": ("DataPipe", "explain"),
@@ -92,7 +93,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(n for n in globals() if n.startswith("__")), *__all__})
 
 
 # Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where

@@ -9,6 +9,7 @@ buffer that is bounded by the number of jobs in flight.
 from __future__ import annotations
 
 import multiprocessing as mp
+from operator import index
 from typing import Any
 
 from ..graph import Pipe
@@ -57,7 +58,7 @@ class MultiProcessingReadingService:
         order: str = "plan",
         persistent_workers: bool = False,
     ) -> None:
-        self.num_workers = num_workers
+        self.num_workers = index(num_workers)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = worker_prefetch_cnt
         self.order = order

@@ -23,7 +23,6 @@ class PooledEpoch:
         self._pool = pool
         self._end = end
         self._limits = work.limits
-        self._wait = work.limits.item + work.limits.start
         self._said: set[str] = set()
         self._closed = False
 
@@ -38,8 +37,18 @@ class PooledEpoch:
         except BaseException:
             self.close()
             raise
-        self._wait = self._limits.item
         return batch
+
+    def _begin_wait(self) -> None:
+        """Start the clock for one batch; until all workers are up they have longer."""
+        self._was_up = self._pool.is_up()
+        self._wait = self._limits.item + (0.0 if self._was_up else self._limits.start)
+        self._deadline = self._pool.deadline(self._wait)
+
+    def _answers(self) -> Iterator[tuple[Worker, Any]]:
+        if not self._was_up and self._pool.is_up():
+            self._begin_wait()
+        yield from self._pool.answers(self._deadline, self._wait)
 
     def _take(self) -> Any:
         raise NotImplementedError
@@ -96,7 +105,7 @@ class PlannedEpoch(PooledEpoch):
         self._death: WorkerDied | None = None
 
     def _take(self) -> Any:
-        deadline = self._pool.deadline(self._wait)
+        self._begin_wait()
         while True:
             self._hand_out()
             index = self._deliverable()
@@ -107,7 +116,7 @@ class PlannedEpoch(PooledEpoch):
             if self._jobs is None and not self._order:
                 raise StopIteration
             try:
-                for worker, answer in self._pool.answers(deadline, self._wait):
+                for worker, answer in self._answers():
                     self._store(worker, answer)
             except WorkerDied as death:
                 # What was finished before comes first, in its turn.

@@ -128,6 +128,10 @@ class WorkerPool:
             except BlockingIOError:
                 self._stuck(worker)
 
+    def is_up(self) -> bool:
+        """Whether every worker has started."""
+        return all(worker.is_up for worker in self.workers)
+
     def is_well(self) -> bool:
         """Whether every worker lives, and none is left in the middle of something."""
         return not self.broken and all(worker.process.is_alive() for worker in self.workers)

@@ -9,11 +9,21 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 
 from ..core import Stream
-from ..core.errors import GraphError
+from ..core.errors import GraphError, placed
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, traits_of, walk
 from .seeding import seeded_globals
 from .work import Job
+
+# torch writes this into the message of every error that passes through a pipe.
+_TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
+
+
+def as_raised(error: Exception) -> Exception:
+    """Return ``error`` with its message as it was raised."""
+    if error.args and isinstance(error.args[0], str) and _TORCH_SAYS in error.args[0]:
+        error.args = (error.args[0].split(_TORCH_SAYS, 1)[0], *error.args[1:])
+    return error
 
 
 class Handoff(IterDataPipe[Any]):
@@ -60,6 +70,8 @@ class Realizer:
         try:
             with guard:
                 made = list(self.sink)
+        except Exception as error:
+            raise placed(as_raised(error), case=job.cases())  # noqa: B904  the very same error
         finally:
             self.handoff.items = ()
         if len(made) != 1:

@@ -43,12 +43,12 @@ class ReplicatedEpoch(PooledEpoch):
                 return batch
 
     def _next_in_turn(self) -> Any:
-        deadline = self._pool.deadline(self._wait)
+        self._begin_wait()
         self._hand_out()
         while self._turn:
             worker = self._turn.pop(0)
             while not worker.answers:
-                for source, answer in self._pool.answers(deadline, self._wait):
+                for source, answer in self._answers():
                     source.answers.append(answer)
             answer = worker.answers.popleft()
             if isinstance(answer, Failed):

@@ -30,8 +30,7 @@ class Watched:
     def __init__(self, source: Iterator[Any], limits: Limits) -> None:
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._seconds = limits.item + limits.start
-        self._later_seconds = limits.item
+        self._seconds = limits.item
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers), daemon=True
         )
@@ -47,7 +46,6 @@ class Watched:
         except queue.Empty:
             msg = f"no batch for {self._seconds:g} s; it was here:\n{self._stack()}"
             raise ItemTimeout(msg, do="Raise Timeout(item=...) if this may take longer.") from None
-        self._seconds = self._later_seconds
         if kind == _ITEM:
             return value
         self.close()

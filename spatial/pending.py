@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..core import Grid, Stream
-from ..core.errors import GraphError, GridMismatch, VoxpipeError
+from ..core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from .op import Drawn, Step
 from .plan import SpatialPlan
 
@@ -163,6 +165,11 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
     """
     (first_key, first), *others = volumes.items()
     grid = first.grid
+    if abs(np.linalg.det(grid.affine[:3, :3])) < np.finfo(float).tiny:
+        raise BadHeader(
+            f"the affine of {first.name} cannot be inverted: {grid.affine[:3].tolist()}",
+            do="Pass affine= when opening, or mend the header.",
+        )
     for key, volume in others:
         distance = grid.distance_in_voxels(volume.grid)
         if distance <= GRID_TOLERANCE:

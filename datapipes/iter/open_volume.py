@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ...core import Sample
+from ...core.errors import SampleError, placed
+from ...core.origin import shorten
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ...volumes import Volume
 from ..datapipe import chained, length_of, wrong_item
 from .cases import CASE, FromCases, Seeded, name_of
 
-LABELS = ("label", "seg", "mask")
+LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
 
 
@@ -96,7 +98,17 @@ class OpenVolume(Seeded):
 
     def _opened(self, sample: Sample) -> Sample:
         keys = self.keys if self.keys is not None else [k for k, v in sample.items() if _opens(v)]
-        volumes = {key: self._volume(key, sample[key]) for key in keys}
+        if not keys:
+            held = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
+            msg = f"there is no volume to open among {held}"
+            do = (
+                "A path has a folder or a suffix, an array two axes or more; else name it in keys=."
+            )
+            raise SampleError(msg, do=do).at(self.origin, sample.case)
+        try:
+            volumes = {key: self._volume(key, sample[key]) for key in keys}
+        except Exception as error:
+            raise placed(error, self.origin, sample.case)  # noqa: B904
         pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
             key: LazyPatch(volume, pending, self.policies.get(key) or policy_of(volume.kind))
@@ -146,6 +158,8 @@ def _opens(value: Any) -> bool:
     if isinstance(value, str):
         # A word without folder or suffix is a name ("male"), not a path.
         return "/" in value or "." in value or os.sep in value
-    if isinstance(value, (bool, int, float, complex, bytes, type(None), Mapping)):
-        return False
-    return getattr(value, "ndim", 3) >= 2
+    if hasattr(value, "dataobj") or type(value).__module__.split(".")[0] == "zarr":
+        return True
+    if any(kind.__module__.startswith("zarr.") for kind in type(value).__mro__):
+        return True  # a store of the user's own
+    return int(getattr(value, "ndim", 0)) >= 2

@@ -11,6 +11,8 @@ from ...core.errors import PolicyConflict
 from ...graph import Pipe, walk
 from ...spatial import LazyPatch, Policy
 
+SAMPLING_ARGUMENTS = ("mode", "padding", "fill")
+"""What every spatial pipe takes besides its own arguments."""
 EVERY_INTENSITY = ""
 """Stands for all volumes that are not labels; their sampling is only changed by key."""
 

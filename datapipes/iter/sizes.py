@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ...core.errors import PatchSizeError
@@ -24,7 +24,10 @@ def three(what: str, value: Size, *, least: int) -> tuple[int, int, int]:
     >>> three("size", 96, least=1)
     (96, 96, 96)
     """
-    numbers: tuple[Any, ...] = (value,) * 3 if hasattr(value, "__index__") else tuple(value)
+    given: Any = value
+    numbers: tuple[Any, ...] = (given,) * 3
+    if not hasattr(given, "__index__"):
+        numbers = tuple(given) if isinstance(given, Iterable) else (given,)
     whole = all(hasattr(v, "__index__") and not isinstance(v, bool) for v in numbers)
     if len(numbers) != 3 or not whole or any(int(v) < least for v in numbers):
         msg = f"{what} is one or three whole numbers of at least {least}, got {value!r}"

@@ -10,6 +10,8 @@ change how intensities are sampled, or any volume by key: ``padding={"label": "b
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +39,7 @@ from ...spatial import (
     Zoom,
 )
 from ..datapipe import DataPipe, PerItem, chained, stream_name, wrong_item
-from .sampling import Sampling, refuse_conflict
+from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 from .sizes import Size, three
 
 
@@ -51,6 +53,7 @@ class SpatialPipe(PerItem):
 
     def __init__(self, parent: Pipe, make_op: Any, *, name: str = "", **sampling: Any) -> None:
         super().__init__(parent)
+        self._refuse_unknown(sampling)
         try:
             op: SpatialOp = make_op()
             self.sampling = Sampling.of(**sampling)
@@ -59,6 +62,17 @@ class SpatialPipe(PerItem):
             raise error.at(self.origin)  # noqa: B904
         self.stream_names = (stream_name(parent, name or type(self).chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin),)
+
+    def _refuse_unknown(self, sampling: dict[str, Any]) -> None:
+        """Raise TypeError for an argument that no pipe of this kind has."""
+        own = [name for name in inspect.signature(type(self)).parameters if name != "parent"]
+        known = [*(name for name in own if name != "sampling"), *SAMPLING_ARGUMENTS]
+        for name in sampling:
+            if name not in SAMPLING_ARGUMENTS:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                meant = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(known)}"
+                msg = f"{type(self).chained}() has no argument {name!r}{meant}"
+                raise TypeError(msg)
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the steps added to its plan."""
