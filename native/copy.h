@@ -34,6 +34,14 @@ inline void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, i
     __builtin_memcpy(out, row + offset[0], static_cast<size_t>(count * c.f->size));
     return;
   }
+  if (c.as_stored && c.along_step == -c.f->size && stride == c.f->size) {
+    mirror_row(c.f->size, row + offset[0], count, out);
+    return;
+  }
+  for (int64_t v = 0; v < count && c.along_step && !c.as_stored; v += RUN)
+    even_run(*c.job, *c.f, row + offset[v], c.along_step, least(RUN, count - v), out + v * stride,
+             stride);
+  if (c.along_step && !c.as_stored) return;
   for (int64_t v = 0; v < count; v += RUN)
     nearest_run(*c.job, *c.f, row, offset + v, least(RUN, count - v), out + v * stride, stride);
 }

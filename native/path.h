@@ -19,6 +19,7 @@ namespace VOXPIPE_PATH_NAME {
 #include "general.h"
 #include "tables.h"
 #include "copy.h"
+#include "zoom.h"
 
 inline bool is_wide(const VoxpipeJob& job) {
   switch (job.out_type) {  // as _working_type in spatial/interpolate.py
@@ -45,14 +46,16 @@ int64_t run(const VoxpipeJob& job) {
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
          is_wide(job), 0, nullptr, nullptr};
   int source[3];
-  const bool linear = job.mode == VOXPIPE_LINEAR;
-  if (!linear && keeps_apart(job, source)) {
+  if (keeps_apart(job, source)) {
+    const bool linear = job.mode == VOXPIPE_LINEAR;
     Tables tables;
     if (!allocate(job, tables)) return VOXPIPE_NO_MEMORY;
     tabulate(job, w.g, linear, source, tables);
-    copy_all(job, w.f, tables);
+    const bool is_done = !linear || is_zoom(w, source, tables);
+    if (!linear) copy_all(job, w.f, tables);
+    else if (is_done) zoom_all(w, tables);
     free(tables.memory);
-    return VOXPIPE_DONE;
+    if (is_done) return VOXPIPE_DONE;
   }
   sample_general(w);
   return VOXPIPE_DONE;
