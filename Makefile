@@ -1,3 +1,4 @@
+# make native  build the kernel in place
 # make test    lint, types and the quick tests        make demo    train a small network on real data
 # make bench   speed and memory, short settings
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
@@ -13,7 +14,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow lint types demo bench clean
+.PHONY: test test-slow lint types native demo bench clean
 .DELETE_ON_ERROR:
 
 test: lint types
@@ -31,6 +32,10 @@ types: $(VENV)/installed-test
 	$(RUN) tools/link_package.py
 	$(RUN) -m mypy
 
+# In place, as package/_native.so: what an editable install does, for checkouts that are not installed.
+native:
+	$(PYTHON) setup.py --quiet build_ext --inplace
+
 demo: $(VENV)/installed-demo
 	$(RUN) -m voxpipe demo --output $(DEMO_OUTPUT)
 
@@ -40,7 +45,7 @@ bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/memory.py
 
 clean:
-	rm -rf $(VENV) .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per step: a second run is instant, and a changed input installs again.

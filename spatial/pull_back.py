@@ -53,18 +53,21 @@ def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64
     >>> whole_voxel_matrix(np.eye(4), (1990, 4, 4)).tolist()
     [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
     """
-    exact = np.asarray(matrix, dtype=np.float64)[:3]
+    # Plain floats: the same IEEE operations as on arrays, at a tenth of the time for so few.
+    exact = np.asarray(matrix, dtype=np.float64)[:3].tolist()
     # NaN and numbers beyond int64 are no whole voxels either.
-    if not np.all(np.abs(exact) < 2.0**62):
+    if not all(-(2.0**62) < number < 2.0**62 for row in exact for number in row):
         return None
-    whole = np.rint(exact)
-    turned = np.abs(whole[:, :3])
-    if not (np.all(turned.sum(axis=0) == 1) and np.all(turned.sum(axis=1) == 1)):
+    whole = [[round(number) for number in row] for row in exact]
+    turned = [[abs(number) for number in row[:3]] for row in whole]
+    if any(sum(row) != 1 for row in turned) or any(sum(axis) != 1 for axis in zip(*turned)):
         return None
-    low, high = extremes(exact - whole, shape)
+    pairs = zip(exact, whole, strict=True)
+    off = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
+    low, high = _extremes(off, shape)
     if max(map(abs, low + high)) >= COPY_TOLERANCE:
         return None
-    return whole.astype(np.int64)
+    return np.array(whole, dtype=np.int64)
 
 
 def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -75,10 +78,16 @@ def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[fl
     >>> extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
     ([-2.0, 0.0, 0.0], [0.0, 4.0, 0.0])
     """
+    return _extremes(np.asarray(matrix, dtype=np.float64)[:3].tolist(), shape)
+
+
+def _extremes(
+    rows: Sequence[Sequence[float]], shape: Sequence[int]
+) -> tuple[list[float], list[float]]:
     lows, highs = [], []
-    # Plain floats: the same IEEE operations as on arrays, at a tenth of the time for so few.
-    for *row, shift in np.asarray(matrix, dtype=np.float64)[:3].tolist():
-        i, j, k = (slope * max(n - 1, 0) for slope, n in zip(row, shape, strict=True))
+    last_i, last_j, last_k = (max(n - 1, 0) for n in shape)
+    for m0, m1, m2, shift in rows:
+        i, j, k = m0 * last_i, m1 * last_j, m2 * last_k
         lows.append(((min(i, 0.0) + min(j, 0.0)) + shift) + min(k, 0.0))
         highs.append(((max(i, 0.0) + max(j, 0.0)) + shift) + max(k, 0.0))
     return lows, highs

@@ -1,8 +1,9 @@
 """The one call that turns stored voxels into output voxels.
 
 ``resample`` decides, the kernels act: a plan of whole voxels is copied in the stored type
-(``copy_voxels``), every other one is gathered block by block (``interpolate``). A native kernel
-may take the place of either without any caller noticing.
+(``copy_voxels``), every other one is gathered block by block (``interpolate``). The native kernel
+(``native``) takes the place of either where it is built, without any caller noticing: the two
+stay as its reference, and for what it does not do.
 
 Interpolating with gathers in NumPy is exact to 1e-6 of the value range whatever the length of an
 axis, and faster than ``affine_grid`` plus ``grid_sample`` (96^3 from int16 on one core: 20 ms
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY, Region
+from . import native
 from .copy_voxels import copy_voxels
 from .interpolate import interpolate
 from .policy import Policy
@@ -133,10 +135,12 @@ def resample(
     whole = whole_voxel_matrix(matrix, shape) if not clips else None
     if whole is not None:
         TALLY.copies += 1
-        copy_voxels(narrowed, whole, policy, out)
+        if not native.copy_voxels(narrowed, whole, policy, out):
+            copy_voxels(narrowed, whole, policy, out)
     else:
         TALLY.interpolations += 1
-        interpolate(narrowed, matrix, policy, out, clips)
+        if not native.interpolate(narrowed, matrix, policy, out, clips):
+            interpolate(narrowed, matrix, policy, out, clips)
 
 
 def _check(source: Source, matrix: Matrix, out: NDArray[Any]) -> None:

@@ -1,0 +1,312 @@
+// Any affine map: the output in tiles, each tile in runs along the lane.
+
+// Rows of a tile on either axis across the runs. A tile of 128 x 16 x 16 voxels of 16 bits touches
+// some thousand cache lines: they stay in a level 2 cache until its last row.
+constexpr int64_t TILE = 16;
+
+// One limit on output voxels: outside low .. high along a matrix row they are not sampled.
+struct Limit {
+  double row[4];
+  double low;
+  double high;
+};
+
+constexpr int64_t MAX_CLIPS = 16;  // hard crops in one plan
+constexpr int64_t MAX_LIMITS = 3 * (MAX_CLIPS + 1);  // and the volume itself
+
+struct Limits {
+  int count;
+  Limit limit[MAX_LIMITS];
+};
+
+inline void limit_to(Limits& limits, const double* matrix, const int64_t* shape,
+                     const double* first, const double* last) {
+  for (int a = 0; a < 3; a++) {
+    double low, high;
+    extremes(matrix + 4 * a, shape, &low, &high);
+    if (low >= first[a] - REACH && high <= last[a] + REACH) continue;
+    Limit& limit = limits.limit[limits.count++];
+    for (int n = 0; n < 4; n++) limit.row[n] = matrix[4 * a + n];
+    limit.low = first[a] - REACH;
+    limit.high = last[a] + REACH;
+  }
+}
+
+inline Limits limits_of(const VoxpipeJob& job) {
+  Limits limits;
+  limits.count = 0;
+  const double* clips = reinterpret_cast<const double*>(job.clips);
+  for (int64_t n = 0; n < job.clip_count; n++) {
+    const double* clip = clips + 15 * n;
+    const double first[3] = {0, 0, 0};
+    const double last[3] = {clip[12] - 1, clip[13] - 1, clip[14] - 1};
+    limit_to(limits, clip, job.out_size, first, last);
+  }
+  if (job.padding == VOXPIPE_CONSTANT && !job.control) {
+    double first[3], last[3];
+    for (int a = 0; a < 3; a++) {
+      first[a] = static_cast<double>(job.first[a]);
+      last[a] = static_cast<double>(job.last[a]);
+    }
+    limit_to(limits, job.matrix, job.out_size, first, last);
+  }
+  return limits;
+}
+
+// What one call works with; the run's arrays are in the frames below.
+struct Work {
+  const VoxpipeJob* job;
+  Geometry g;
+  Limits limits;
+  Finish f;
+  bool zeros;
+  bool wide;         // blend in float64
+  int64_t channels;  // of one pass, whose first ones are:
+  const uint8_t* source;
+  uint8_t* out;
+};
+
+// Where the elements of one run go: voxel v of channel c.
+struct Target {
+  uint8_t* row;  // voxel 0, be it in the run or before
+  int64_t stride;
+  int64_t channel_stride;
+
+  inline uint8_t* at(int64_t channel, int64_t v) const {
+    return row + channel * channel_stride + v * stride;
+  }
+};
+
+inline void fill_between(const Work& w, const Target& to, const uint8_t* element, int64_t begin,
+                         int64_t end) {
+  if (begin >= end) return;
+  for (int64_t c = 0; c < w.channels; c++)
+    fill_row(element, w.f.size, end - begin, to.at(c, begin), to.stride);
+}
+
+template <class W>
+inline void blend_type(const Work& w, const uint8_t* base, const Taps<W>& taps, int64_t count,
+                       W* values) {
+  switch (w.job->source_type) {
+#define VOXPIPE_BLEND(S) linear_run<S>(base, w.g, taps, count, values)
+    VOXPIPE_SOURCE_TYPES(VOXPIPE_BLEND)
+#undef VOXPIPE_BLEND
+    default: break;
+  }
+}
+
+template <class W>
+inline void blend_run(const Work& w, Taps<W>& taps, bool fades, int64_t begin, int64_t count,
+                      const Target& to) {
+  spare(count, taps);
+  alignas(64) W values[RUN + SPARE];
+  for (int64_t c = 0; c < w.channels; c++) {
+    blend_type<W>(w, w.source + c * w.job->source_channel_stride, taps, count, values);
+    finish<W>(w.f, values, fades ? taps.fade : nullptr, count, to.at(c, begin), to.stride);
+  }
+}
+
+template <class W>
+inline void linear_part(const Work& w, const Line* lines, const Advance& advance, int64_t start,
+                        Interval part, bool is_inside, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  if (count <= 0) return;
+  alignas(64) Taps<W> taps;
+  if (is_inside) {
+    inside<W>(w.g, lines, advance, part.begin - start, count, taps);
+  } else {
+    Places places;
+    places_of(lines, advance, part.begin - start, count, places);
+    anywhere<W>(w.g, count, w.zeros, places, taps);
+  }
+  blend_run<W>(w, taps, w.zeros && !is_inside, part.begin, count, to);
+}
+
+inline void nearest_part(const Work& w, const Line* lines, const Advance& advance, int64_t start,
+                         Interval part, bool is_inside, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  if (count <= 0) return;
+  int64_t offset[RUN + SPARE];
+  if (is_inside) {
+    inside_nearest(w.g, lines, advance, part.begin - start, count, offset);
+  } else {
+    Places places;
+    places_of(lines, advance, part.begin - start, count, places);
+    anywhere_nearest(w.g, count, places, offset);
+  }
+  for (int64_t c = 0; c < w.channels; c++)
+    nearest_run(*w.job, w.f, w.source + c * w.job->source_channel_stride, offset, count,
+                to.at(c, part.begin), to.stride);
+}
+
+inline void sample_part(const Work& w, const Line* lines, const Advance& advance, int64_t start,
+                        Interval part, bool is_inside, const Target& to) {
+  if (w.job->mode == VOXPIPE_NEAREST)
+    nearest_part(w, lines, advance, start, part, is_inside, to);
+  else if (w.wide)
+    linear_part<double>(w, lines, advance, start, part, is_inside, to);
+  else
+    linear_part<float>(w, lines, advance, start, part, is_inside, to);
+}
+
+// The part of a run where every tap of every voxel is at hand, without clamping.
+inline Interval interior(const Work& w, const Line* lines, Interval run) {
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    const Line& line = lines[a];
+    const bool falls = line.slope < 0;
+    if (axis.reflects) return Interval{run.begin, run.begin};
+    if (w.job->mode == VOXPIPE_NEAREST) {
+      run = narrow(run, falls, axis.start, axis.end,
+                   [&](int64_t k) { return round_even(line.at(k)); });
+    } else {
+      if (axis.single) return Interval{run.begin, run.begin};
+      run = narrow(run, falls, axis.start, axis.end - 1.0,
+                   [&](int64_t k) { return floor_of(line.at(k)); });
+    }
+  }
+  return run;
+}
+
+// Under padding "zeros", the part where something of the volume is left.
+inline Interval not_all_zero(const Work& w, const Line* lines, Interval run) {
+  const bool nearest = w.job->mode == VOXPIPE_NEAREST;
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    const Line& line = lines[a];
+    if (!axis.leaves) continue;
+    if (nearest)
+      run = narrow(run, line.slope < 0, axis.first, axis.last,
+                   [&](int64_t k) { return round_even(line.at(k)); });
+    else
+      run = narrow(run, line.slope < 0, axis.first - 1.0, axis.last + 1.0,
+                   [&](int64_t k) { return line.at(k); });
+  }
+  return run;
+}
+
+inline void sample_run(const Work& w, const int64_t* index, const Line* lines, Interval run,
+                       const Advance& advance, const Target& to) {
+  Interval kept = run;
+  for (int n = 0; n < w.limits.count; n++) {
+    const Limit& limit = w.limits.limit[n];
+    const Line line = line_of(limit.row, w.g.lane, index);
+    kept = narrow(kept, line.slope < 0, limit.low, limit.high,
+                  [&](int64_t v) { return line.at(v); });
+  }
+  if (kept.begin >= kept.end) kept = Interval{run.end, run.end};
+  fill_between(w, to, w.f.fill, run.begin, kept.begin);
+  fill_between(w, to, w.f.fill, kept.end, run.end);
+  if (w.zeros) {
+    Interval some = not_all_zero(w, lines, kept);
+    if (some.begin >= some.end) some = Interval{kept.end, kept.end};
+    fill_between(w, to, w.f.zero, kept.begin, some.begin);
+    fill_between(w, to, w.f.zero, some.end, kept.end);
+    kept = some;
+  }
+  if (kept.begin >= kept.end) return;
+  Interval core = interior(w, lines, kept);
+  if (core.begin >= core.end) core = Interval{kept.begin, kept.begin};
+  sample_part(w, lines, advance, run.begin, Interval{kept.begin, core.begin}, false, to);
+  sample_part(w, lines, advance, run.begin, core, true, to);
+  sample_part(w, lines, advance, run.begin, Interval{core.end, kept.end}, false, to);
+}
+
+// Runs along the lane, rows of them along ``across``, at one place on the third axis.
+template <class To>
+inline void sample_rows(const Work& w, const Box& box, int across, const int64_t* corner,
+                        Advance& advance, const To& target_of) {
+  const int lane = w.g.lane;
+  const Interval run{box.begin[lane], box.end[lane]};
+  int64_t index[3] = {corner[0], corner[1], corner[2]};
+  for (int64_t row = box.begin[across]; row < box.end[across]; row++) {
+    index[across] = row;
+    Line lines[3];
+    for (int a = 0; a < 3; a++) lines[a] = line_of(w.g.axis[a].row, lane, index);
+    advance_to(lines, run, advance);
+    sample_run(w, index, lines, run, advance, target_of(row - box.begin[across], index));
+  }
+}
+
+// Runs that end up along the output's own rows.
+inline void sample_straight(const Work& w, const Box& box, int across, const int64_t* corner,
+                            Advance& advance) {
+  const VoxpipeJob& job = *w.job;
+  sample_rows(w, box, across, corner, advance, [&](int64_t, const int64_t* index) {
+    uint8_t* row = w.out;
+    for (int n = 0; n < 3; n++)
+      if (n != w.g.lane) row += index[n] * job.out_stride[n];
+    return Target{row, job.out_stride[w.g.lane], job.out_channel_stride};
+  });
+}
+
+// Runs across the output's rows: they are collected in a block, which is then turned.
+inline void sample_turned(const Work& w, const Box& box, int across, const int64_t* corner,
+                            Advance& advance) {
+  const VoxpipeJob& job = *w.job;
+  const int64_t size = w.f.size, count = box.end[w.g.lane] - box.begin[w.g.lane];
+  alignas(64) uint8_t block[CHANNELS * BLOCK_BYTES];
+  sample_rows(w, box, across, corner, advance, [&](int64_t row, const int64_t*) {
+    return Target{block + (row * RUN - box.begin[w.g.lane]) * size, size, BLOCK_BYTES};
+  });
+  uint8_t* out = w.out;
+  for (int n = 0; n < 3; n++)
+    out += (n == w.g.lane || n == across ? box.begin[n] : corner[n]) * job.out_stride[n];
+  for (int64_t c = 0; c < w.channels; c++)
+    turn_block(size, block + c * BLOCK_BYTES, RUN * size, box.end[across] - box.begin[across],
+               count, out + c * job.out_channel_stride, job.out_stride[across],
+               job.out_stride[w.g.lane]);
+}
+
+inline void sample_tile(const Work& w, const Box& box, int across, bool turned,
+                        Advance& advance, const Stride& stride) {
+  const int third = 3 - w.g.lane - across;
+  int64_t corner[3] = {box.begin[0], box.begin[1], box.begin[2]};
+  const int64_t end = box.end[third];
+  Box slices = box;
+  slices.end[third] = least(box.begin[third] + AHEAD, end);
+  touch(w.g, w.source, slices, stride);
+  for (; corner[third] < end; corner[third]++) {
+    slices.begin[third] = corner[third] + AHEAD;
+    slices.end[third] = slices.begin[third] + 1;
+    if (slices.end[third] <= end) touch(w.g, w.source, slices, stride);
+    if (turned) sample_turned(w, box, across, corner, advance);
+    else sample_straight(w, box, across, corner, advance);
+  }
+}
+
+inline void sample_channels(const Work& w) {
+  const VoxpipeJob& job = *w.job;
+  const int lane = w.g.lane;
+  int dense = 2;  // the output's axis of neighbours in memory
+  for (int n = 1; n >= 0; n--)
+    if (job.out_stride[n] == w.f.size && job.out_size[n] > 1 &&
+        (job.out_stride[dense] != w.f.size || job.out_size[dense] == 1))
+      dense = n;
+  const bool turned = lane != dense && job.out_size[dense] > 1;
+  const int across = turned ? dense : (lane == 2 ? 1 : 2);
+  int64_t step[3] = {TILE, TILE, TILE};
+  step[lane] = RUN;
+  Advance advance;
+  advance.begin = -1;
+  const Stride stride = stride_of(w.g);
+  Box box;
+  for (box.begin[lane] = 0; box.begin[lane] < w.g.shape[lane]; box.begin[lane] += RUN) {
+    const int third = 3 - lane - across;
+    for (box.begin[third] = 0; box.begin[third] < w.g.shape[third]; box.begin[third] += TILE)
+      for (box.begin[across] = 0; box.begin[across] < w.g.shape[across]; box.begin[across] += TILE) {
+        for (int n = 0; n < 3; n++) box.end[n] = least(box.begin[n] + step[n], w.g.shape[n]);
+        sample_tile(w, box, across, turned, advance, stride);
+      }
+  }
+}
+
+inline void sample_general(Work& w) {
+  const VoxpipeJob& job = *w.job;
+  for (int64_t c = 0; c < job.channels; c += CHANNELS) {
+    w.channels = least(CHANNELS, job.channels - c);
+    w.source = reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
+    w.out = reinterpret_cast<uint8_t*>(job.out) + c * job.out_channel_stride;
+    sample_channels(w);
+  }
+}

@@ -1,0 +1,104 @@
+// The door of the library: check the job, choose the path for this processor.
+
+#include "job.h"
+
+namespace voxpipe_portable {
+int64_t run(const VoxpipeJob& job);
+}
+#if defined(__x86_64__)
+namespace voxpipe_avx2 {
+int64_t run(const VoxpipeJob& job);
+}
+namespace voxpipe_avx512 {
+int64_t run(const VoxpipeJob& job);
+}
+#endif
+
+namespace {
+
+int64_t best_path() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    return VOXPIPE_AVX512;
+  if (__builtin_cpu_supports("avx2")) return VOXPIPE_AVX2;
+#endif
+  return VOXPIPE_PORTABLE;
+}
+
+bool is_between(int64_t value, int64_t low, int64_t high) { return low <= value && value <= high; }
+
+// Sizes, strides and indices beyond this are refused, so that no product below overflows and
+// every offset is exact in float64.
+constexpr int64_t MANY = int64_t{1} << 40;
+constexpr double FAR = 1099511627776.0;  // the same, for coordinates
+
+bool is_small(double value) { return value > -FAR && value < FAR; }  // false for NaN
+
+// Whether ``sizes`` elements ``strides`` apart span less than 2^50 bytes.
+bool spans_little(const int64_t* sizes, const int64_t* strides) {
+  double span = 0;
+  for (int a = 0; a < 3; a++)
+    span += static_cast<double>(sizes[a]) * __builtin_fabs(static_cast<double>(strides[a]));
+  return span < 1125899906842624.0;
+}
+
+bool is_known(const VoxpipeJob& job) {
+  return is_between(job.mode, VOXPIPE_COPY, VOXPIPE_CUBIC) &&
+         is_between(job.padding, VOXPIPE_BORDER, VOXPIPE_ZEROS) &&
+         is_between(job.source_type, 0, VOXPIPE_F64) &&
+         is_between(job.out_type, 0, VOXPIPE_TYPES - 1) && job.source && job.out &&
+         job.channels >= 1 && is_between(job.clip_count, 0, MANY) &&
+         (job.clip_count == 0 || job.clips);
+}
+
+bool is_consistent(const VoxpipeJob& job) {
+  for (int a = 0; a < 3; a++) {
+    if (!is_between(job.source_size[a], 1, MANY) || !is_between(job.out_size[a], 1, MANY)) return false;
+    if (!is_between(job.source_start[a], -MANY, MANY) || !is_between(job.first[a], -MANY, MANY) ||
+        !is_between(job.last[a], -MANY, MANY))
+      return false;
+    if (job.source_start[a] < job.first[a] ||
+        job.source_start[a] + job.source_size[a] - 1 > job.last[a])
+      return false;
+    if (job.control && !is_between(job.control_size[a], 1, MANY)) return false;
+  }
+  return spans_little(job.source_size, job.source_stride) &&
+         spans_little(job.source_start, job.source_stride) &&
+         spans_little(job.out_size, job.out_stride);
+}
+
+// Whether every coordinate stays where float64 counts voxels exactly.
+bool stays_near(const double* matrix, const int64_t* shape) {
+  for (int a = 0; a < 3; a++) {
+    double reach = __builtin_fabs(matrix[4 * a + 3]);
+    for (int n = 0; n < 3; n++)
+      reach += __builtin_fabs(matrix[4 * a + n]) * static_cast<double>(shape[n]);
+    if (!is_small(reach)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }
+
+int64_t voxpipe_best_path(void) { return best_path(); }
+
+int64_t voxpipe_run(const VoxpipeJob* job) {
+  if (!job || job->abi != VOXPIPE_ABI || !is_known(*job)) return VOXPIPE_BAD_JOB;
+  if (!is_consistent(*job)) return VOXPIPE_UNSUPPORTED;
+  if (!stays_near(job->matrix, job->out_size)) return VOXPIPE_UNSUPPORTED;
+  if (job->control && !stays_near(job->control_matrix, job->out_size)) return VOXPIPE_UNSUPPORTED;
+  const double* clips = reinterpret_cast<const double*>(job->clips);
+  for (int64_t n = 0; n < job->clip_count; n++)
+    if (!stays_near(clips + 15 * n, job->out_size)) return VOXPIPE_UNSUPPORTED;
+#if defined(__x86_64__)
+  const int64_t best = best_path();
+  int64_t path = job->path == VOXPIPE_BEST || job->path > best ? best : job->path;
+  if (path == VOXPIPE_AVX512) return voxpipe_avx512::run(*job);
+  if (path == VOXPIPE_AVX2) return voxpipe_avx2::run(*job);
+#endif
+  return voxpipe_portable::run(*job);
+}

@@ -1,0 +1,212 @@
+// From one number type to another: round half to even, saturate, NaN is 0, never truncate.
+//
+// Included once per path, inside its namespace. Nothing from the C++ library is used here or in
+// any other header of the kernel: an inline function compiled for AVX-512 must not be the one
+// that the linker picks for everybody.
+
+typedef uint16_t Half;   // IEEE binary16
+struct Brain { uint16_t bits; };  // bfloat16
+
+template <class To, class From>
+inline To bits_of(From value) {
+  static_assert(sizeof(To) == sizeof(From), "same size");
+  To result;
+  __builtin_memcpy(&result, &value, sizeof(To));
+  return result;
+}
+
+template <class T>
+inline T load(const uint8_t* address) {
+  T value;  // memcpy: an address need not be a multiple of the size
+  __builtin_memcpy(&value, address, sizeof(T));
+  return value;
+}
+
+template <class T>
+inline void put(uint8_t* address, T value) {
+  __builtin_memcpy(address, &value, sizeof(T));
+}
+
+template <class T>
+inline T least(T a, T b) {
+  return b < a ? b : a;
+}
+
+template <class T>
+inline T most(T a, T b) {
+  return a < b ? b : a;
+}
+
+// 1.5 * 2^52: adding it leaves no fractional bits, so the sum is rounded to a whole number,
+// half to even, whose low bits are those of the integer. Exact below 2^51.
+constexpr double WHOLE = 6755399441055744.0;
+
+inline double round_even(double x) { return (x + WHOLE) - WHOLE; }
+
+inline double floor_of(double x) {
+#if VOXPIPE_HAS_FLOOR
+  return __builtin_floor(x);
+#else
+  const double near = round_even(x);  // a call of floor() would not be vectorised
+  return near - (near > x ? 1.0 : 0.0);
+#endif
+}
+
+inline int64_t whole_to_int(double x) { return bits_of<int64_t>(x + WHOLE) - bits_of<int64_t>(WHOLE); }
+
+inline float half_to_float(Half h) {
+  // Exponent and fraction go to where float has them; the product corrects the bias, and makes
+  // subnormal halves normal.
+  const uint32_t rest = static_cast<uint32_t>(h & 0x7fff) << 13;
+  const uint32_t finite = bits_of<uint32_t>(bits_of<float>(rest) * 0x1p112f);
+  const uint32_t special = rest | 0x7f800000u;  // infinity and NaN
+  const uint32_t magnitude = rest >= 0x0f800000u ? special : finite;
+  return bits_of<float>(magnitude | (static_cast<uint32_t>(h & 0x8000) << 16));
+}
+
+inline Half float_to_half(float f) {
+  const uint32_t bits = bits_of<uint32_t>(f);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t rest = bits & 0x7fffffffu;
+  // Below 2^-14: adding 0.5 shifts the fraction to its place, and the sum is rounded.
+  const uint32_t small = bits_of<uint32_t>(bits_of<float>(rest) + 0.5f) - bits_of<uint32_t>(0.5f);
+  const uint32_t odd = (rest >> 13) & 1u;
+  const uint32_t normal = (rest - 0x38000000u + 0xfffu + odd) >> 13;
+  const uint32_t special = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  const uint32_t finite = rest < 0x38800000u ? small : normal;
+  return static_cast<Half>(sign | (rest >= 0x47800000u ? special : finite));
+}
+
+inline float to_odd(double d) {
+  // Rounding twice is right if the first rounding marks whatever it lost in the last bit.
+  const float f = static_cast<float>(d);
+  const double back = static_cast<double>(f);
+  uint32_t bits = bits_of<uint32_t>(f);
+  if (back == d || f != f || __builtin_isinf(f) || (bits & 1u)) return f;
+  const bool beyond = (back > d) == (f > 0);  // |f| > |d|
+  return bits_of<float>(f == 0 ? (d < 0 ? 0x80000001u : 1u) : (beyond ? bits - 1 : bits + 1));
+}
+
+inline uint16_t float_to_brain(float f) {
+  const uint32_t bits = bits_of<uint32_t>(f);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return static_cast<uint16_t>(f != f ? (bits >> 16) | 0x40u : rounded);
+}
+
+// The stored type as the number that it stands for.
+template <class S> struct Stored {
+  template <class W> static inline W value(S s) { return static_cast<W>(s); }
+};
+struct HalfTag {};
+template <> struct Stored<HalfTag> {
+  template <class W> static inline W value(Half h) { return static_cast<W>(half_to_float(h)); }
+};
+template <class S> struct Memory { typedef S type; };
+template <> struct Memory<HalfTag> { typedef Half type; };
+
+template <class S, class W>
+inline W load_value(const uint8_t* address) {
+  return Stored<S>::template value<W>(load<typename Memory<S>::type>(address));
+}
+
+// A working value, float or double, as an output element.
+template <class D> struct Result;
+
+template <class D, class W>
+inline D small_integer(W value, float low, float high) {
+  float real = static_cast<float>(value);
+  real = real == real ? real : 0.0f;
+  real = most(low, least(high, real));
+  // 1.5 * 2^23 rounds as WHOLE does; 16 bits are far below 2^22.
+  return static_cast<D>(bits_of<int32_t>(real + 12582912.0f) - bits_of<int32_t>(12582912.0f));
+}
+
+template <class D, class W>
+inline D large_integer(W value, double low, double high, D lowest, D highest) {
+  // high is the type's end, or for 64 bits the double above it.
+  double real = static_cast<double>(value);
+  real = real == real ? real : 0.0;
+  if (real <= low) return lowest;
+  if (real >= high) return highest;
+  if (real > -0x1p51 && real < 0x1p51) real = round_even(real);
+  if (real <= low) return lowest;
+  return real >= high ? highest : static_cast<D>(real);
+}
+
+template <> struct Result<uint8_t> {
+  template <class W> static inline uint8_t of(W v) { return small_integer<uint8_t>(v, 0, 255); }
+};
+template <> struct Result<int8_t> {
+  template <class W> static inline int8_t of(W v) { return small_integer<int8_t>(v, -128, 127); }
+};
+template <> struct Result<uint16_t> {
+  template <class W> static inline uint16_t of(W v) {
+    return small_integer<uint16_t>(v, 0, 65535);
+  }
+};
+template <> struct Result<int16_t> {
+  template <class W> static inline int16_t of(W v) {
+    return small_integer<int16_t>(v, -32768, 32767);
+  }
+};
+template <> struct Result<uint32_t> {
+  template <class W> static inline uint32_t of(W v) {
+    return large_integer<uint32_t>(v, 0, 4294967295.0, 0, UINT32_MAX);
+  }
+};
+template <> struct Result<int32_t> {
+  template <class W> static inline int32_t of(W v) {
+    return large_integer<int32_t>(v, -2147483648.0, 2147483647.0, INT32_MIN, INT32_MAX);
+  }
+};
+template <> struct Result<uint64_t> {
+  template <class W> static inline uint64_t of(W v) {
+    return large_integer<uint64_t>(v, 0, 0x1p64, 0, UINT64_MAX);
+  }
+};
+template <> struct Result<int64_t> {
+  template <class W> static inline int64_t of(W v) {
+    return large_integer<int64_t>(v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX);
+  }
+};
+template <> struct Result<HalfTag> {
+  static inline Half of(float v) { return float_to_half(v); }
+  static inline Half of(double v) { return float_to_half(to_odd(v)); }
+};
+template <> struct Result<Brain> {
+  static inline Brain of(float v) { return Brain{float_to_brain(v)}; }
+  static inline Brain of(double v) { return Brain{float_to_brain(to_odd(v))}; }
+};
+template <> struct Result<float> {
+  template <class W> static inline float of(W v) { return static_cast<float>(v); }
+};
+template <> struct Result<double> {
+  template <class W> static inline double of(W v) { return static_cast<double>(v); }
+};
+
+// Calls act<T>() with the C++ type of a code; the answer of types that are not listed is ``other``.
+#define VOXPIPE_CASE(code, type, act) case code: act(type); break;
+#define VOXPIPE_SOURCE_TYPES(act)          \
+  VOXPIPE_CASE(VOXPIPE_U8, uint8_t, act)   \
+  VOXPIPE_CASE(VOXPIPE_I8, int8_t, act)    \
+  VOXPIPE_CASE(VOXPIPE_U16, uint16_t, act) \
+  VOXPIPE_CASE(VOXPIPE_I16, int16_t, act)  \
+  VOXPIPE_CASE(VOXPIPE_U32, uint32_t, act) \
+  VOXPIPE_CASE(VOXPIPE_I32, int32_t, act)  \
+  VOXPIPE_CASE(VOXPIPE_F16, HalfTag, act)  \
+  VOXPIPE_CASE(VOXPIPE_F32, float, act)    \
+  VOXPIPE_CASE(VOXPIPE_F64, double, act)
+#define VOXPIPE_OUT_TYPES(act)             \
+  VOXPIPE_SOURCE_TYPES(act)                \
+  VOXPIPE_CASE(VOXPIPE_U64, uint64_t, act) \
+  VOXPIPE_CASE(VOXPIPE_I64, int64_t, act)  \
+  VOXPIPE_CASE(VOXPIPE_BF16, Brain, act)
+
+inline int64_t size_of_type(int64_t type) {
+  switch (type) {
+    case VOXPIPE_U8: case VOXPIPE_I8: return 1;
+    case VOXPIPE_U16: case VOXPIPE_I16: case VOXPIPE_F16: case VOXPIPE_BF16: return 2;
+    case VOXPIPE_U32: case VOXPIPE_I32: case VOXPIPE_F32: return 4;
+    default: return 8;
+  }
+}

@@ -1,0 +1,64 @@
+// The whole kernel, once per class of processors: a path_*.cpp sets VOXPIPE_PATH_NAME, LANES and the
+// instruction set, and includes this.
+
+#include <stdlib.h>
+
+#include "job.h"
+
+namespace VOXPIPE_PATH_NAME {
+
+#include "numbers.h"
+#include "vectors.h"
+#include "geometry.h"
+#include "taps.h"
+#include "linear.h"
+#include "finish.h"
+#include "nearest.h"
+#include "turn.h"
+#include "ahead.h"
+#include "general.h"
+#include "tables.h"
+#include "copy.h"
+#include "zoom.h"
+
+inline bool is_wide(const VoxpipeJob& job) {
+  switch (job.out_type) {  // as _working_type in spatial/interpolate.py
+    case VOXPIPE_F64: case VOXPIPE_U32: case VOXPIPE_I32: case VOXPIPE_U64: case VOXPIPE_I64:
+      return true;
+    default: return job.source_type == VOXPIPE_F64;
+  }
+}
+
+// Whether stored elements can be worked with: 64-bit integers are moved, never calculated with.
+inline bool is_supported(const VoxpipeJob& job) {
+  const bool is_long = job.source_type == VOXPIPE_U64 || job.source_type == VOXPIPE_I64;
+  const bool moves = job.mode == VOXPIPE_COPY || job.mode == VOXPIPE_NEAREST;
+  if (is_long && (!moves || job.out_type != job.source_type || job.has_epilogue ||
+                  job.slope != 1.0 || job.intercept != 0.0))
+    return false;
+  if (job.clip_count > MAX_CLIPS || job.mode == VOXPIPE_CUBIC || job.control) return false;
+  int source[3];
+  return job.mode != VOXPIPE_COPY || keeps_apart(job, source);
+}
+
+int64_t run(const VoxpipeJob& job) {
+  if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
+  Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
+         is_wide(job), 0, nullptr, nullptr};
+  int source[3];
+  if (keeps_apart(job, source)) {
+    const bool linear = job.mode == VOXPIPE_LINEAR;
+    Tables tables;
+    if (!allocate(job, tables)) return VOXPIPE_NO_MEMORY;
+    tabulate(job, w.g, linear, source, tables);
+    const bool is_done = !linear || is_zoom(w, source, tables);
+    if (!linear) copy_all(job, w.f, tables);
+    else if (is_done) zoom_all(w, tables);
+    free(tables.memory);
+    if (is_done) return VOXPIPE_DONE;
+  }
+  sample_general(w);
+  return VOXPIPE_DONE;
+}
+
+}  // namespace

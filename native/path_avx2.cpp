@@ -1,0 +1,25 @@
+// For x86 processors with AVX2. The instruction set is asked for here, not by a flag for
+// one file, so that any build system can compile all files alike.
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC target("avx2")
+#endif
+
+#include <immintrin.h>
+
+#define VOXPIPE_PATH_NAME voxpipe_avx2
+#define LANES 8
+#define VOXPIPE_HAS_FLOOR 1
+#define VOXPIPE_FLOOR(x) _mm256_floor_pd(x)
+
+#include "path.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif

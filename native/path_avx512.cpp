@@ -1,0 +1,25 @@
+// For x86 processors with AVX-512. The instruction set is asked for here, not by a flag for
+// one file, so that any build system can compile all files alike.
+
+#if defined(__x86_64__)
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512")
+#endif
+
+#include <immintrin.h>
+
+#define VOXPIPE_PATH_NAME voxpipe_avx512
+#define LANES 16
+#define VOXPIPE_HAS_FLOOR 1
+#define VOXPIPE_FLOOR(x) _mm512_maskz_roundscale_pd(0xff, x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
+
+#include "path.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+
+#endif

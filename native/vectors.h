@@ -1,0 +1,173 @@
+// Vectors of LANES numbers, in the extension that GCC and Clang share.
+//
+// The compiler turns them into whatever the path's instruction set has; results do not depend on
+// it, because no operation is contracted or reordered (-ffp-contract=off). Taps are fetched one
+// by one and put together in registers: on the processors of today this is faster than a gather
+// instruction, whose loads are as many (docs/decisions/).
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
+typedef uint16_t Marks __attribute__((vector_size(2 * LANES)));
+typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));  // LANES / 2 of them
+typedef int64_t Signed __attribute__((vector_size(4 * LANES)));
+typedef double Doubles __attribute__((vector_size(4 * LANES)));
+typedef float HalfFloats __attribute__((vector_size(2 * LANES)));
+
+template <class V, class T>
+inline V vector_at(const T* from) {
+  V v;
+  __builtin_memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+template <class V, class T>
+inline void put_vector(T* to, V v) {
+  __builtin_memcpy(to, &v, sizeof(V));
+}
+
+inline Doubles round_even(Doubles x) { return (x + WHOLE) - WHOLE; }
+
+inline Doubles floor_of(Doubles x) {
+#if defined(VOXPIPE_FLOOR)
+  return VOXPIPE_FLOOR(x);
+#else
+  const Doubles near = round_even(x);
+  return near - (Doubles)((near > x) & (Signed)(Doubles{} + 1.0));
+#endif
+}
+
+inline Doubles between(Doubles x, double low, double high) {
+  const Doubles l = Doubles{} + low, h = Doubles{} + high;
+  x = x < l ? l : x;
+  return x > h ? h : x;
+}
+
+inline Signed whole_to_int(Doubles x) { return (Signed)(x + WHOLE) - bits_of<int64_t>(WHOLE); }
+
+inline HalfFloats as_weight(Doubles x, float) { return __builtin_convertvector(x, HalfFloats); }
+inline Doubles as_weight(Doubles x, double) { return x; }
+
+#define VOXPIPE_4(get, n) get(n), get(n + 1), get(n + 2), get(n + 3)
+#define VOXPIPE_8(get) VOXPIPE_4(get, 0), VOXPIPE_4(get, 4)
+#if LANES == 16
+#define VOXPIPE_ALL(get) VOXPIPE_8(get), VOXPIPE_4(get, 8), VOXPIPE_4(get, 12)
+#else
+#define VOXPIPE_ALL(get) VOXPIPE_8(get)
+#endif
+
+struct Pair {
+  Floats lower;
+  Floats upper;
+};
+
+// Two neighbours in memory at each of LANES offsets, as values, and one alone.
+template <class S> struct Fetch;
+
+#define VOXPIPE_GET_16(n) load<uint16_t>(base + offset[n])
+#define VOXPIPE_GET_32(n) load<uint32_t>(base + offset[n])
+#define VOXPIPE_GET_ONE(n) load<T>(base + offset[n])
+
+template <> struct Fetch<uint8_t> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
+    const Ints lower = __builtin_convertvector(both & 255, Ints);
+    const Ints upper = __builtin_convertvector(both >> 8, Ints);
+    return {__builtin_convertvector(lower, Floats), __builtin_convertvector(upper, Floats)};
+  }
+};
+
+template <> struct Fetch<int8_t> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
+    const Ints lower = __builtin_convertvector((Shorts)(both << 8) >> 8, Ints);
+    const Ints upper = __builtin_convertvector((Shorts)both >> 8, Ints);
+    return {__builtin_convertvector(lower, Floats), __builtin_convertvector(upper, Floats)};
+  }
+};
+
+template <> struct Fetch<uint16_t> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
+    return {__builtin_convertvector((Ints)(both & 0xffff), Floats),
+            __builtin_convertvector((Ints)(both >> 16), Floats)};
+  }
+};
+
+template <> struct Fetch<int16_t> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
+    return {__builtin_convertvector((Ints)(both << 16) >> 16, Floats),
+            __builtin_convertvector((Ints)both >> 16, Floats)};
+  }
+};
+
+inline Floats floats_of_halves(Words half) {  // numbers.h: half_to_float
+  const Words rest = (half & 0x7fff) << 13;
+  const Words finite = (Words)((Floats)rest * 0x1p112f);
+  const Words magnitude = rest >= 0x0f800000u ? (rest | 0x7f800000u) : finite;
+  return (Floats)(magnitude | ((half & 0x8000) << 16));
+}
+
+template <> struct Fetch<HalfTag> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
+    return {floats_of_halves(both & 0xffff), floats_of_halves(both >> 16)};
+  }
+};
+
+// Elements of four bytes come as 64-bit pairs, in the order in which one shuffle of two vectors
+// leaves the lower and one the upper elements in place.
+struct WordPair {
+  Words lower;
+  Words upper;
+};
+
+#define VOXPIPE_GET_64(n) load<uint64_t>(base + offset[n])
+
+inline WordPair word_pairs(const uint8_t* base, const int64_t* offset) {
+#define G VOXPIPE_GET_64
+#if LANES == 16
+  const Words a = (Words)(Longs){G(0), G(1), G(4), G(5), G(8), G(9), G(12), G(13)};
+  const Words b = (Words)(Longs){G(2), G(3), G(6), G(7), G(10), G(11), G(14), G(15)};
+  return {__builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30),
+          __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31)};
+#else
+  const Words a = (Words)(Longs){G(0), G(1), G(4), G(5)};
+  const Words b = (Words)(Longs){G(2), G(3), G(6), G(7)};
+  return {__builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14),
+          __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15)};
+#endif
+#undef G
+}
+
+template <> struct Fetch<float> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const WordPair both = word_pairs(base, offset);
+    return {(Floats)both.lower, (Floats)both.upper};
+  }
+};
+
+template <> struct Fetch<int32_t> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const WordPair both = word_pairs(base, offset);
+    return {__builtin_convertvector((Ints)both.lower, Floats),
+            __builtin_convertvector((Ints)both.upper, Floats)};
+  }
+};
+
+template <> struct Fetch<uint32_t> {
+  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+    const WordPair both = word_pairs(base, offset);
+    return {__builtin_convertvector(both.lower, Floats),
+            __builtin_convertvector(both.upper, Floats)};
+  }
+};
+
+template <class S>
+inline Floats fetch_one(const uint8_t* base, const int64_t* offset) {
+#define VOXPIPE_GET(n) load_value<S, float>(base + offset[n])
+  return Floats{VOXPIPE_ALL(VOXPIPE_GET)};
+#undef VOXPIPE_GET
+}

@@ -1,0 +1,60 @@
+"""The native kernel; everything else that setuptools needs is in ``setup.cfg``.
+
+The kernel is a shared library with a plain C interface, not an extension of Python: it is loaded
+with ctypes from beside the package (``spatial/native.py``). So no header of Python or torch is
+needed, one wheel serves every version of Python, and a machine without a compiler installs
+without it.
+"""
+
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+# -ffp-contract=off: one result on every processor, the one of the slow path.
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-g0",
+    "-Wno-psabi",
+]
+
+
+class PlainLibrary(build_ext):
+    """Names the library without the version of Python."""
+
+    def get_ext_filename(self, fullname):
+        """Return ``voxpipe/_native.so``: a name that Python would load, so that it finds it."""
+        return str(Path(*fullname.split("."))) + (".pyd" if self.plat_name[:3] == "win" else ".so")
+
+    def get_export_symbols(self, ext):
+        """Return what Windows is to export; there is no function that Python would call."""
+        return ext.export_symbols
+
+
+class AnyPython(bdist_wheel):
+    """Tags the wheel for every Python on this platform."""
+
+    def get_tag(self):
+        """Return ``py3-none-<platform>``."""
+        return ("py3", "none", super().get_tag()[2])
+
+
+kernel = Extension(
+    "voxpipe._native",
+    sources=[
+        f"native/{name}.cpp" for name in ("kernel", "path_portable", "path_avx2", "path_avx512")
+    ],
+    depends=sorted(str(header) for header in Path("native").glob("*.h")),
+    extra_compile_args=FLAGS,
+    language="c++",
+    optional=True,  # without a compiler: a warning now, and another at first use
+)
+
+setup(ext_modules=[kernel], cmdclass={"build_ext": PlainLibrary, "bdist_wheel": AnyPython})
