@@ -60,7 +60,9 @@ def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64
         return None
     whole = [[round(number) for number in row] for row in exact]
     turned = [[abs(number) for number in row[:3]] for row in whole]
-    if any(sum(row) != 1 for row in turned) or any(sum(axis) != 1 for axis in zip(*turned)):
+    if any(sum(row) != 1 for row in turned) or any(
+        sum(axis) != 1 for axis in zip(*turned, strict=False)
+    ):
         return None
     pairs = zip(exact, whole, strict=True)
     off = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]

@@ -39,9 +39,9 @@ def test_one_wait_per_answer_over_channels_and_deaths(cases, waits):
     with vp.DataLoader2(full_chain(cases, samples=8), vp.Timeout(item=77), service) as loader:
         batches = len(list(loader))
 
-    # At most one wait per batch, slot announcement (three a worker) and worker's first answer.
+    # At most one wait per batch, and per worker one for its start and three for its slots.
     assert batches == 6
-    assert 1 <= len(waits) <= batches + 2 * 3 + 2
+    assert 1 <= len(waits) <= batches + 2 * 4 + 2
     assert {count for count, _ in waits} == {4}
     assert all(0 < timeout <= 77 + 120 for _, timeout in waits)
 
@@ -60,7 +60,8 @@ def test_a_death_ends_the_wait(cases, waits):
     with vp.DataLoader2(pipe, None, service) as loader, pytest.raises(WorkerDied):
         list(loader)
 
-    assert len(waits) <= 4
+    # Workers come up, announce slots, and one dies: a handful, where polling makes hundreds.
+    assert len(waits) <= 10
 
 
 def test_jobs_in_flight_are_bounded(cases, monkeypatch):

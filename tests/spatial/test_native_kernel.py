@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from voxpipe.core import Region
 from voxpipe.spatial import Clip, Policy, Source, native, resample
-from voxpipe.spatial.pull_back import extremes, source_region, whole_voxel_matrix
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
 
