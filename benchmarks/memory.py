@@ -26,7 +26,7 @@ import machine
 import phantom
 import processes
 
-BATCH = 4
+BATCH = 2  # what nnU-Net plans for patches of this size
 SEED = 0
 CHUNK = 64
 MB = 10**6

@@ -34,6 +34,9 @@ class DataPipe(IterDataPipe[Any]):
     stream_names: tuple[str, ...] = ()
     """Names under which it draws random numbers; chosen at construction, never by position."""
 
+    imports: tuple[str, ...] = ()
+    """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
+
     origin: Origin
     """Where the user wrote it."""
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]

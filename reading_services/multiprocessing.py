@@ -12,7 +12,7 @@ import multiprocessing as mp
 from operator import index
 from typing import Any
 
-from ..graph import Pipe
+from ..graph import Pipe, walk
 from .in_process import InProcessEpoch
 from .payload import payload_of
 from .planned import PlannedEpoch
@@ -123,8 +123,12 @@ class MultiProcessingReadingService:
             self.stop()
         if self._pool is None:
             count = self.num_workers if isinstance(work, Planned) else self.shares(work)
+            graph = work.cut.planner if isinstance(work, Planned) else work.graph
+            imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
-            self._pool = WorkerPool(payloads, mp.get_context(self.start_method), work.limits)
+            self._pool = WorkerPool(
+                payloads, mp.get_context(self.start_method), work.limits, imports
+            )
         return self._pool
 
     def _end_epoch(self) -> None:

@@ -25,7 +25,16 @@ from .worker import ORPHANED, run_worker
 
 # What every worker imports anyway; a fork server that has it starts a worker in 0.1 s
 # instead of seconds. "__main__" is multiprocessing's own default.
-PRELOAD = ["__main__", "torch", "voxpipe.reading_services.worker", "voxpipe.datapipes.iter"]
+PRELOAD = [
+    "__main__",
+    "torch",
+    "voxpipe.reading_services.worker",
+    "voxpipe.datapipes.iter",
+    "voxpipe.volumes.nifti",
+    "voxpipe.spatial.native",
+    "nibabel",
+]
+FREEZE = "voxpipe.reading_services.preloaded"
 # Settings made after the fork server started reach its children only if they are told.
 _SETTINGS = "VOXPIPE_"
 # A worker that lives takes the word to stop at once.
@@ -69,14 +78,22 @@ class WorkerPool:
         A multiprocessing context.
     limits
         How long waits may take.
+    imports
+        Further modules that a fork server is to load before it starts workers.
     """
 
-    def __init__(self, payloads: Sequence[bytes], context: BaseContext, limits: Limits) -> None:
+    def __init__(
+        self,
+        payloads: Sequence[bytes],
+        context: BaseContext,
+        limits: Limits,
+        imports: Sequence[str] = (),
+    ) -> None:
         self.limits = limits
         self.broken = False
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(PRELOAD)
+            context.set_forkserver_preload([*PRELOAD, *imports, FREEZE])
         settings = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
         try:
             for number, payload in enumerate(payloads):

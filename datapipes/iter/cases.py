@@ -6,7 +6,7 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from ...core import Sample
 from ...core.errors import SampleError, VolumeNotFound
 from ..datapipe import DataPipe
 
+# Cases of one list are stored alike; a few tell the format.
+_LOOKED_AT = 8
 CASE = "case"
 """Key under which a given case may carry its name."""
 
@@ -88,6 +90,11 @@ class FromCases(Seeded):
         """Return nothing: which cases there are is what :meth:`data_hash` is about."""
         return ()
 
+    @property
+    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Ask for zarr if the first cases are zarr."""
+        return _imports_for(str(case) for case in self.cases[:_LOOKED_AT])
+
     def data_hash(self) -> str:
         """Return 16 hex digits over the names and sources of the cases; reads no file."""
         digest = hashlib.blake2b(digest_size=8)
@@ -147,6 +154,11 @@ class ListCases(Seeded):
         """Return the patterns; credentials stay out."""
         return (self.url, self.patterns)
 
+    @property
+    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Ask for zarr if a pattern names it."""
+        return _imports_for([str(self.url), *self.patterns.values()])
+
     def data_hash(self) -> str:
         """Return 16 hex digits over the listing."""
         text = "\0".join(f"{k}={v}" for case in self.listing() for k, v in case.items())
@@ -196,6 +208,10 @@ class ListCases(Seeded):
                     do = "Add the file, or narrow the pattern so that the case is left out."
                     raise VolumeNotFound(msg, do=do).at(self.origin)
         return [{CASE: n, **{k: by_case[n] for k, by_case in found.items()}} for n in names]
+
+
+def _imports_for(texts: Iterable[str]) -> tuple[str, ...]:
+    return ("zarr",) if any(".zarr" in text for text in texts) else ()
 
 
 def _by_folder(path: str, pattern: str) -> Any:
