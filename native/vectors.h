@@ -40,8 +40,8 @@ inline Doubles floor_of(Doubles x) {
 
 inline Doubles between(Doubles x, double low, double high) {
   const Doubles l = Doubles{} + low, h = Doubles{} + high;
-  x = x < l ? l : x;
-  return x > h ? h : x;
+  x = x > l ? x : l;
+  return x < h ? x : h;
 }
 
 inline Signed whole_to_int(Doubles x) { return (Signed)(x + WHOLE) - bits_of<int64_t>(WHOLE); }
