@@ -1,4 +1,4 @@
-# make native  build the kernel in place
+# make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
 # make bench   speed and memory, short settings
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_OUTPUT ?= demo-output
+FUZZ_COUNT ?= 10000
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 PYTEST_ARGS ?=
 
 RUN := $(VENV)/bin/python
@@ -14,7 +16,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow lint types native demo bench clean
+.PHONY: test test-slow lint types native sanitize demo bench clean
 .DELETE_ON_ERROR:
 
 test: lint types
@@ -35,6 +37,19 @@ types: $(VENV)/installed-test
 # In place, as package/_native.so: what an editable install does, for checkouts that are not installed.
 native:
 	$(PYTHON) setup.py --quiet build_ext --inplace
+
+# Random jobs, then the tests of the resampler, both with every access and every shift watched.
+sanitize: build/fuzz $(VENV)/installed-test
+	build/fuzz $(FUZZ_COUNT)
+	$(RUN) tools/link_package.py
+	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" $(RUN) setup.py --quiet build_ext --inplace --force
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/spatial; \
+		status=$$?; $(RUN) setup.py --quiet build_ext --inplace --force; exit $$status
+
+build/fuzz: tests/native/fuzz_resample.cpp $(wildcard native/*)
+	mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -ffp-contract=off -Wno-psabi $(SANITIZERS) $(filter %.cpp,$^) -o $@
 
 demo: $(VENV)/installed-demo
 	$(RUN) -m voxpipe demo --output $(DEMO_OUTPUT)

@@ -64,6 +64,7 @@ struct Work {
   int64_t channels;  // of one pass, whose first ones are:
   const uint8_t* source;
   uint8_t* out;
+  Control control;
 };
 
 // Where the elements of one run go: voxel v of channel c.
@@ -139,6 +140,73 @@ inline void nearest_part(const Work& w, const Line* lines, const Advance& advanc
                 to.at(c, part.begin), to.stride);
 }
 
+template <class W>
+inline void cubic_part(const Work& w, Interval part, const Places& places, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  CubicRun run;
+  const bool is_inside = !w.wide && cubic_inside(w.g, places, count, run);
+  W values[RUN];
+  for (int64_t c = 0; c < w.channels; c++) {
+    const uint8_t* base = w.source + c * w.job->source_channel_stride;
+    cubic_run<W>(w.g, w.job->source_type, w.job->padding, base, places, is_inside ? &run : nullptr,
+                 count, values);
+    finish<W>(w.f, values, nullptr, count, to.at(c, part.begin), to.stride);
+  }
+}
+
+// Voxels whose displaced place lies outside: fill under padding "constant", and nothing under
+// "zeros" where one tap decides.
+inline void cover_outside(const Work& w, Interval part, const bool* outside, const Target& to) {
+  const uint8_t* element = w.zeros ? w.f.zero : w.f.fill;
+  for (int64_t v = part.begin; v < part.end; v++)
+    if (outside[v - part.begin]) fill_between(w, to, element, v, v + 1);
+}
+
+inline bool find_outside(const Work& w, int64_t count, const Places& places, bool* outside) {
+  const bool rounds = w.zeros && w.job->mode == VOXPIPE_NEAREST;
+  if (!rounds && w.job->padding != VOXPIPE_CONSTANT) return false;
+  for (int64_t v = 0; v < count; v++) outside[v] = false;
+  for (int a = 0; a < 3; a++) {
+    const double low = w.g.axis[a].first - (rounds ? 0 : REACH);
+    const double high = w.g.axis[a].last + (rounds ? 0 : REACH);
+    for (int64_t v = 0; v < count; v++) {
+      const double c = rounds ? round_even(places.at[a][v]) : places.at[a][v];
+      outside[v] = outside[v] || c < low || c > high;
+    }
+  }
+  return true;
+}
+
+// Cubic, or displaced: every voxel by its place, whether it lies inside or not.
+inline void sample_places(const Work& w, const int64_t* index, const Line* lines,
+                          const Advance& advance, int64_t start, Interval part, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  Places places;
+  bool outside[RUN];
+  places_of(lines, advance, part.begin - start, count, places);
+  if (w.job->control) bend(w.control, w.g.lane, index, part, places);
+  const bool covers = w.job->control && find_outside(w, count, places, outside);
+  if (w.job->mode == VOXPIPE_CUBIC) {
+    if (w.wide) cubic_part<double>(w, part, places, to);
+    else cubic_part<float>(w, part, places, to);
+  } else if (w.job->mode == VOXPIPE_NEAREST) {
+    int64_t offset[RUN];
+    anywhere_nearest(w.g, count, places, offset);
+    for (int64_t c = 0; c < w.channels; c++)
+      nearest_run(*w.job, w.f, w.source + c * w.job->source_channel_stride, offset, count,
+                  to.at(c, part.begin), to.stride);
+  } else if (w.wide) {
+    alignas(64) Taps<double> taps;
+    anywhere<double>(w.g, count, w.zeros, places, taps);
+    blend_run<double>(w, taps, w.zeros, part.begin, count, to);
+  } else {
+    alignas(64) Taps<float> taps;
+    anywhere<float>(w.g, count, w.zeros, places, taps);
+    blend_run<float>(w, taps, w.zeros, part.begin, count, to);
+  }
+  if (covers) cover_outside(w, part, outside, to);
+}
+
 inline void sample_part(const Work& w, const Line* lines, const Advance& advance, int64_t start,
                         Interval part, bool is_inside, const Target& to) {
   if (w.job->mode == VOXPIPE_NEAREST)
@@ -197,6 +265,10 @@ inline void sample_run(const Work& w, const int64_t* index, const Line* lines, I
   if (kept.begin >= kept.end) kept = Interval{run.end, run.end};
   fill_between(w, to, w.f.fill, run.begin, kept.begin);
   fill_between(w, to, w.f.fill, kept.end, run.end);
+  if (w.job->control || w.job->mode == VOXPIPE_CUBIC) {
+    if (kept.begin < kept.end) sample_places(w, index, lines, advance, run.begin, kept, to);
+    return;
+  }
   if (w.zeros) {
     Interval some = not_all_zero(w, lines, kept);
     if (some.begin >= some.end) some = Interval{kept.end, kept.end};

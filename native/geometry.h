@@ -79,6 +79,9 @@ inline int densest_axis(const Geometry& g) {
   return unit;
 }
 
+// A run shorter than this is worth turning: one vector of eight is not filled.
+constexpr int64_t SHORT = 8;
+
 // Runs follow the source's memory: the voxels of one vector then share their cache lines.
 inline int lane_of(const Geometry& g) {
   const double* row = g.axis[densest_axis(g)].row;
@@ -87,7 +90,7 @@ inline int lane_of(const Geometry& g) {
     if (__builtin_fabs(row[n]) > __builtin_fabs(row[lane])) lane = n;
     if (g.shape[n] > g.shape[longest]) longest = n;
   }
-  return g.shape[lane] < LANES ? longest : lane;
+  return g.shape[lane] < SHORT ? longest : lane;
 }
 
 inline Geometry geometry_of(const VoxpipeJob& job) {

@@ -80,6 +80,19 @@ bool stays_near(const double* matrix, const int64_t* shape) {
   return true;
 }
 
+// Control points that are numbers, of which the padded copy is small.
+bool is_field(const VoxpipeJob& job) {
+  if (!job.control) return true;
+  double count = 1;
+  for (int a = 0; a < 3; a++) count *= static_cast<double>(job.control_size[a] + 3);
+  if (count > 134217728.0) return false;  // 4 GiB
+  const double* points = reinterpret_cast<const double*>(job.control);
+  const int64_t all = 3 * job.control_size[0] * job.control_size[1] * job.control_size[2];
+  for (int64_t n = 0; n < all; n++)
+    if (!is_small(points[n])) return false;
+  return stays_near(job.control_matrix, job.out_size);
+}
+
 }  // namespace
 
 int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }
@@ -90,7 +103,7 @@ int64_t voxpipe_run(const VoxpipeJob* job) {
   if (!job || job->abi != VOXPIPE_ABI || !is_known(*job)) return VOXPIPE_BAD_JOB;
   if (!is_consistent(*job)) return VOXPIPE_UNSUPPORTED;
   if (!stays_near(job->matrix, job->out_size)) return VOXPIPE_UNSUPPORTED;
-  if (job->control && !stays_near(job->control_matrix, job->out_size)) return VOXPIPE_UNSUPPORTED;
+  if (!is_field(*job)) return VOXPIPE_UNSUPPORTED;
   const double* clips = reinterpret_cast<const double*>(job->clips);
   for (int64_t n = 0; n < job->clip_count; n++)
     if (!stays_near(clips + 15 * n, job->out_size)) return VOXPIPE_UNSUPPORTED;

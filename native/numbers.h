@@ -173,9 +173,10 @@ template <> struct Result<HalfTag> {
   static inline Half of(float v) { return float_to_half(v); }
   static inline Half of(double v) { return float_to_half(to_odd(v)); }
 };
-template <> struct Result<Brain> {
-  static inline Brain of(float v) { return Brain{float_to_brain(v)}; }
-  static inline Brain of(double v) { return Brain{float_to_brain(to_odd(v))}; }
+template <> struct Result<Brain> {  // by way of float32, which is what everybody else has
+  template <class W> static inline Brain of(W v) {
+    return Brain{float_to_brain(static_cast<float>(v))};
+  }
 };
 template <> struct Result<float> {
   template <class W> static inline float of(W v) { return static_cast<float>(v); }

@@ -12,10 +12,12 @@ namespace VOXPIPE_PATH_NAME {
 #include "geometry.h"
 #include "taps.h"
 #include "linear.h"
+#include "cubic.h"
 #include "finish.h"
 #include "nearest.h"
 #include "turn.h"
 #include "ahead.h"
+#include "bend.h"
 #include "general.h"
 #include "tables.h"
 #include "copy.h"
@@ -36,17 +38,18 @@ inline bool is_supported(const VoxpipeJob& job) {
   if (is_long && (!moves || job.out_type != job.source_type || job.has_epilogue ||
                   job.slope != 1.0 || job.intercept != 0.0))
     return false;
-  if (job.clip_count > MAX_CLIPS || job.mode == VOXPIPE_CUBIC || job.control) return false;
+  if (job.clip_count > MAX_CLIPS) return false;
   int source[3];
-  return job.mode != VOXPIPE_COPY || keeps_apart(job, source);
+  return job.mode != VOXPIPE_COPY || (!job.control && keeps_apart(job, source));
 }
 
 int64_t run(const VoxpipeJob& job) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), 0, nullptr, nullptr};
+         is_wide(job), 0, nullptr, nullptr, {}};
+  if (!control_of(job, w.g.lane, w.control)) return VOXPIPE_NO_MEMORY;
   int source[3];
-  if (keeps_apart(job, source)) {
+  if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {
     const bool linear = job.mode == VOXPIPE_LINEAR;
     Tables tables;
     if (!allocate(job, tables)) return VOXPIPE_NO_MEMORY;
@@ -58,6 +61,7 @@ int64_t run(const VoxpipeJob& job) {
     if (is_done) return VOXPIPE_DONE;
   }
   sample_general(w);
+  free(w.control.padded);
   return VOXPIPE_DONE;
 }
 

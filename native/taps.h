@@ -69,14 +69,14 @@ inline void inside_nearest(const Geometry& g, const Line* lines, const Advance& 
 
 // Coordinates of a run as numbers, for everything but the interior of an affine map.
 struct Places {
-  double at[3][RUN];
+  double at[3][RUN + SPARE];
 };
 
 inline void places_of(const Line* lines, const Advance& advance, int64_t skip, int64_t count,
                       Places& places) {
   for (int a = 0; a < 3; a++)
-    for (int64_t v = 0; v < count; v++)
-      places.at[a][v] = advance.by[a][skip + v] + lines[a].late;
+    for (int64_t v = 0; v < count; v += LANES / 2)
+      put_vector(places.at[a] + v, vector_at<Doubles>(advance.by[a] + skip + v) + lines[a].late);
 }
 
 inline void fold_places(const Geometry& g, int64_t count, Places& places) {
@@ -86,12 +86,36 @@ inline void fold_places(const Geometry& g, int64_t count, Places& places) {
         places.at[a][v] = fold(places.at[a][v], g.axis[a].first, g.axis[a].last);
 }
 
+// The usual case of the function below in whole vectors: three axes with two taps each.
+template <class W>
+inline bool clamped(const Geometry& g, int64_t count, Places& places, Taps<W>& taps) {
+  for (int a = 0; a < 3; a++) {
+    if (g.axis[a].single) return false;
+    for (int64_t v = count; v < count + LANES / 2; v++) places.at[a][v] = places.at[a][count - 1];
+  }
+  for (int64_t v = 0; v < count; v += LANES / 2) {
+    Doubles offset = Doubles{} + g.origin;
+    for (int a = 0; a < 3; a++) {
+      const Axis& axis = g.axis[a];
+      const Doubles c = vector_at<Doubles>(places.at[a] + v);
+      const Doubles lower = between(floor_of(c), axis.start, axis.end - 1.0);
+      const Doubles weight = c - lower;
+      put_vector(taps.weight[a] + v,
+                 as_weight(axis.leaves ? between(weight, 0.0, 1.0) : weight, W{}));
+      offset += lower * axis.stride;
+    }
+    put_vector(taps.offset + v, whole_to_int(offset));
+  }
+  return true;
+}
+
 template <class W>
 inline void anywhere(const Geometry& g, int64_t count, bool zeros, Places& places, Taps<W>& taps) {
   double offset[RUN];
   for (int64_t v = 0; v < count; v++) offset[v] = g.origin;
   for (int64_t v = 0; v < count; v++) taps.fade[v] = 1.0;
   fold_places(g, count, places);
+  if (!zeros && clamped(g, count, places, taps)) return;
   for (int a = 0; a < 3; a++) {
     const Axis& axis = g.axis[a];
     const double* c = places.at[a];

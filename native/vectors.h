@@ -40,8 +40,8 @@ inline Doubles floor_of(Doubles x) {
 
 inline Doubles between(Doubles x, double low, double high) {
   const Doubles l = Doubles{} + low, h = Doubles{} + high;
-  x = x < l ? l : x;
-  return x > h ? h : x;
+  x = x > l ? x : l;
+  return x < h ? x : h;
 }
 
 inline Signed whole_to_int(Doubles x) { return (Signed)(x + WHOLE) - bits_of<int64_t>(WHOLE); }
@@ -53,6 +53,8 @@ inline Doubles as_weight(Doubles x, double) { return x; }
 #define VOXPIPE_8(get) VOXPIPE_4(get, 0), VOXPIPE_4(get, 4)
 #if LANES == 16
 #define VOXPIPE_ALL(get) VOXPIPE_8(get), VOXPIPE_4(get, 8), VOXPIPE_4(get, 12)
+#elif LANES == 4
+#define VOXPIPE_ALL(get) VOXPIPE_4(get, 0)
 #else
 #define VOXPIPE_ALL(get) VOXPIPE_8(get)
 #endif
@@ -70,7 +72,7 @@ template <class S> struct Fetch;
 #define VOXPIPE_GET_ONE(n) load<T>(base + offset[n])
 
 template <> struct Fetch<uint8_t> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
     const Ints lower = __builtin_convertvector(both & 255, Ints);
     const Ints upper = __builtin_convertvector(both >> 8, Ints);
@@ -79,7 +81,7 @@ template <> struct Fetch<uint8_t> {
 };
 
 template <> struct Fetch<int8_t> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
     const Ints lower = __builtin_convertvector((Shorts)(both << 8) >> 8, Ints);
     const Ints upper = __builtin_convertvector((Shorts)both >> 8, Ints);
@@ -88,7 +90,7 @@ template <> struct Fetch<int8_t> {
 };
 
 template <> struct Fetch<uint16_t> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
     return {__builtin_convertvector((Ints)(both & 0xffff), Floats),
             __builtin_convertvector((Ints)(both >> 16), Floats)};
@@ -96,7 +98,7 @@ template <> struct Fetch<uint16_t> {
 };
 
 template <> struct Fetch<int16_t> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
     return {__builtin_convertvector((Ints)(both << 16) >> 16, Floats),
             __builtin_convertvector((Ints)both >> 16, Floats)};
@@ -111,7 +113,7 @@ inline Floats floats_of_halves(Words half) {  // numbers.h: half_to_float
 }
 
 template <> struct Fetch<HalfTag> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
     return {floats_of_halves(both & 0xffff), floats_of_halves(both >> 16)};
   }
@@ -133,6 +135,10 @@ inline WordPair word_pairs(const uint8_t* base, const int64_t* offset) {
   const Words b = (Words)(Longs){G(2), G(3), G(6), G(7), G(10), G(11), G(14), G(15)};
   return {__builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30),
           __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31)};
+#elif LANES == 4
+  const Words a = (Words)(Longs){G(0), G(1)};
+  const Words b = (Words)(Longs){G(2), G(3)};
+  return {__builtin_shufflevector(a, b, 0, 2, 4, 6), __builtin_shufflevector(a, b, 1, 3, 5, 7)};
 #else
   const Words a = (Words)(Longs){G(0), G(1), G(4), G(5)};
   const Words b = (Words)(Longs){G(2), G(3), G(6), G(7)};
@@ -143,14 +149,14 @@ inline WordPair word_pairs(const uint8_t* base, const int64_t* offset) {
 }
 
 template <> struct Fetch<float> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const WordPair both = word_pairs(base, offset);
     return {(Floats)both.lower, (Floats)both.upper};
   }
 };
 
 template <> struct Fetch<int32_t> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const WordPair both = word_pairs(base, offset);
     return {__builtin_convertvector((Ints)both.lower, Floats),
             __builtin_convertvector((Ints)both.upper, Floats)};
@@ -158,7 +164,7 @@ template <> struct Fetch<int32_t> {
 };
 
 template <> struct Fetch<uint32_t> {
-  static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
     const WordPair both = word_pairs(base, offset);
     return {__builtin_convertvector(both.lower, Floats),
             __builtin_convertvector(both.upper, Floats)};

@@ -5,6 +5,8 @@ from .amounts import Amount
 from .augment import Augment
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
+from .displacement import Displacement
+from .epilogue import Epilogue
 from .flip import Flip
 from .lazy_patch import LazyPatch
 from .matrices import Space
@@ -32,6 +34,8 @@ __all__ = [
     "Clip",
     "Crop",
     "CropOrPad",
+    "Displacement",
+    "Epilogue",
     "FixedPatch",
     "Flip",
     "GridPatch",

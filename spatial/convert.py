@@ -46,6 +46,22 @@ def convert_one(value: float, dtype: np.dtype[Any]) -> Any:
     return convert(np.array([value], dtype=np.float64), dtype)[0]
 
 
+def bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """Return floats as the bits of bfloat16, rounded half to even; NaN stays NaN.
+
+    Examples
+    --------
+    >>> [hex(bits) for bits in bfloat16_bits(np.array([1.0, -2.0], np.float32)).tolist()]
+    ['0x3f80', '0xc000']
+    """
+    with np.errstate(over="ignore"):
+        bits = values.astype(np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), bits >> np.uint32(16) | np.uint32(0x40), rounded).astype(
+        np.uint16
+    )
+
+
 def _saturate(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     have, want = np.iinfo(values.dtype), np.iinfo(dtype)
     low, high = max(int(have.min), int(want.min)), min(int(have.max), int(want.max))

@@ -1,4 +1,4 @@
-"""Nearest and linear sampling by gathering, block by block.
+"""Nearest, linear and cubic sampling by gathering, block by block.
 
 The source is never copied or cast as a whole: a block of output voxels computes its coordinates
 in float64, turns them into offsets into the stored memory, and gathers. Temporary memory is a
@@ -11,6 +11,7 @@ with zero, equals clamping times the product over the axes of how far inside the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from .policy import Policy
 from .pull_back import CENTRE_TOLERANCE, REACH, Matrix, coordinate, extremes
 
 if TYPE_CHECKING:
+    from .displacement import Displacement
     from .resample import ClipLike, Source
 
 # Output voxels of one block. Of 4096 .. 65536 the fastest within 5 %, at 3 MiB of arrays.
@@ -57,9 +59,8 @@ class Axis:
     reflects: bool
     """Whether coordinates outside are folded back."""
 
-    def coordinates(self, index: Index) -> Floats:
-        """Return the coordinates of one block, float64, before clamping."""
-        found = coordinate(self.row, *index)
+    def inside(self, found: Floats) -> Floats:
+        """Return the coordinates of one block, folded back if that is the padding."""
         if self.leaves and self.reflects:
             return fold(found, self.first, self.last + 1)
         return found
@@ -71,7 +72,12 @@ class Axis:
 
 
 def interpolate(
-    source: Source, matrix: Matrix, policy: Policy, out: NDArray[Any], clips: Sequence[ClipLike]
+    source: Source,
+    matrix: Matrix,
+    policy: Policy,
+    out: NDArray[Any],
+    clips: Sequence[ClipLike],
+    displacement: Displacement | None = None,
 ) -> None:
     """Write ``out`` by sampling ``source``, which holds exactly the voxels needed."""
     if out.size == 0:
@@ -81,10 +87,10 @@ def interpolate(
     boxes: list[tuple[Matrix, Sequence[int], Sequence[int]]] = [
         (clip.matrix[:3], (0, 0, 0), clip.shape) for clip in clips
     ]
-    if policy.padding == "constant":
+    if policy.padding == "constant" and displacement is None:
         boxes.append((matrix, source.bounds.start, source.bounds.stop))
     limits = [limit for box in boxes for limit in _limits(*box, shape)]
-    write = _writer(source, matrix, policy, shape, fill)
+    write = _writer(source, matrix, policy, shape, fill, displacement)
     for block in _blocks(shape):
         index = _open_index(block)
         target = out[(slice(None), *block)]
@@ -94,20 +100,39 @@ def interpolate(
 
 
 def _writer(
-    source: Source, matrix: Matrix, policy: Policy, shape: Sequence[int], fill: Any
+    source: Source,
+    matrix: Matrix,
+    policy: Policy,
+    shape: Sequence[int],
+    fill: Any,
+    displacement: Displacement | None,
 ) -> Callable[[Index, NDArray[Any]], None]:
     """Return what writes one block: sampled voxels, or where none is needed, what is outside."""
     zeros = policy.padding == "zeros"
     if source.array.size == 0:
         return lambda _, target: target.fill(0 if zeros else fill)
     flat = Flat.of(source.array)
-    axes = _axes(source, matrix, policy, shape, flat.strides)
-    sample = _nearest if policy.mode == "nearest" else _linear
-    return lambda index, target: sample(source, flat, axes, index, zeros, target)
+    axes = _axes(source, matrix, policy, shape, flat.strides, displacement)
+    sample = {"nearest": _nearest, "linear": _linear, "cubic": _cubic}[policy.mode]
+
+    def write(index: Index, target: NDArray[Any]) -> None:
+        places = [coordinate(axis.row, *index) for axis in axes]
+        if displacement is not None:
+            places = list(places + displacement.at(index))
+        sample(source, flat, axes, places, zeros, target)
+        if policy.padding == "constant" and displacement is not None:
+            target[:, _outside(axes, places)] = fill
+
+    return write
 
 
 def _axes(
-    source: Source, matrix: Matrix, policy: Policy, shape: Sequence[int], strides: Sequence[int]
+    source: Source,
+    matrix: Matrix,
+    policy: Policy,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    displacement: Displacement | None,
 ) -> list[Axis]:
     lows, highs = extremes(matrix, shape)
     off = np.abs(matrix - np.rint(matrix)) @ [*(n - 1 for n in shape), 1]
@@ -119,8 +144,8 @@ def _axes(
             start=at_hand,
             end=at_hand + source.array.shape[1 + axis] - 1,
             stride=strides[axis],
-            leaves=lows[axis] < first or highs[axis] > stop - 1,
-            whole=bool(off[axis] <= CENTRE_TOLERANCE),
+            leaves=displacement is not None or lows[axis] < first or highs[axis] > stop - 1,
+            whole=displacement is None and bool(off[axis] <= CENTRE_TOLERANCE),
             reflects=policy.padding == "reflection",
         )
         for axis, ((first, stop), at_hand) in enumerate(
@@ -148,6 +173,14 @@ def _beyond(limit: Limit, index: Index) -> NDArray[np.bool_]:
     return np.asarray((found < lowest) | (found > highest))
 
 
+def _outside(axes: Sequence[Axis], places: Sequence[Floats]) -> NDArray[np.bool_]:
+    """Return which displaced places lie beyond the volume, for padding with a constant."""
+    outside = np.zeros(places[0].shape, dtype=np.bool_)
+    for axis, found in zip(axes, places, strict=True):
+        outside |= (found < axis.first - REACH) | (found > axis.last + REACH)
+    return outside
+
+
 def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, slice, slice]]:
     """Cut an output of (I, J, K) voxels into blocks of about ``BLOCK``, in C order."""
     k = min(shape[2], BLOCK)
@@ -170,12 +203,17 @@ def _open_index(block: tuple[slice, slice, slice]) -> Index:
 
 
 def _nearest(
-    source: Source, flat: Flat, axes: Sequence[Axis], index: Index, zeros: bool, out: NDArray[Any]
+    source: Source,
+    flat: Flat,
+    axes: Sequence[Axis],
+    places: Sequence[Floats],
+    zeros: bool,
+    out: NDArray[Any],
 ) -> None:
     offset: Floats | int = flat.origin
     outside: NDArray[np.bool_] | None = None
-    for axis in axes:
-        nearest = np.rint(axis.coordinates(index))
+    for axis, place in zip(axes, places, strict=True):
+        nearest = np.rint(axis.inside(place))
         if zeros and axis.leaves:
             beyond = (nearest < axis.first) | (nearest > axis.last)
             outside = beyond if outside is None else outside | beyond
@@ -194,14 +232,19 @@ def _nearest(
 
 
 def _linear(
-    source: Source, flat: Flat, axes: Sequence[Axis], index: Index, zeros: bool, out: NDArray[Any]
+    source: Source,
+    flat: Flat,
+    axes: Sequence[Axis],
+    places: Sequence[Floats],
+    zeros: bool,
+    out: NDArray[Any],
 ) -> None:
     real = _working_type(source.array.dtype, out.dtype)
     offset: Floats | int = flat.origin
     steps: list[tuple[int, Floats]] = []
     fade: Floats | None = None
-    for axis in axes:
-        found = axis.coordinates(index)
+    for axis, place in zip(axes, places, strict=True):
+        found = axis.inside(place)
         if zeros and axis.leaves:
             inside = np.clip(np.minimum(found - axis.first, axis.last - found) + 1, 0, 1)
             fade = inside if fade is None else fade * inside
@@ -246,6 +289,57 @@ def _blend(
     upper *= weight
     upper += lower
     return upper
+
+
+def _cubic(
+    source: Source,
+    flat: Flat,
+    axes: Sequence[Axis],
+    places: Sequence[Floats],
+    zeros: bool,
+    out: NDArray[Any],
+) -> None:
+    taps = [_cubic_taps(axis, place, zeros) for axis, place in zip(axes, places, strict=True)]
+    for channel, target in zip(flat.channels, out, strict=True):
+        values = np.zeros(target.shape)
+        for (i, wi), (j, wj), (k, wk) in itertools.product(*taps):
+            voxels = np.take(channel, i + j + k + flat.origin, mode="clip")
+            values += wi * wj * wk * voxels.astype(np.float64)
+        values = values.astype(_working_type(source.array.dtype, out.dtype))
+        if source.slope != 1.0 or source.intercept != 0.0:
+            values = values * source.slope + source.intercept
+        target[...] = convert(values, out.dtype)
+
+
+def _cubic_taps(axis: Axis, place: Floats, zeros: bool) -> list[tuple[NDArray[np.intp], Floats]]:
+    """Return the offset and the weight of each tap along one axis: four, or one."""
+    if not zeros and not axis.reflects:
+        place = np.clip(place, axis.first, axis.last)
+    if axis.is_single:
+        taps = [(np.rint(axis.inside(place)), np.ones(place.shape))]
+    else:
+        lower = np.floor(place)
+        weights = _keys_weights(place - lower)
+        taps = [(lower + n - 1, weight) for n, weight in enumerate(weights)]
+    found = []
+    for tap, weight in taps:
+        if zeros:
+            weight = weight * ((tap >= axis.first) & (tap <= axis.last))
+        if axis.reflects:
+            tap = fold(tap, axis.first, axis.last + 1)
+        tap = (np.clip(tap, axis.start, axis.end) - axis.start) * axis.stride
+        found.append((tap.astype(np.intp), weight))
+    return found
+
+
+def _keys_weights(t: Floats) -> list[Floats]:
+    """Return the four weights of cubic convolution with a = -1/2 (Keys 1981)."""
+    return [
+        (-(t**3) + 2 * t**2 - t) / 2,
+        (3 * t**3 - 5 * t**2 + 2) / 2,
+        (-3 * t**3 + 4 * t**2 + t) / 2,
+        (t**3 - t**2) / 2,
+    ]
 
 
 def _working_type(stored: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:

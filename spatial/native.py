@@ -15,7 +15,8 @@ import importlib.util
 import os
 import struct
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import astuple
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ from numpy.typing import NDArray
 from .policy import Policy
 
 if TYPE_CHECKING:
-    from .pull_back import Matrix
+    from .displacement import Displacement
+    from .epilogue import Epilogue
     from .resample import ClipLike, Source
 
 ABI = 1  # VOXPIPE_ABI of native/job.h
@@ -46,11 +48,10 @@ _TYPES = {
     np.dtype(name): code
     for code, name in enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"])
 }
+_BFLOAT16 = 11
 _DONE, _UNSUPPORTED, _BAD_JOB, _NO_MEMORY = range(4)
 _NO_CONTROL = (0,) * 4 + (0.0,) * 12
 _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
-
-Run = Callable[[bytes], int]
 
 
 def available() -> bool:
@@ -82,30 +83,30 @@ def path() -> str | None:
     return PATHS[(min(requested, best) if requested else best) - 1]
 
 
-def copy_voxels(
-    source: Source, whole: NDArray[np.int64], policy: Policy, out: NDArray[Any]
-) -> bool:
-    """Do what ``copy_voxels.copy_voxels`` does, or return False and leave ``out`` alone."""
-    return _run("copy", source, whole, policy, out, ())
-
-
-def interpolate(
-    source: Source, matrix: Matrix, policy: Policy, out: NDArray[Any], clips: Sequence[ClipLike]
-) -> bool:
-    """Do what ``interpolate.interpolate`` does, or return False and leave ``out`` alone."""
-    return _run(policy.mode, source, matrix, policy, out, clips)
-
-
-def _run(
+def run(
     mode: str,
     source: Source,
     matrix: NDArray[Any],
     policy: Policy,
     out: NDArray[Any],
-    clips: Sequence[ClipLike],
+    clips: Sequence[ClipLike] = (),
+    *,
+    displacement: Displacement | None = None,
+    epilogue: Epilogue | None = None,
+    bfloat16: bool = False,
 ) -> bool:
+    """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone.
+
+    Parameters
+    ----------
+    mode
+        ``"nearest"``, ``"linear"``, ``"cubic"``, or ``"copy"`` where ``matrix`` is whole.
+    source, matrix, policy, out, clips, displacement, epilogue, bfloat16
+        See ``resample``; ``source`` holds exactly the voxels needed.
+    """
     requested = _requested_path()
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
+    result = _BFLOAT16 if bfloat16 else result
     if requested is None or stored is None or result is None:
         return False
     if source.array.size == 0 or out.size == 0 or (library := _library()) is None:
@@ -121,8 +122,8 @@ def _run(
         *(_address(out), result, out_channel_stride, *out.shape[1:], *out_stride),
         *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
         *((0 if boxes is None else _address(boxes)), len(clips)),
-        *_NO_CONTROL,
-        *_NO_EPILOGUE,
+        *_control(displacement),
+        *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
     )
     status = library.voxpipe_run(job)
     if status == _BAD_JOB:
@@ -135,6 +136,13 @@ def _boxes(clips: Sequence[ClipLike]) -> NDArray[np.float64] | None:
     if not clips:
         return None
     return np.array([[*clip.matrix[:3].ravel(), *clip.shape] for clip in clips], dtype=np.float64)
+
+
+def _control(displacement: Displacement | None) -> tuple[Any, ...]:
+    if displacement is None:
+        return _NO_CONTROL
+    points = displacement.control
+    return (_address(points), *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
 
 
 def _address(array: NDArray[Any]) -> int:

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-Mode = Literal["linear", "nearest"]
+Mode = Literal["linear", "nearest", "cubic"]
 """How a value between voxel centres is found."""
 Padding = Literal["border", "reflection", "constant", "zeros"]
 """What a coordinate outside the volume gives."""
 
-MODES: tuple[str, ...] = ("linear", "nearest")
+MODES: tuple[str, ...] = ("linear", "nearest", "cubic")
 PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
-_NOT_YET = ("cubic",)
 KINDS: tuple[str, ...] = ("intensity", "label")
 
 
@@ -33,7 +32,8 @@ class Policy:
     """
 
     mode: Mode = "linear"
-    """``"linear"`` or ``"nearest"`` (half to even)."""
+    """``"linear"``, ``"nearest"`` (half to even), or ``"cubic"``: cubic convolution through the
+    samples (Keys 1981, a = -1/2), which may exceed their range."""
     padding: Padding = "border"
     """Outside the volume: ``"border"`` repeats the last voxel; ``"reflection"`` mirrors about the
     outer face of the last voxel; ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
@@ -46,8 +46,6 @@ class Policy:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             msg = f"mode is one of {', '.join(map(repr, MODES))}, got {self.mode!r}"
-            if self.mode in _NOT_YET:
-                msg += " (not available yet)"
             raise ValueError(msg)
         if self.padding not in PADDINGS:
             msg = f"padding is one of {', '.join(map(repr, PADDINGS))}, got {self.padding!r}"

@@ -61,7 +61,7 @@ def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64
     whole = [[round(number) for number in row] for row in exact]
     turned = [[abs(number) for number in row[:3]] for row in whole]
     if any(sum(row) != 1 for row in turned) or any(
-        sum(axis) != 1 for axis in zip(*turned, strict=False)
+        sum(axis) != 1 for axis in zip(*turned, strict=True)
     ):
         return None
     pairs = zip(exact, whole, strict=True)
@@ -103,7 +103,13 @@ def coordinate(
     return result
 
 
-def source_region(matrix: Matrix, shape: Sequence[int], bounds: Region, policy: Policy) -> Region:
+def source_region(
+    matrix: Matrix,
+    shape: Sequence[int],
+    bounds: Region,
+    policy: Policy,
+    moves: Sequence[tuple[float, float]] = (),
+) -> Region:
     """Return exactly the source voxels that resampling may touch.
 
     Parameters
@@ -116,6 +122,8 @@ def source_region(matrix: Matrix, shape: Sequence[int], bounds: Region, policy: 
         The voxels that count as volume, in source indices; padding begins at its faces.
     policy
         Interpolation and padding.
+    moves
+        Smallest and largest displacement per source axis, where there is one.
 
     Returns
     -------
@@ -131,8 +139,11 @@ def source_region(matrix: Matrix, shape: Sequence[int], bounds: Region, policy: 
     nothing = Region(bounds.start, bounds.start)
     if bounds.is_empty or 0 in shape:
         return nothing
-    whole = whole_voxel_matrix(matrix, shape)
+    whole = None if moves else whole_voxel_matrix(matrix, shape)
     lows, highs = extremes(matrix if whole is None else whole.astype(np.float64), shape)
+    if moves:
+        lows = [low + move for low, (move, _) in zip(lows, moves, strict=True)]
+        highs = [high + move for high, (_, move) in zip(highs, moves, strict=True)]
     mode = policy.mode if whole is None else "nearest"
     ranges = [
         _range(low, high, a, b, mode, policy.padding)
@@ -153,6 +164,8 @@ def _range(
         return None
     if padding == "constant" and (high < first - REACH or low > last + REACH):
         return None
+    if mode == "cubic":
+        return _cubic_range(low, high, start, stop, padding)
     if padding == "reflection":
         low, high = fold_interval(low, high, start, stop)
     low, high = (min(max(v, first), last) for v in (low, high))
@@ -161,7 +174,21 @@ def _range(
     return math.floor(low + CENTRE_TOLERANCE), math.ceil(high - CENTRE_TOLERANCE) + 1
 
 
+def _cubic_range(low: float, high: float, start: int, stop: int, padding: str) -> tuple[int, int]:
+    """Return the voxels of one axis that four taps touch: padding is a rule for taps here."""
+    first, last = start, stop - 1
+    if padding in ("border", "constant"):
+        low, high = (min(max(v, first), last) for v in (low, high))
+    low, high = math.floor(low + CENTRE_TOLERANCE) - 1, math.ceil(high - CENTRE_TOLERANCE) + 1
+    if padding == "reflection":
+        low, high = fold_interval(low, high, start, stop)
+        low, high = math.floor(low), math.ceil(high)
+    return min(max(int(low), first), last), min(max(int(high), first), last) + 1
+
+
 def _is_all_zero(low: float, high: float, first: int, last: int, mode: str) -> bool:
     if mode == "nearest":
         return round(high) < first or round(low) > last
+    if mode == "cubic":
+        return high <= first - 2 or low >= last + 2
     return high <= first - 1 or low >= last + 1

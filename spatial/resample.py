@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 
 from ..core import TALLY, Region
 from . import native
+from .convert import bfloat16_bits, convert
 from .copy_voxels import copy_voxels
+from .displacement import Displacement
+from .epilogue import Epilogue
 from .interpolate import interpolate
 from .policy import Policy
 from .pull_back import Matrix, source_region, whole_voxel_matrix
@@ -94,6 +97,10 @@ def resample(
     policy: Policy,
     out: NDArray[Any],
     clips: Sequence[ClipLike] = (),
+    *,
+    displacement: Displacement | None = None,
+    epilogue: Epilogue | None = None,
+    bfloat16: bool = False,
 ) -> None:
     """Sample ``source`` on an output grid, in place.
 
@@ -112,6 +119,13 @@ def resample(
     clips
         Boxes outside which the output is ``policy.fill``, up to half a voxel from their last
         centres.
+    displacement
+        A field that is added to where the matrix leads; the source then holds at least
+        ``source_region(..., displacement.bounds)``.
+    epilogue
+        A last step on the values, fill included.
+    bfloat16
+        Write bfloat16, for which NumPy has no type: ``out`` is then uint16 and gets the bits.
 
     Raises
     ------
@@ -129,21 +143,45 @@ def resample(
     [0.5, 1.5, 2.5, 3.0]
     """
     matrix = np.asarray(matrix, dtype=np.float64)[:3]
-    _check(source, matrix, out)
+    _check(source, matrix, out, bfloat16)
     shape = out.shape[1:]
-    narrowed = source.narrow(source_region(matrix, shape, source.bounds, policy))
-    whole = whole_voxel_matrix(matrix, shape) if not clips else None
+    moves = () if displacement is None else displacement.bounds
+    narrowed = source.narrow(source_region(matrix, shape, source.bounds, policy, moves))
+    is_affine = not clips and displacement is None
+    whole = whole_voxel_matrix(matrix, shape) if is_affine else None
     if whole is not None:
         TALLY.copies += 1
-        if not native.copy_voxels(narrowed, whole, policy, out):
-            copy_voxels(narrowed, whole, policy, out)
     else:
         TALLY.interpolations += 1
-        if not native.interpolate(narrowed, matrix, policy, out, clips):
-            interpolate(narrowed, matrix, policy, out, clips)
+    if native.run(
+        policy.mode if whole is None else "copy",
+        narrowed,
+        matrix if whole is None else whole,
+        policy,
+        out,
+        clips,
+        displacement=displacement,
+        epilogue=epilogue,
+        bfloat16=bfloat16,
+    ):
+        return
+    target = out if epilogue is None and not bfloat16 else np.empty(out.shape, _real(out.dtype))
+    if whole is not None:
+        copy_voxels(narrowed, whole, policy, target)
+    else:
+        interpolate(narrowed, matrix, policy, target, clips, displacement)
+    if target is not out:
+        values = target if epilogue is None else epilogue.of(target)
+        out[...] = bfloat16_bits(values) if bfloat16 else convert(values, out.dtype)
 
 
-def _check(source: Source, matrix: Matrix, out: NDArray[Any]) -> None:
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the float type that holds every value of an output type, before the epilogue."""
+    is_wide = dtype.itemsize > 4 or (dtype.kind != "f" and dtype.itemsize == 4)
+    return np.dtype(np.float64 if is_wide else np.float32)
+
+
+def _check(source: Source, matrix: Matrix, out: NDArray[Any], bfloat16: bool) -> None:
     if matrix.shape != (3, 4) or not np.isfinite(matrix).all():
         msg = f"a pull-back is a finite 3x4 or 4x4 matrix, got {matrix.tolist()}"
         raise ValueError(msg)
@@ -152,4 +190,7 @@ def _check(source: Source, matrix: Matrix, out: NDArray[Any]) -> None:
         raise ValueError(msg)
     if out.dtype.kind not in "iuf":
         msg = f"out is an integer or float array, got {out.dtype}"
+        raise ValueError(msg)
+    if bfloat16 and out.dtype != np.uint16:
+        msg = f"the bits of bfloat16 go to a uint16 array, got {out.dtype}"
         raise ValueError(msg)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.spatial import Clip, Policy, Source, native, resample
+from voxpipe.spatial import Clip, Displacement, Epilogue, Policy, Source, native, resample
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
 
 STORED = ["u1", "i1", "u2", "i2", "u4", "i4", "f2", "f4", "f8"]
 RESULTS = ["f4", "f2", "f8", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"]
+LABELS = Policy("nearest", "constant", fill=9)
 PADDINGS = ["border", "reflection", "constant", "zeros"]
 
 
@@ -29,12 +31,14 @@ def paths() -> list[str]:
     return list(native.PATHS[: native.PATHS.index(best) + 1]) if best else []
 
 
-def sampled(path: str, source: Source, matrix: Any, policy: Policy, out: Any, clips: Any) -> Any:
+def sampled(
+    path: str, source: Source, matrix: Any, policy: Policy, out: Any, clips: Any = (), **more: Any
+) -> Any:
     """The output by one path, "0" being the slow one; what is not written stays 77."""
     patch = pytest.MonkeyPatch()
     patch.setenv("VOXPIPE_NATIVE", path)
     try:
-        resample(source, matrix, policy, out, clips)
+        resample(source, matrix, policy, out, clips, **more)
     finally:
         patch.undo()
     return out
@@ -135,3 +139,156 @@ def test_every_path_gives_the_bits_of_the_slow_one(case: Any) -> None:
         found = empty(channels, shape, dtype, order)
         sampled(path, source, matrix, policy, found, clips)
         assert np.array_equal(found, expected, equal_nan=dtype.kind == "f"), path
+
+
+@st.composite
+def fields(draw: st.DrawFn) -> Displacement:
+    """Control grids along the output's axes, across them, and of a single point."""
+    size = [draw(st.integers(1, 6)) for _ in range(3)]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    matrix = np.diag([*(draw(number(-0.4, 0.4)) for _ in range(3)), 1.0])
+    matrix[:3, 3] = [draw(number(-1, 3)) for _ in range(3)]
+    if draw(st.booleans()):
+        matrix[:3, :3] += rng.normal(size=(3, 3)) * 0.1
+    return Displacement(rng.normal(size=(3, *size)) * draw(number(0, 4)), matrix)
+
+
+@given(case=cases(), field=fields(), mode=st.sampled_from(["linear", "cubic"]))
+def test_displacement_and_cubic_agree_with_the_slow_path(
+    case: Any, field: Displacement, mode: str
+) -> None:
+    """Both add many products, in another order: to 1e-5 of the range, or one step of integers."""
+    source, matrix, policy, clips, shape, _, order = case
+    policy = Policy(mode, policy.padding, policy.fill)
+    moved = field if field.bounds[0][0] else None
+    size = float(np.abs(source.array.astype(np.float64) * source.slope).max()) + 300
+    channels = source.array.shape[0]
+    expected = empty(channels, shape, "f8", range(4))
+    sampled("0", source, matrix, policy, expected, clips, displacement=moved)
+
+    for path in paths():
+        found = empty(channels, shape, "f4", order)
+        sampled(path, source, matrix, policy, found, clips, displacement=moved)
+        assert np.allclose(found, expected, rtol=0, atol=1e-5 * size), path
+
+
+def test_a_displacement_of_nearest_moves_whole_voxels() -> None:
+    """A field of 1.2 voxels along one axis reads the next voxel, and fill behind the last."""
+    ramp = np.arange(40, dtype=np.uint8).reshape(1, 1, 1, 40)
+    source = Source(ramp, (0, 0, 0), Region.of_shape((1, 1, 40)))
+    field = Displacement(np.full((3, 1, 1, 1), [[[[0]]], [[[0]]], [[[1.2]]]]), np.eye(4))
+
+    for path in ["0", *paths()]:
+        found = empty(1, (1, 1, 40), np.uint8, range(4))
+        sampled(path, source, np.eye(4), LABELS, found, displacement=field)
+        assert found.ravel().tolist() == [*range(1, 40), 9]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_a_constant_volume_stays_constant_however_it_moves(mode: str, padding: str) -> None:
+    """Weights add up to one, inside the volume and, but for zeros, beyond."""
+    array = np.full((1, 9, 9, 9), 100, np.int16)
+    source = Source(array, (0, 0, 0), Region.of_shape((9, 9, 9)))
+    field = Displacement(np.random.default_rng(0).normal(size=(3, 4, 4, 4)), np.eye(4) * 0.25)
+    shift = np.eye(4)
+    shift[:3, 3] = 2.0
+
+    for path in ["0", *paths()]:
+        found = empty(1, (3, 3, 3), np.float32, range(4))
+        policy = Policy(mode, padding, fill=100)
+        sampled(path, source, shift, policy, found, displacement=field)
+        assert np.allclose(found, 100, atol=1e-4)
+
+
+@given(case=cases(), scale=number(-2, 2), shift=number(-9, 9))
+def test_an_epilogue_is_the_last_step(case: Any, scale: float, shift: float) -> None:
+    """Scaled, shifted and clamped, fill included; then converted."""
+    source, matrix, policy, clips, shape, _, order = case
+    epilogue = Epilogue(scale, shift, -20.0, 25.5)
+    channels = source.array.shape[0]
+    plain = empty(channels, shape, "f8", range(4))
+    sampled("0", source, matrix, policy, plain, clips)
+    expected = np.clip(plain * scale + shift, -20, 25.5)
+    size = float(np.abs(plain).max()) * abs(scale) + 300
+
+    for path in ["0", *paths()]:
+        found = empty(channels, shape, "f4", order)
+        sampled(path, source, matrix, policy, found, clips, epilogue=epilogue)
+        assert np.allclose(found, expected, rtol=0, atol=1e-5 * size), path
+
+
+@given(case=cases())
+def test_bfloat16_is_what_torch_makes_of_float32(case: Any) -> None:
+    """The numbers are those of torch's own conversion (a zero may have either sign)."""
+    torch = pytest.importorskip("torch")
+    source, matrix, policy, clips, shape, _, order = case
+    channels = source.array.shape[0]
+    plain = empty(channels, shape, "f4", range(4))
+    sampled("0", source, matrix, policy, plain, clips)
+    expected = torch.from_numpy(plain).to(torch.bfloat16).float().numpy()
+
+    for path in ["0", *paths()]:
+        found = empty(channels, shape, "u2", order)
+        sampled(path, source, matrix, policy, found, clips, bfloat16=True)
+        values = torch.from_numpy(found.copy()).view(torch.bfloat16).float().numpy()
+        assert np.array_equal(values, expected), path
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0, 1e-7, -6e-8, 3e38])
+def test_numbers_at_the_ends_of_their_types(number: float) -> None:
+    """Infinity, NaN, subnormal and huge floats arrive in every type as NumPy converts them."""
+    array = np.full((1, 2, 3, 20), number, np.float32)
+    source = Source(array, (0, 0, 0), Region.of_shape((2, 3, 20)))
+    turned = np.eye(4)
+    turned[0, 2] = 0.01
+
+    for dtype, mode in product(RESULTS, ["linear", "nearest"]):
+        expected = empty(1, (2, 3, 20), dtype, range(4))
+        with np.errstate(invalid="ignore"):
+            sampled("0", source, turned, Policy(mode), expected)
+        for path in paths():
+            found = empty(1, (2, 3, 20), dtype, range(4))
+            sampled(path, source, turned, Policy(mode), found)
+            assert np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
+
+
+def test_sixty_four_bits_are_moved_but_not_calculated_with() -> None:
+    """Labels beyond 2^53 survive a nearest rotation; a linear one takes the slow path."""
+    array = np.random.default_rng(0).integers(-(2**62), 2**62, (1, 9, 9, 9))
+    source = Source(array, (0, 0, 0), Region.of_shape((9, 9, 9)))
+    turned = np.eye(4)
+    turned[0, 1] = 0.3
+
+    for mode in ("nearest", "linear"):
+        expected = sampled("0", source, turned, Policy(mode), empty(1, (9, 9, 9), "i8", range(4)))
+        for path in paths():
+            found = empty(1, (9, 9, 9), "i8", range(4))
+            sampled(path, source, turned, Policy(mode), found)
+            assert np.array_equal(found, expected)
+
+
+def test_a_missing_library_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the kernel there is one warning, and the slow path does the work."""
+    native._library.cache_clear()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ramp = np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)
+    source = Source(ramp, (0, 0, 0), Region.of_shape((4, 1, 1)))
+    try:
+        with pytest.warns(RuntimeWarning, match="slow path.*not built") as caught:
+            resample(source, np.eye(4), Policy(), np.empty((1, 4, 1, 1), np.float32))
+        assert len(caught) == 1
+        resample(source, np.eye(4), Policy(), np.empty((1, 4, 1, 1), np.float32))
+        assert not native.available()
+        assert native.path() is None
+    finally:
+        native._library.cache_clear()
+
+
+def test_the_environment_switches_the_kernel_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``VOXPIPE_NATIVE=0`` means no kernel, the name of a path that one."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", "0")
+    assert not native.available()
+
+    monkeypatch.setenv("VOXPIPE_NATIVE", "portable")
+    assert native.path() == "portable"

@@ -27,8 +27,7 @@ def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "cubic"}, r"'linear', 'nearest', got 'cubic' \(not available yet\)"),
-        ({"mode": "spline"}, r"got 'spline'$"),
+        ({"mode": "spline"}, r"'linear', 'nearest', 'cubic', got 'spline'$"),
         ({"padding": "wrap"}, r"'border', 'reflection', 'constant', 'zeros', got 'wrap'"),
         ({"dtype": "bool"}, r"integer or float type, got bool"),
         ({"dtype": "complex64"}, r"integer or float type, got complex64"),

@@ -1,0 +1,118 @@
+"""Displacement: a smooth field on a coarse control grid, added to where voxels come from.
+
+The field is a uniform cubic B-spline and never exists as an array of its own: the resampler works
+it out on the fly. Every value is a weighted mean of control points, so the largest of them bounds
+it, and with it the voxels that a plan needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .pull_back import Matrix, coordinate
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Displacement:
+    """How far each output voxel's place moves, in source voxels.
+
+    Examples
+    --------
+    >>> control = np.zeros((3, 4, 4, 4))
+    >>> control[0] = 2.5  # every point moves by the same amount, so everything does
+    >>> field = Displacement(control, np.diag([0.25, 0.25, 0.25, 1]))
+    >>> i, j, k = np.ogrid[:8, :8, :8]
+    >>> bool(np.allclose(field.at((i, j, k))[0], 2.5)), field.bounds[0]
+    (True, (2.5, 2.5))
+    """
+
+    control: Floats
+    """(3, a, b, c) float64: displacement along each source axis, in source voxels. Point ``p`` lies
+    at control index ``p``; beyond the ends the last point repeats."""
+    matrix: Matrix
+    """4x4 float64: output index to control index."""
+
+    def __post_init__(self) -> None:
+        control = np.array(self.control, dtype=np.float64, order="C")
+        matrix = np.array(self.matrix, dtype=np.float64)
+        if control.ndim != 4 or control.shape[0] != 3 or 0 in control.shape:
+            msg = f"control points are (3, a, b, c) with a, b, c >= 1, got {control.shape}"
+            raise ValueError(msg)
+        if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+            msg = f"the matrix of a displacement is a finite 4x4 matrix, got {self.matrix!r}"
+            raise ValueError(msg)
+        if not np.isfinite(control).all():
+            msg = "control points are finite, got infinity or NaN among them"
+            raise ValueError(msg)
+        control.setflags(write=False)
+        matrix.setflags(write=False)
+        object.__setattr__(self, "control", control)
+        object.__setattr__(self, "matrix", matrix)
+
+    @cached_property
+    def bounds(self) -> tuple[tuple[float, float], ...]:
+        """The smallest and the largest displacement that is possible, per source axis."""
+        return tuple((float(points.min()), float(points.max())) for points in self.control)
+
+    def at(self, index: Sequence[NDArray[np.int64]]) -> Floats:
+        """Return the displacement, (3, ...) float64, of output voxels.
+
+        Parameters
+        ----------
+        index
+            Output indices i, j, k, as three arrays that broadcast against each other.
+        """
+        i, j, k = index
+        cells, weights = [], []
+        for row, size in zip(self.matrix[:3], self.control.shape[1:], strict=True):
+            place = np.clip(coordinate(row, i, j, k), 0, size - 1)
+            cell = np.floor(place)
+            weights.append(_weights(place - cell))
+            taps = [np.clip(cell.astype(np.intp) + n - 1, 0, size - 1) for n in range(4)]
+            cells.append(taps)
+        shape = np.broadcast_shapes(*(a.shape for a in (i, j, k)))
+        total = np.zeros((3, *shape))
+        for a, b, c in itertools.product(range(4), repeat=3):
+            weight = weights[0][a] * weights[1][b] * weights[2][c]
+            total += weight * self.control[:, cells[0][a], cells[1][b], cells[2][c]]
+        return total
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the field as plain data."""
+        return {"control": self.control.tolist(), "matrix": self.matrix.tolist()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Displacement:
+        """Return the field that :meth:`to_json` described."""
+        return cls(np.array(data["control"]), np.array(data["matrix"]))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Displacement):
+            return NotImplemented
+        return bool(
+            np.array_equal(self.control, other.control)
+            and np.array_equal(self.matrix, other.matrix)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.control.tobytes(), self.matrix.tobytes()))
+
+
+def _weights(t: Floats) -> list[Floats]:
+    """Return the four weights of the uniform cubic B-spline at ``t`` within a cell."""
+    s = 1 - t
+    return [
+        s**3 / 6,
+        (3 * t**3 - 6 * t**2 + 4) / 6,
+        (3 * s**3 - 6 * s**2 + 4) / 6,
+        t**3 / 6,
+    ]
