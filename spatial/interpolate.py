@@ -119,9 +119,11 @@ def _writer(
         places = [coordinate(axis.row, *index) for axis in axes]
         if displacement is not None:
             places = list(places + displacement.at(index))
+        filled = policy.padding == "constant" and displacement is not None
+        outside = _outside(axes, places) if filled else None  # before: sampling clamps in place
         sample(source, flat, axes, places, zeros, target)
-        if policy.padding == "constant" and displacement is not None:
-            target[:, _outside(axes, places)] = fill
+        if outside is not None:
+            target[:, outside] = fill
 
     return write
 
