@@ -3,6 +3,7 @@
 from . import errors
 from .chunk_grid import ChunkGrid
 from .grid import Affine, Grid
+from .oriented_box import OrientedBox
 from .origin import Origin
 from .region import Region
 from .sample import META, Sample
@@ -15,6 +16,7 @@ __all__ = [
     "Affine",
     "ChunkGrid",
     "Grid",
+    "OrientedBox",
     "Origin",
     "Region",
     "Sample",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Grid, Region
+from ..core import Grid, OrientedBox, Region
 from ..core.errors import PatchSizeError
 from ..intensity import ValueOp, VolumeStatistics
 from .convert import convert
@@ -66,8 +66,8 @@ class VolumeLike(Protocol):
     def dtype(self) -> np.dtype[Any]:
         """Type of the values that reads stand for, native byte order."""
 
-    def read(self, region: Region) -> VoxelsLike:
-        """Return the voxels of a region inside the volume."""
+    def read(self, region: Region, box: OrientedBox | None = None) -> VoxelsLike:
+        """Return the voxels of a region inside the volume; they are only needed in the box."""
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,16 @@ class LazyPatch:
             nothing = np.empty((self.shape[0], 0, 0, 0), np.uint8)
             source = Source(nothing, start, plan.bounds)
         else:
-            voxels = self.volume.read(region)
+            voxels = self.volume.read(region, *self._box(region))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
         resample(source, plan.matrix, self.policy, out, plan.clips)
+
+    def _box(self, region: Region) -> tuple[OrientedBox, ...]:
+        """Return where in its source region the patch has taps, if that may spare chunks."""
+        if getattr(self.volume, "chunks", None) is None:
+            return ()
+        box = self.plan.source_box(self.policy)
+        return () if box is None else (box,)
 
     def tensor(self) -> torch.Tensor:
         """Return the voxels as a tensor of its own memory."""

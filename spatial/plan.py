@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Grid, Region
+from ..core import Grid, OrientedBox, Region
 from .policy import INTENSITY, Policy
-from .pull_back import Matrix, extremes, source_region, whole_voxel_matrix
+from .pull_back import Matrix, extremes, source_box, source_region, whole_voxel_matrix
 
 Shape = tuple[int, int, int]
 
@@ -162,6 +162,14 @@ class SpatialPlan:
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
         return source_region(self.matrix, self.shape, self.bounds, policy)
+
+    def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
+        """Return the oriented box in which the taps of :meth:`source_region` lie.
+
+        None where it is no smaller than the region: nothing is turned, or padding
+        leads taps elsewhere.
+        """
+        return source_box(self.matrix, self.shape, self.bounds, policy)
 
     def inverse(self) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.

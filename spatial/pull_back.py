@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Region
+from ..core import OrientedBox, Region
 from .padding import fold_interval
 from .policy import Policy
 
@@ -153,6 +153,58 @@ def source_region(
         return nothing
     found = [r for r in ranges if r is not None]
     return Region(tuple(a for a, _ in found), tuple(b for _, b in found))
+
+
+# How far from a coordinate the furthest tap lies, in voxels, by mode; rounding included.
+_TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
+
+
+def source_box(
+    matrix: Matrix,
+    shape: Sequence[int],
+    bounds: Region,
+    policy: Policy,
+    moves: Sequence[tuple[float, float]] = (),
+) -> OrientedBox | None:
+    """Return the oriented box that holds every tap of :func:`source_region`.
+
+    None where there is no use in it: the plan turns nothing, so that region and box are
+    one; the matrix cannot be inverted; or reflection takes taps from elsewhere.
+
+    Parameters
+    ----------
+    matrix, shape, bounds, policy, moves
+        As for :func:`source_region`.
+
+    Examples
+    --------
+    >>> source_box(np.eye(4), (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear")) is None
+    True
+    """
+    rows = np.asarray(matrix, dtype=np.float64)[:3]
+    turn = rows[:, :3]
+    if not (np.count_nonzero(turn, axis=0) > 1).any() or np.linalg.matrix_rank(turn) < 3:
+        return None
+    if policy.padding == "reflection" and _leaves(rows, shape, bounds, moves):
+        return None
+    reach = [_TAP_REACH[policy.mode]] * 3
+    for axis, (low, high) in enumerate(moves):
+        reach[axis] += max(abs(low), abs(high))
+    clamp = bounds if policy.padding == "border" else None
+    halo = (reach[0], reach[1], reach[2])
+    return OrientedBox(rows, (shape[0], shape[1], shape[2]), halo, clamp)
+
+
+def _leaves(
+    matrix: Matrix, shape: Sequence[int], bounds: Region, moves: Sequence[tuple[float, float]]
+) -> bool:
+    """Whether some coordinate lies outside ``bounds``."""
+    lows, highs = extremes(matrix, shape)
+    for axis, (low, high) in enumerate(moves):
+        lows[axis], highs[axis] = lows[axis] + low, highs[axis] + high
+    return any(
+        low < a or high > b - 1 for low, high, (a, b) in zip(lows, highs, bounds, strict=True)
+    )
 
 
 def _range(

@@ -37,6 +37,9 @@ class Backend(ABC):
         self.header = header
         self.name = name
 
+    culls: bool = False
+    """Whether ``read`` takes an ``OrientedBox`` as third argument and reads no chunk beside it."""
+
     @abstractmethod
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a spatial region that lies inside the volume."""

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 from .backend import Backend
+from .chunk_cache import CHUNKS
 
 # A mapped file costs one of the 65530 maps and often of the 1024 descriptors that
 # Linux grants a process by default.
@@ -121,3 +122,4 @@ if hasattr(os, "register_at_fork"):
 def close_volumes() -> None:
     """Close the files that volumes of this process hold open; the next read opens them again."""
     HANDLES.close()
+    CHUNKS.clear()

@@ -2,7 +2,8 @@
 
 A group may say where its voxels lie twice: the NIfTI header in its array
 ``nifti`` has the word, the OME-Zarr metadata name the axes and the levels.
-zarr-python fetches and decodes the chunks that a region touches, and no others.
+Chunks are fetched and decoded by voxpipe; what is stored in a way that it does not know
+is read by zarr-python. Either way only the chunks that a region touches.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import TALLY, Affine, ChunkGrid, Region
+from ..core import TALLY, Affine, ChunkGrid, OrientedBox, Region
 from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from .backend import Backend, Channels, no_options
+from .chunk_cache import CHUNKS
+from .content import content_key
+from .fsspec_ranges import FsspecRanges
 from .header import IDENTITY, Header, affine_entries, affine_matrix
 from .location import file_system, remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
+from .ranges import LocalRanges
 from .voxels import Voxels, plain, refuse_unreadable
+from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
 from .zarr_layout import Layout, named_layout, plain_layout
 from .zarr_nodes import METADATA_FILES, is_array, open_local_node, open_remote_node
 
@@ -45,12 +51,12 @@ class _Image:
 
 
 class ZarrBackend(Backend):
-    """A zarr array, read through zarr-python.
+    """A zarr array.
 
     Parameters
     ----------
     node
-        A zarr Array or Group.
+        An array or group, ours or zarr-python's.
     name
         What errors call it.
     options
@@ -62,13 +68,15 @@ class ZarrBackend(Backend):
     ) -> None:
         no_options(options, name, _OPTIONS)
         level = options.get("level", 0)
-        image = _of_array(node, level, name) if is_array(node) else _of_group(node, level, name)
+        array = _is_array(node)
+        image = _of_array(node, level, name) if array else _of_group(node, level, name)
         TALLY.count(headers=1)
         dtype = np.dtype(image.array.dtype)
         refuse_unreadable(dtype, name)
         if min(image.layout.shape) < 1:
             raise BadHeader(f"{name} holds no voxels: {image.layout.stored}.", do="Check the file.")
         self._array, self._layout = image.array, image.layout
+        self.culls = isinstance(image.array, ZarrArray) and None not in image.layout.spatial
         super().__init__(
             Header(
                 image.layout.shape,
@@ -83,14 +91,18 @@ class ZarrBackend(Backend):
             name,
         )
 
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the chunks that the region touches."""
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Read the chunks that the region touches, of these only those that the box touches."""
         index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
-        part = self._layout.fold(self._decoded(index))
+        part = self._layout.fold(self._decoded(index, box))
         return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
 
-    def _decoded(self, index: tuple[slice, ...]) -> NDArray[Any]:
+    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         try:
+            if isinstance(self._array, ZarrArray):
+                return self._array.read(_region(index), *self._culling(box))
             return np.asarray(self._array[index])
         except (MemoryError, VoxpipeError):
             raise
@@ -101,14 +113,23 @@ class ZarrBackend(Backend):
                 do="Copy the chunks of this region again.",
             ) from error
 
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+    def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
+        axes = self._layout.spatial
+        return () if box is None or None in axes else (box, axes)
+
+    def touched_bytes(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int:
         """Return the bytes of the chunks that a read touches, cut at the array's edge."""
         if region.is_empty:
             return 0
         index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        wanted = Region(tuple(s.start for s in index), tuple(s.stop for s in index))
         grid = ChunkGrid(self._layout.stored, tuple(self._array.chunks))
-        return grid.cover(wanted).size * self.disk_dtype.itemsize
+        if box is None or not isinstance(self._array, ZarrArray):
+            return grid.cover(_region(index)).size * self.disk_dtype.itemsize
+        chunks = self._array.needed(_region(index), *self._culling(box))
+        voxels = sum(grid.region(tuple(row)).size for row in chunks.tolist())
+        return voxels * self.disk_dtype.itemsize
 
 
 class LocalZarr(ZarrBackend):
@@ -116,7 +137,12 @@ class LocalZarr(ZarrBackend):
 
     def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
         self._path = path
-        super().__init__(open_local_node(path, name), name, options, metadata_stamp(path))
+        stamp = metadata_stamp(path)
+        try:
+            node = _own_local_node(path, name, stamp)
+            super().__init__(node, name, options, stamp)
+        except NotOurs:
+            super().__init__(open_local_node(path, name), name, options, stamp)
 
     @property
     def is_current(self) -> bool:
@@ -135,11 +161,16 @@ class RemoteZarr(ZarrBackend):
         # one that closes its connections, in an event loop that it does not have.
         self._system, _ = file_system(url, storage_options)
         with remote_errors(name):
-            super().__init__(open_remote_node(url, storage_options, name), name, options)
+            store = FsspecRanges(url, storage_options)
+            try:
+                token = content_key(url, (sorted(map(str, storage_options.items())),))
+                super().__init__(open_node(store, name, CHUNKS, token), name, options)
+            except NotOurs:
+                super().__init__(open_remote_node(url, storage_options, name), name, options)
 
-    def _decoded(self, index: tuple[slice, ...]) -> NDArray[Any]:
+    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name):
-            return np.asarray(self._array[index])
+            return super()._decoded(index, box)
 
 
 def metadata_stamp(path: str) -> tuple[int, ...]:
@@ -154,6 +185,22 @@ def metadata_stamp(path: str) -> tuple[int, ...]:
     return tuple(stamp)
 
 
+def _own_local_node(path: str, name: str, stamp: tuple[int, ...]) -> ZarrArray | ZarrGroup:
+    if not os.path.isdir(path):
+        raise NotOurs("no folder")  # zarr-python says what it is instead
+    return open_node(LocalRanges(path), name, CHUNKS, content_key(path, stamp))
+
+
+def _region(index: tuple[slice, ...]) -> Region:
+    return Region(tuple(s.start for s in index), tuple(s.stop for s in index))
+
+
+def _is_array(node: Any) -> bool:
+    if isinstance(node, (ZarrArray, ZarrGroup)):
+        return isinstance(node, ZarrArray)
+    return is_array(node)
+
+
 def _of_array(array: Any, level: int, name: str) -> _Image:
     _check_level(level, 1, name)
     return _Image(array, plain_layout(tuple(array.shape), name))
@@ -163,7 +210,7 @@ def _of_group(group: Any, level: int, name: str) -> _Image:
     levels = levels_of(dict(group.attrs), name)
     nifti = _found(group, NIFTI)
     if nifti is not None:
-        return _of_nifti(group, np.asarray(nifti[...]).tobytes(), levels, level, name)
+        return _of_nifti(group, _whole(nifti).tobytes(), levels, level, name)
     if levels:
         _check_level(level, len(levels), name)
         chosen = levels[level]
@@ -213,7 +260,13 @@ def _found(group: Any, path: str) -> Any:
         node = group[path]
     except KeyError:
         return None
-    return node if is_array(node) else None
+    return node if _is_array(node) else None
+
+
+def _whole(array: Any) -> NDArray[Any]:
+    if isinstance(array, ZarrArray):
+        return array.read(Region.of_shape(array.shape))
+    return np.asarray(array[...])
 
 
 def _only_array(group: Any, name: str) -> Any:

@@ -1,0 +1,181 @@
+"""An array stored in chunks: which ones a region needs, where their bytes are, what they hold.
+
+One reader for every chunked format. The format says where a chunk lies (:class:`ChunkMap`)
+and how it is decoded (:class:`Decoder`); culling, coalescing, the cache and putting the
+pieces together are here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import OrientedBox, Region
+from .chunk_cache import ChunkCache
+from .ranges import RangeStore, ReadRange, read_joined
+
+Index = tuple[int, ...]
+"""Place of a chunk in the grid of chunks, per stored axis."""
+
+
+POISON_VARIABLE = "VOXPIPE_POISON"
+"""Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
+
+
+class ChunkMap(Protocol):
+    """Where the chunks of one array lie."""
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return where each chunk lies; None for one that is known not to be stored."""
+
+
+class Decoder(Protocol):
+    """Makes voxels of the bytes of a chunk."""
+
+    def decode(self, data: memoryview, out: NDArray[Any]) -> None:
+        """Decode one chunk into ``out``: whole chunk, stored type, C order."""
+
+
+class ChunkedArray:
+    """Reads regions of an array that is stored in chunks.
+
+    Parameters
+    ----------
+    shape, chunks
+        Of the array and of one chunk, per stored axis.
+    dtype
+        Type of the numbers as stored.
+    fill_value
+        What a chunk that is not stored holds.
+    store, chunk_map, decoder
+        Where bytes come from, where in it chunks lie, and how they are decoded.
+    cache, token
+        Where decoded chunks are kept, and this array's name among others there.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        chunks: tuple[int, ...],
+        dtype: np.dtype[Any],
+        fill_value: Any,
+        *,
+        store: RangeStore,
+        chunk_map: ChunkMap,
+        decoder: Decoder,
+        cache: ChunkCache,
+        token: str,
+    ) -> None:
+        self.shape, self.chunks, self.dtype = shape, chunks, dtype
+        self.ndim = len(shape)
+        self._fill = np.asarray(fill_value).astype(dtype)[()]
+        self._store, self._map, self._decoder = store, chunk_map, decoder
+        self._cache, self._token = cache, token
+
+    def needed(
+        self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
+    ) -> NDArray[np.int64]:
+        """Return the chunks (N, axes) that a read needs: those of the region that the box touches.
+
+        Parameters
+        ----------
+        region
+            In stored axes.
+        box
+            Where taps lie, in three of the stored axes.
+        axes
+            Which stored axes these are.
+        """
+        chunk = np.array(self.chunks)
+        ranges = [
+            np.arange(a // c, -(-b // c)) for (a, b), c in zip(region, self.chunks, strict=True)
+        ]
+        grid = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, self.ndim)
+        if box is None or len(grid) < 2:
+            return grid
+        start = np.maximum(grid * chunk, region.start)
+        stop = np.minimum((grid + 1) * chunk, region.stop)
+        return grid[box.touches(start[:, axes], stop[:, axes])]
+
+    def read(
+        self,
+        region: Region,
+        box: OrientedBox | None = None,
+        axes: tuple[int, int, int] = (0, 1, 2),
+    ) -> NDArray[Any]:
+        """Return a region, C order; where no tap lies it holds anything.
+
+        Parameters
+        ----------
+        region, box, axes
+            As for :meth:`needed`.
+        """
+        chunks = [tuple(row) for row in self.needed(region, box, axes).tolist()]
+        out = _room(region.shape, self.dtype)
+        if out.size == 0:
+            return out
+        missing: list[Index] = []
+        for index in chunks:
+            held = self._cache.get((self._token, index))
+            if held is None:
+                missing.append(index)
+            else:
+                self._place(out, region, index, held)
+        if missing:
+            self._read_missing(out, region, missing)
+        return out
+
+    def _read_missing(self, out: NDArray[Any], region: Region, missing: list[Index]) -> None:
+        places = self._map.locate(missing)
+        stored = [(n, place) for n, place in enumerate(places) if place is not None]
+        gap, most = getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
+        answers = read_joined(self._store, [place for _, place in stored], gap, most)
+        data = {n: answer for (n, _), answer in zip(stored, answers, strict=True)}
+        keeps = self._cache.most_bytes >= math.prod(self.chunks) * self.dtype.itemsize
+        scratch: NDArray[Any] | None = None
+        for n, index in enumerate(missing):
+            if scratch is None or keeps:
+                scratch = np.empty(self.chunks, self.dtype)
+            found = data.get(n)
+            if found is None:
+                scratch[...] = self._fill
+            else:
+                self._decoder.decode(found, scratch)
+            self._place(out, region, index, scratch)
+            if keeps:
+                self._cache.put((self._token, index), scratch)
+
+    def _place(self, out: NDArray[Any], region: Region, index: Index, chunk: NDArray[Any]) -> None:
+        there, here = [], []
+        for i, c, (a, b) in zip(index, self.chunks, region, strict=True):
+            first = i * c
+            start, stop = max(first, a), min(first + c, b)
+            there.append(slice(start - a, stop - a))
+            here.append(slice(start - first, stop - first))
+        out[tuple(there)] = chunk[tuple(here)]
+
+    def fetch(
+        self,
+        region: Region,
+        box: OrientedBox | None = None,
+        axes: tuple[int, int, int] = (0, 1, 2),
+    ) -> int:
+        """Bring in the stored bytes of a region and drop them; return how many."""
+        chunks = [tuple(row) for row in self.needed(region, box, axes).tolist()]
+        places = [place for place in self._map.locate(chunks) if place is not None]
+        gap, most = getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
+        answers = read_joined(self._store, places, gap, most)
+        return sum(len(answer) for answer in answers if answer is not None)
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return memory for a region; poisoned, on request, where chunks are left out."""
+    room = np.empty(shape, dtype)
+    if os.environ.get(POISON_VARIABLE):
+        room.fill(np.nan if dtype.kind in "fc" else np.iinfo(dtype).max)
+    return room

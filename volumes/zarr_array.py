@@ -1,0 +1,225 @@
+"""Zarr arrays and groups read by voxpipe itself: metadata, chunk keys, shards.
+
+What is stored in a way that is not decoded here raises :class:`NotOurs`; then zarr-python
+reads the array. Both give the same bytes, which a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import BadHeader, CorruptVolume, VolumeNotFound
+from .chunk_cache import ChunkCache
+from .chunked_array import ChunkedArray, Index
+from .ranges import RangeStore, ReadRange
+from .zarr_codecs import ZarrDecoder, crc32c
+from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
+
+# The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
+_NOT_STORED = 2**64 - 1
+_ENTRY_BYTES = 16
+_CHECK_BYTES = 4
+# An index of 64 chunks takes a kilobyte; thousands of shards stay known.
+MOST_INDEX_BYTES = 16 * 1024**2
+
+
+class PlainChunks:
+    """Every chunk is an object; whether it exists, only asking for it tells."""
+
+    def __init__(self, metadata: ArrayMetadata, path: str) -> None:
+        self._metadata, self._path = metadata, path
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return the object of each chunk."""
+        return [ReadRange(self._path + self._metadata.key(index)) for index in chunks]
+
+
+class ShardedChunks:
+    """Chunks lie in shards, each with an index that is read once."""
+
+    def __init__(self, metadata: ArrayMetadata, path: str, store: RangeStore) -> None:
+        assert metadata.shards is not None
+        self._metadata, self._path, self._store = metadata, path, store
+        pairs = zip(metadata.shards, metadata.chunks, strict=True)
+        self._per_shard = tuple(s // c for s, c in pairs)
+        checks = _CHECK_BYTES if metadata.index_checked else 0
+        self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
+        self._known: OrderedDict[Index, NDArray[np.uint64] | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return where each chunk lies; reads the indices that are not known yet, at once."""
+        shards = [
+            tuple(i // n for i, n in zip(index, self._per_shard, strict=True)) for index in chunks
+        ]
+        indices = self._indices(dict.fromkeys(shards))
+        places: list[ReadRange | None] = []
+        for index, shard in zip(chunks, shards, strict=True):
+            table = indices[shard]
+            inner = tuple(i % n for i, n in zip(index, self._per_shard, strict=True))
+            offset, length = (_NOT_STORED,) * 2 if table is None else map(int, table[inner])
+            if (offset, length) == (_NOT_STORED, _NOT_STORED):
+                places.append(None)
+                continue
+            if offset + length >= 2**63:
+                raise self._corrupt(shard, f"chunk {inner} at {offset}, {length} bytes long")
+            places.append(ReadRange(self._key(shard), offset, offset + length))
+        return places
+
+    def _indices(self, shards: Mapping[Index, None]) -> dict[Index, NDArray[np.uint64] | None]:
+        with self._lock:
+            known = {shard: self._known[shard] for shard in shards if shard in self._known}
+        unknown = [shard for shard in shards if shard not in known]
+        if not unknown:
+            return known
+        at_end = self._metadata.index_at_end
+        span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
+        answers = self._store.get_ranges([ReadRange(self._key(s), *span) for s in unknown])
+        for shard, answer in zip(unknown, answers, strict=True):
+            known[shard] = None if answer is None else self._parsed(shard, answer)
+        with self._lock:
+            for shard in unknown:
+                self._known[shard] = known[shard]
+            while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
+                self._known.popitem(last=False)
+        return known
+
+    def _parsed(self, shard: Index, data: bytes) -> NDArray[np.uint64]:
+        if len(data) != self._index_bytes:
+            raise self._corrupt(shard, f"{len(data)} of {self._index_bytes} bytes of its index")
+        if self._metadata.index_checked:
+            body, stored = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
+            computed = crc32c(body)
+            if computed is not None and computed != int.from_bytes(stored, "little"):
+                raise self._corrupt(shard, "an index whose check sum is wrong")
+            data = body
+        table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+        return table.reshape(*self._per_shard, 2)
+
+    def _key(self, shard: Index) -> str:
+        return self._path + self._metadata.key(shard)
+
+    def _corrupt(self, shard: Index, what: str) -> CorruptVolume:
+        return CorruptVolume(
+            f"the shard {self._key(shard)} of {self._store.name} holds {what}.",
+            do="Copy or write the shard again.",
+        )
+
+
+class ZarrArray(ChunkedArray):
+    """One zarr array, read by voxpipe."""
+
+    def __init__(
+        self, metadata: ArrayMetadata, path: str, store: RangeStore, cache: ChunkCache, token: str
+    ) -> None:
+        self.metadata = metadata
+        decoder = ZarrDecoder(metadata, f"{store.name}/{path}".rstrip("/"))
+        chunks = (
+            PlainChunks(metadata, path)
+            if metadata.shards is None
+            else ShardedChunks(metadata, path, store)
+        )
+        super().__init__(
+            metadata.shape,
+            metadata.chunks,
+            metadata.dtype,
+            metadata.fill_value,
+            store=store,
+            chunk_map=chunks,
+            decoder=decoder,
+            cache=cache,
+            token=f"{token}/{path}",
+        )
+
+
+class ZarrGroup:
+    """One zarr group: its attributes, and its arrays by path."""
+
+    def __init__(
+        self, attrs: Mapping[str, Any], path: str, store: RangeStore, version: int, node: Any
+    ) -> None:
+        self.attrs, self._path, self._store, self._version = attrs, path, store, version
+        self._node = node
+
+    def __getitem__(self, path: str) -> Any:
+        """Return the array or group below; ``KeyError`` where there is none."""
+        found = self._node(f"{self._path}{path.strip('/')}/", self._version)
+        if found is None:
+            raise KeyError(path)
+        return found
+
+    def arrays(self) -> Iterator[tuple[str, Any]]:
+        """Yield the arrays directly below, by name."""
+        marks = ("/zarr.json",) if self._version == 3 else ("/.zarray",)
+        for key in sorted(self._store.list(self._path)):
+            below = key[len(self._path) :]
+            if below.endswith(marks) and below.count("/") == 1:
+                node = self[below.split("/", 1)[0]]
+                if isinstance(node, ZarrArray):
+                    yield below.split("/", 1)[0], node
+
+
+def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> ZarrArray | ZarrGroup:
+    """Return the array or group at the root of a store.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no zarr metadata.
+    BadHeader
+        They make no sense.
+    NotOurs
+        zarr-python has to read it.
+    """
+
+    def node(path: str, version: int | None = None) -> ZarrArray | ZarrGroup | None:
+        if version in (None, 3):
+            document = _json(store.get(f"{path}zarr.json"), f"zarr.json of {name}")
+            if document is not None:
+                if document.get("node_type") == "array":
+                    return array(parse_v3(document, name), path)
+                attrs = document.get("attributes") or {}
+                return ZarrGroup(attrs, path, store, 3, node)
+            if version == 3:
+                return None
+        document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
+        if document is not None:
+            return array(parse_v2(document, name), path)
+        if _json(store.get(f"{path}.zgroup"), f".zgroup of {name}") is None:
+            return None
+        attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
+        return ZarrGroup(attrs, path, store, 2, node)
+
+    def array(metadata: ArrayMetadata, path: str) -> ZarrArray:
+        return ZarrArray(metadata, path, store, cache, token)
+
+    found = node("")
+    if found is None:
+        raise VolumeNotFound(
+            f"{name} holds no zarr metadata: none of zarr.json, .zarray, .zgroup is there.",
+            do="Give the path of a zarr array or group.",
+        )
+    return found
+
+
+def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    try:
+        document = json.loads(data)
+    except ValueError:
+        raise BadHeader(f"{what} makes no sense.", do="Write it again.") from None
+    if not isinstance(document, dict):
+        raise BadHeader(f"{what} is no object.", do="Write it again.")
+    return document
+
+
+__all__ = ["NotOurs", "PlainChunks", "ShardedChunks", "ZarrArray", "ZarrGroup", "open_node"]
