@@ -7,6 +7,7 @@ import sys
 import pytest
 
 HEAVY = {
+    "SimpleITK",
     "aiohttp",
     "botocore",
     "fsspec",

@@ -24,13 +24,18 @@ def register_builtin_backends() -> None:
         ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
         # Not "npy": that name is for users, who may register it and take it back.
         ("numpy", _has_suffix(".npy"), _open_npy),
+        ("nifti-pair", _has_suffix(".hdr", ".img", ".hdr.gz", ".img.gz"), _open_nifti_pair),
+        ("nrrd", _has_suffix(".nrrd", ".nhdr"), _open_nrrd),
+        ("metaimage", _has_suffix(".mha", ".mhd"), _open_metaimage),
+        # The last: it looks into the file, and imports SimpleITK for it.
+        ("simpleitk", _is_for_itk, _open_itk),
     )
     for name, matcher, factory in table:
         register_backend(name, matcher, factory, prepend=False)
 
 
-def _has_suffix(suffix: str) -> Any:
-    return lambda request: _place(request).lower().endswith(suffix)
+def _has_suffix(*suffixes: str) -> Any:
+    return lambda request: _place(request).lower().endswith(suffixes)
 
 
 def _place(request: BackendRequest) -> str:
@@ -73,23 +78,56 @@ def _open_zarr_store(request: BackendRequest) -> Any:
 
 
 def _open_nifti(request: BackendRequest) -> Any:
-    no_options(request.reader_kwargs, _name(request))
-    if request.path is None:
-        from .nifti_remote import RemoteNifti
+    from .nifti import open_nifti
 
-        return RemoteNifti(request.uri or "", request.storage_options, _name(request))
-    from .nifti import NiftiBackend
-
-    return NiftiBackend(_place(request), _name(request))
+    return open_nifti(_file(request))
 
 
 def _open_nifti_gz(request: BackendRequest) -> Any:
-    no_options(request.reader_kwargs, _name(request))
-    from .nifti_gz import LocalNiftiGz, RemoteNiftiGz
+    from .nifti import open_nifti_gz
 
-    if request.path is None:
-        return RemoteNiftiGz(request.uri or "", request.storage_options, _name(request))
-    return LocalNiftiGz(_place(request), _name(request))
+    return open_nifti_gz(_file(request))
+
+
+def _open_nifti_pair(request: BackendRequest) -> Any:
+    from .nifti_pair import open_pair
+
+    return open_pair(_file(request), _name(request))
+
+
+def _open_nrrd(request: BackendRequest) -> Any:
+    from .nrrd import open_nrrd
+
+    return open_nrrd(_file(request))
+
+
+def _open_metaimage(request: BackendRequest) -> Any:
+    from .metaimage import open_metaimage
+
+    return open_metaimage(_file(request))
+
+
+def _is_for_itk(request: BackendRequest) -> bool:
+    if request.path is None or not os.path.exists(request.path):
+        return False
+    from .itk import itk_reads
+
+    return itk_reads(os.fspath(request.path))
+
+
+def _open_itk(request: BackendRequest) -> Any:
+    no_options(request.reader_kwargs, _name(request))
+    from .itk import open_itk
+
+    return open_itk(os.fspath(request.path or ""), _name(request))
+
+
+def _file(request: BackendRequest) -> Any:
+    """Return the file of a format that has no options."""
+    no_options(request.reader_kwargs, _name(request))
+    from .stored_file import file_of
+
+    return file_of(request, _name(request))
 
 
 def _open_npy(request: BackendRequest) -> Any:
