@@ -27,6 +27,7 @@ def register_builtin_backends() -> None:
         ("nifti-pair", _has_suffix(".hdr", ".img", ".hdr.gz", ".img.gz"), _open_nifti_pair),
         ("nrrd", _has_suffix(".nrrd", ".nhdr"), _open_nrrd),
         ("metaimage", _has_suffix(".mha", ".mhd"), _open_metaimage),
+        ("dicom", _is_dicom, _open_dicom),
         # The last: it looks into the file, and imports SimpleITK for it.
         ("simpleitk", _is_for_itk, _open_itk),
     )
@@ -105,6 +106,21 @@ def _open_metaimage(request: BackendRequest) -> Any:
     from .metaimage import open_metaimage
 
     return open_metaimage(_file(request))
+
+
+def _is_dicom(request: BackendRequest) -> bool:
+    if request.path is None or not os.path.isdir(request.path):
+        return False
+    from .dicom import has_dicom
+
+    return has_dicom(os.fspath(request.path))
+
+
+def _open_dicom(request: BackendRequest) -> Any:
+    no_options(request.reader_kwargs, _name(request), ("series",))
+    from .dicom import open_series
+
+    return open_series(os.fspath(request.path or ""), _name(request), **request.reader_kwargs)
 
 
 def _is_for_itk(request: BackendRequest) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core import TALLY
 from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeError
 from .array_source import ArraySource
 from .backend import Backend
@@ -73,6 +74,27 @@ def open_itk(path: str, name: str) -> Backend:
         SimpleITK cannot read it, or its voxels are no plain numbers.
     """
     file = LocalStoredFile(path, name)
+    reader = _informed(path, name)
+    fields, image_io = _fields(reader, name), _image_io(reader)
+    check_end(file, image_io, fields.voxel_bytes)
+    voxels = _ItkVoxels(path, name, fields, reader.GetSize(), image_io)
+    TALLY.count(headers=1)
+    return DecodedRaw(fields, [file], name, voxels.write)
+
+
+def header_of(path: str, name: str) -> RawHeader:
+    """Return what the header of a file says about its voxels."""
+    return _fields(_informed(path, name), name)
+
+
+def planes_of(path: str, name: str, fields: RawHeader) -> NDArray[Any]:
+    """Return all voxels of a small file, in C order; they must be what ``fields`` says."""
+    size = _informed(path, name).GetSize()
+    return _ItkVoxels(path, name, fields, size, "").slab(0, size[-1])
+
+
+def _informed(path: str, name: str) -> Any:
+    """Return a reader that has read the header."""
     reader = _reader(path)
     try:
         reader.ReadImageInformation()
@@ -80,11 +102,7 @@ def open_itk(path: str, name: str) -> Backend:
         raise BadHeader(
             f"{name} cannot be read by SimpleITK: {_reason(error)}.", do="Check the file."
         ) from None
-    fields = _fields(reader, name)
-    image_io = _image_io(reader)
-    check_end(file, image_io, fields.voxel_bytes)
-    voxels = _ItkVoxels(path, name, fields, reader.GetSize(), image_io)
-    return DecodedRaw(fields, [file], name, voxels.write)
+    return reader
 
 
 def from_itk(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
@@ -141,9 +159,9 @@ class _ItkVoxels:
             )
         for first in range(0, self.size[-1], step):
             count = min(step, self.size[-1] - first)
-            raw.write(self._slab(first, count).data)
+            raw.write(self.slab(first, count).data)
 
-    def _slab(self, first: int, count: int) -> NDArray[Any]:
+    def slab(self, first: int, count: int) -> NDArray[Any]:
         """Return planes along the last axis, C order."""
         itk = simpleitk()
         reader = _reader(self.path)

@@ -1,6 +1,7 @@
 """NIfTI pairs, Analyze, NRRD, MetaImage and what SimpleITK reads fulfil the store contract."""
 
 import fsspec
+import nibabel
 import numpy as np
 import pytest
 import SimpleITK
@@ -122,3 +123,19 @@ def test_an_image_of_simpleitk_may_go_or_change():
 
     assert voxels[0].tolist() == numbered((5, 6, 7)).tolist()
     assert not voxels.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "name", ["nii, RGB24", "hdr and img", "hdr.gz and img.gz", "Analyze of SPM, moved by a .mat"]
+)
+def test_images_of_nibabel(name, tmp_path):
+    """An image that nibabel opened is the file, and one in memory is its voxels."""
+    found = REFERENCES[name](tmp_path)
+    image = nibabel.load(found.path)
+    memory = type(image)(np.asanyarray(image.dataobj), image.affine, image.header)
+
+    for volume in (Volume(image), Volume(memory)):
+        np.testing.assert_allclose(volume.affine, found.affine, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(volume.numpy(), found.array)
+    assert Volume(image).access in ("view", "stream")
+    assert Volume(image).content_key
