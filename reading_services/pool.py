@@ -18,9 +18,10 @@ from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
+from .transport.arrivals import SlotReader
 from .transport.batches import unpack
+from .transport.budget import SlotBudget
 from .transport.messages import DoJob, Failed, NewSlot, Ready, RetireSlot, Stop
-from .transport.slots import SlotReader
 from .worker import ORPHANED, run_worker
 
 # What every worker imports anyway; a fork server that has it starts a worker in 0.1 s
@@ -44,14 +45,16 @@ _STOP_SECONDS = 0.1
 class Worker:
     """One process, its channel, and what it is busy with."""
 
-    def __init__(self, number: int, process: Any, channel: connection.Connection) -> None:
+    def __init__(
+        self, number: int, process: Any, channel: connection.Connection, slots: SlotReader
+    ) -> None:
         self.number = number
         self.process = process
         self.channel = channel
         self.jobs: deque[Any] = deque()
         self.answers: deque[Any] = deque()
         self.given = 0
-        self.slots = SlotReader()
+        self.slots = slots
         self.is_up = False
 
     def open(self, data: bytes) -> Any:
@@ -80,6 +83,10 @@ class WorkerPool:
         How long waits may take.
     imports
         Further modules that a fork server is to load before it starts workers.
+    budget
+        Bytes of shared memory for batches, over all workers.
+    ahead
+        Jobs that a worker may have at once.
     """
 
     def __init__(
@@ -88,8 +95,14 @@ class WorkerPool:
         context: BaseContext,
         limits: Limits,
         imports: Sequence[str] = (),
+        *,
+        budget: SlotBudget,
+        ahead: int,
     ) -> None:
         self.limits = limits
+        self._budget = budget
+        self._ahead = ahead
+        self._share = budget.share(len(payloads))
         self.broken = False
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
@@ -109,9 +122,11 @@ class WorkerPool:
         # A forked child holds our ends of all channels so far; others are handed nothing.
         forked = context.get_start_method() == "fork"
         inherited = [*(w.channel for w in self.workers), ours] if forked else []
+        # Asked for no shared memory, a worker says nothing about having none.
+        share = self._share if self._budget.limit else None
         process = context.Process(  # type: ignore[attr-defined]
             target=run_worker,
-            args=(theirs, inherited, payload, settings),
+            args=(theirs, inherited, payload, settings, share),
             name=f"voxpipe-worker-{number}",
             daemon=True,
         )
@@ -123,7 +138,8 @@ class WorkerPool:
         finally:
             theirs.close()
         _limit_waits(ours, self.limits.item)
-        return Worker(number, process, ours)
+        slots = SlotReader(self._budget, self._share, self._ahead)
+        return Worker(number, process, ours, slots)
 
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
@@ -246,6 +262,7 @@ class WorkerPool:
         end += self.limits.stop / 2
         for worker in workers:
             worker.channel.close()
+            worker.slots.close()
             worker.process.join(max(0.0, end - time.monotonic()))
             # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
             if worker.process.exitcode is not None:

@@ -41,6 +41,7 @@ def run_worker(
     inherited: list[connection.Connection],
     payload: bytes,
     environment: dict[str, str],
+    slot_bytes: int | None,
 ) -> None:
     """Serve jobs until told to stop, or until the parent is gone.
 
@@ -55,6 +56,8 @@ def run_worker(
         The pickled ``Realizer`` or ``Replica``.
     environment
         Settings that were made after a fork server had started.
+    slot_bytes
+        Shared memory that this worker may take for batches; None sends them through the pipe.
     """
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker.
@@ -67,7 +70,7 @@ def run_worker(
     LEDGER.take()  # a forked child inherits what its parent has counted
     inbox: queue.SimpleQueue[DoJob] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
-    _serve(channel, inbox, payload)
+    _serve(channel, inbox, payload, slot_bytes)
 
 
 def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> None:
@@ -89,7 +92,12 @@ def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> 
     os._exit(ORPHANED)
 
 
-def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payload: bytes) -> None:
+def _serve(
+    channel: connection.Connection,
+    inbox: queue.SimpleQueue[DoJob],
+    payload: bytes,
+    slot_bytes: int | None,
+) -> None:
     import torch
 
     # Workers divide the machine between them; a thread pool in each would fight over it.
@@ -102,7 +110,9 @@ def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payl
     def retire(number: int) -> None:
         channel.send(RetireSlot(number))
 
-    slots = SlotWriter(announce, retire) if HAS_SLOTS else None
+    slots: SlotWriter | None = None
+    if HAS_SLOTS and slot_bytes is not None:
+        slots = SlotWriter(announce, retire, slot_bytes)
     source: Any = None
     channel.send(Ready())
     while True:
