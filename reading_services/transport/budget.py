@@ -119,25 +119,25 @@ class SlotBudget:
         if self.copies.bytes > self.limit:
             self._say(
                 "copies",
-                f"{self._held()} are still in use: the copies alone take more than "
-                f"slot_bytes={self.limit}, and each further one takes more. Clone the part of a "
-                "batch that you need and drop the rest.",
+                f"{self._held()}: the copies alone take more than slot_bytes={self.limit}, and "
+                "each further one takes more. Clone the part of a batch that you need and drop the "
+                "rest.",
             )
         else:
             self._say(
                 "slots",
-                f"{self._held()} are still in use, and the shared memory of this loader is used "
-                f"up (slot_bytes={self.limit}, {share} for each worker): further batches are "
-                "copied as they arrive. Drop batches, or clone the part that you need; if you "
-                "keep none, raise MultiProcessingReadingService(slot_bytes=...) or lower "
+                f"{self._held()}; the shared memory of this loader is used up "
+                f"(slot_bytes={self.limit}, {share} for each worker): further batches are copied "
+                "as they arrive. Drop batches, or clone the part that you need; if you keep none, "
+                "raise MultiProcessingReadingService(slot_bytes=...) or lower "
                 "worker_prefetch_cnt.",
             )
 
     def _held(self) -> str:
         shared, copies = self.shared, self.copies
         return (
-            f"{shared.batches + copies.batches} batches ({shared.bytes / _MB:.1f} MB in shared "
-            f"memory, {copies.bytes / _MB:.1f} MB copied)"
+            f"batches still in use: {shared.batches + copies.batches} "
+            f"({shared.bytes / _MB:.1f} MB in shared memory, {copies.bytes / _MB:.1f} MB copied)"
         )
 
     def _say(self, which: str, text: str) -> None:

@@ -39,9 +39,9 @@ def test_kept_batches_get_slots_then_copies_then_messages():
     assert link.budget.shared.batches == 3
     assert link.budget.copies.batches == 47
     first, second = (str(warning.message) for warning in said)
-    assert first.startswith("4 batches (6.3 MB in shared memory, 1.0 MB copied) are still in use")
+    assert first.startswith("batches still in use: 4 (6.3 MB in shared memory, 1.0 MB copied)")
     assert f"slot_bytes={5 * STEP}" in first
-    assert second.startswith("14 batches (6.3 MB in shared memory, 11.0 MB copied)")
+    assert second.startswith("batches still in use: 14 (6.3 MB in shared memory, 11.0 MB copied)")
 
 
 def test_a_copied_batch_frees_its_slot_at_once():
