@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import SlotsUsedUp
-from ...datapipes.memory import Layout, OwnMemory
+from ...realizing import Layout, OwnMemory
 from .mapping import Mapping
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
