@@ -21,6 +21,7 @@ from typing import Any
 
 import machine
 import numpy as np
+
 import voxpipe as vp
 from voxpipe.core import Sample
 from voxpipe.datapipes.epoch import set_epoch
@@ -46,7 +47,9 @@ def main() -> None:
     chains = _chains(chosen.cases)
     for name, times in _interleaved(chains, chosen.repeats):
         middle = statistics.median(times)
-        print(f"| {name} | {middle:.1f} | {min(times):.1f}–{max(times):.1f} | {1e6 / middle:,.0f} |")
+        print(
+            f"| {name} | {middle:.1f} | {min(times):.1f}–{max(times):.1f} | {1e6 / middle:,.0f} |"
+        )
     print("\nIn a worker, per sample:\n")
     with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as folder:
         _say_worker(Path(folder), chosen.repeats)
@@ -71,9 +74,7 @@ def _interleaved(measures: dict[str, Measure], repeats: int) -> Iterator[tuple[s
 
 
 def _chains(count: int) -> dict[str, Measure]:
-    cases = [
-        {key: f"/data/train/case{n:05d}/{key}.nii.gz" for key in KEYS} for n in range(count)
-    ]
+    cases = [{key: f"/data/train/case{n:05d}/{key}.nii.gz" for key in KEYS} for n in range(count)]
 
     def opened(per_volume: int) -> Any:
         shuffled = vp.from_cases(cases).shuffle()
@@ -120,7 +121,10 @@ def _say_worker(folder: Path, repeats: int) -> None:
         measured = [_worker(list(_jobs(pipe))) for _ in range(repeats + 1)][1:]
         columns.append({name: [times[name] for times in measured] for name in measured[0]})
     for name in columns[0]:
-        cells = [f"{statistics.median(c[name]):.1f} | {min(c[name]):.1f}–{max(c[name]):.1f}" for c in columns]
+        cells = [
+            f"{statistics.median(c[name]):.1f} | {min(c[name]):.1f}–{max(c[name]):.1f}"
+            for c in columns
+        ]
         print(f"| {name} | {' | '.join(cells)} |")
     print(f"\nA job of {BATCH} samples pickles to {len(pickled[0])} and {len(pickled[1])} bytes.")
 
@@ -133,7 +137,9 @@ def _catalog(folder: Path) -> Any:
         for path in case.values():
             np.lib.format.open_memmap(path, "w+", np.int16, VOLUME)  # sparse
         cases.append(case)
-    return vp.from_cases(cases).shuffle().open_volume().lazy_patch((SIZE,) * 3, samples_per_volume=64)
+    return (
+        vp.from_cases(cases).shuffle().open_volume().lazy_patch((SIZE,) * 3, samples_per_volume=64)
+    )
 
 
 def _jobs(pipe: Any) -> Iterator[Job]:

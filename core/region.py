@@ -32,8 +32,8 @@ class Region:
             msg = f"start and stop need as many axes, got {self.start} and {self.stop}"
             raise ValueError(msg)
         # Plain ints: a region travels as JSON and as a slice.
-        object.__setattr__(self, "start", tuple(int(v) for v in self.start))
-        object.__setattr__(self, "stop", tuple(int(v) for v in self.stop))
+        object.__setattr__(self, "start", tuple(map(int, self.start)))
+        object.__setattr__(self, "stop", tuple(map(int, self.stop)))
 
     @classmethod
     def of_shape(cls, shape: Sequence[int]) -> Region:

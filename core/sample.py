@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,6 +99,19 @@ class Sample(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._data)
 
+    # Those of the dictionary are what the ones of MutableMapping imitate.
+    def keys(self) -> KeysView[str]:
+        """Return a view of the keys."""
+        return self._data.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Return a view of the things."""
+        return self._data.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return a view of the pairs."""
+        return self._data.items()
+
     def replace(self, **changes: Any) -> Sample:
         """Return a sample in which the named attributes are others (``data=``, ``case=`` ...)."""
         state: dict[str, Any] = {
@@ -114,11 +127,22 @@ class Sample(MutableMapping[str, Any]):
 
     def with_data(self, **things: Any) -> Sample:
         """Return a sample in which the named keys hold other things."""
-        return self.replace(data={**self._data, **things})
+        return self.moved(things, self.identity)
 
     def child(self, ordinal: int) -> Sample:
         """Return the ``ordinal``-th item made from this one; its identity is one longer."""
-        return self.replace(identity=(*self.identity, ordinal))
+        return self.moved({}, (*self.identity, ordinal))
+
+    def moved(self, things: Mapping[str, Any], identity: tuple[int, ...]) -> Sample:
+        """Return the sample of another identity in which some keys hold other things."""
+        return Sample(
+            {**self._data, **things},
+            case=self.case,
+            identity=identity,
+            seed=self.seed,
+            epoch=self.epoch,
+            patches=self.patches,
+        )
 
     def provenance(self) -> dict[str, Any]:
         """Return where this sample comes from, as plain data.
