@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ import machine
 import numpy as np
 
 import voxpipe as vp
-from voxpipe.core import Sample
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.reading_services.work import Job
 
@@ -46,10 +46,7 @@ def main() -> None:
     print("| chain | µs | spread | plans/s |\n|---|---|---|---|")
     chains = _chains(chosen.cases)
     for name, times in _interleaved(chains, chosen.repeats):
-        middle = statistics.median(times)
-        print(
-            f"| {name} | {middle:.1f} | {min(times):.1f}–{max(times):.1f} | {1e6 / middle:,.0f} |"
-        )
+        print(f"| {name} | {_told(times)} | {1e6 / statistics.median(times):,.0f} |")
     print("\nIn a worker, per sample:\n")
     with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as folder:
         _say_worker(Path(folder), chosen.repeats)
@@ -115,18 +112,21 @@ def _say_worker(folder: Path, repeats: int) -> None:
     print("|---|---|---|---|---|")
     catalog = _catalog(folder)
     pipes = [augmented(catalog), turned(catalog)]
-    pickled = [pickle.dumps(job, -1) for job in map(_first_job, pipes)]
-    columns = []
-    for pipe in pipes:
-        measured = [_worker(list(_jobs(pipe))) for _ in range(repeats + 1)][1:]
-        columns.append({name: [times[name] for times in measured] for name in measured[0]})
+    columns: list[dict[str, list[float]]] = [{}, {}]
+    for epoch in range(repeats + 1):
+        for pipe, column in zip(pipes, columns, strict=True):
+            # Another epoch each time, because plans that were seen may be remembered.
+            for name, time_taken in _worker(_jobs(pipe, epoch)).items():
+                column.setdefault(name, []).append(time_taken)
     for name in columns[0]:
-        cells = [
-            f"{statistics.median(c[name]):.1f} | {min(c[name]):.1f}–{max(c[name]):.1f}"
-            for c in columns
-        ]
-        print(f"| {name} | {' | '.join(cells)} |")
-    print(f"\nA job of {BATCH} samples pickles to {len(pickled[0])} and {len(pickled[1])} bytes.")
+        cells = " | ".join(_told(column[name][1:]) for column in columns)  # the first warms up
+        print(f"| {name} | {cells} |")
+    sizes = [len(pickle.dumps(next(iter(_jobs(pipe, 0))), -1)) for pipe in pipes]
+    print(f"\nA job of {BATCH} samples pickles to {sizes[0]} and {sizes[1]} bytes.")
+
+
+def _told(times: list[float]) -> str:
+    return f"{statistics.median(times):.1f} | {min(times):.1f}–{max(times):.1f}"
 
 
 def _catalog(folder: Path) -> Any:
@@ -142,49 +142,51 @@ def _catalog(folder: Path) -> Any:
     )
 
 
-def _jobs(pipe: Any) -> Iterator[Job]:
-    set_epoch(pipe, SEED, 0)
-    held: list[Sample] = []
-    for index, item in enumerate(pipe):
-        held.append(item)
-        if len(held) == BATCH:
-            yield Job(index // BATCH, tuple(held))
-            held = []
-
-
-def _first_job(pipe: Any) -> Job:
-    return next(_jobs(pipe))
+def _jobs(pipe: Any, epoch: int) -> list[Job]:
+    set_epoch(pipe, SEED, epoch)
+    samples = list(pipe)
+    return [Job(n, tuple(samples[n : n + BATCH])) for n in range(0, len(samples), BATCH)]
 
 
 def _worker(jobs: list[Job]) -> dict[str, float]:
     """Return the microseconds per sample of each thing done with the description of a batch."""
-    clock = _Clock(len(jobs) * BATCH)
-    sent = clock.timed("pickle", [lambda job=job: pickle.dumps(job, -1) for job in jobs])
-    received = clock.timed("unpickle", [lambda data=data: pickle.loads(data) for data in sent])
-    samples = [sample for job in received for sample in job.items]
-    patches = [sample[key] for sample in samples for key in KEYS]
-    clock.timed("plan, draws included", [lambda s=s: s[KEYS[0]].plan for s in samples])
-    clock.timed("source regions", [lambda p=p: p.source_region for p in patches])
-    clock.timed("shape and type", [lambda p=p: (p.shape, p.dtype) for p in patches])
-    clock.timed("provenance", [sample.provenance for sample in samples])
-    return clock.done()
+    clock = _Clock()
+    for job in jobs:
+        with clock.timing("pickle"):
+            sent = pickle.dumps(job, -1)
+        with clock.timing("unpickle"):
+            received = pickle.loads(sent)
+        volumes = [sample[key].volume for sample in received.items for key in KEYS]
+        patches = [sample[key] for sample in received.items for key in KEYS]
+        with clock.timing("grids of the open volumes"):
+            grids = [volume.grid for volume in volumes]
+        with clock.timing("plan, draws included"):
+            plans = [sample[KEYS[0]].plan for sample in received.items]
+        with clock.timing("source regions"):
+            regions = [patch.source_region for patch in patches]
+        with clock.timing("shapes and types"):
+            shapes = [(patch.shape, patch.dtype) for patch in patches]
+        with clock.timing("provenance"):
+            told = [sample.provenance() for sample in received.items]
+        assert all(map(len, (grids, plans, regions, shapes, told)))
+    return clock.per_sample(len(jobs) * BATCH)
 
 
 class _Clock:
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self) -> None:
         self._times: dict[str, float] = {}
 
-    def timed(self, name: str, calls: list[Callable[[], Any]]) -> list[Any]:
+    @contextmanager
+    def timing(self, name: str) -> Iterator[None]:
         began = time.process_time()
-        results = [call() for call in calls]
-        self._times[name] = (time.process_time() - began) / self._count * 1e6
-        return results
+        yield
+        spent = time.process_time() - began
+        self._times[name] = self._times.get(name, 0.0) + spent
 
-    def done(self) -> dict[str, float]:
-        """Return the times, and the sum of what a worker does."""
-        worker = sum(t for name, t in self._times.items() if name != "pickle")
-        return {**self._times, "all that a worker does": worker}
+    def per_sample(self, count: int) -> dict[str, float]:
+        """Return the times in microseconds, and the sum of what a worker does."""
+        times = {name: spent / count * 1e6 for name, spent in self._times.items()}
+        return {**times, "all that a worker does": sum(times.values()) - times["pickle"]}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .region import Region
 from .rows import Rows, applied, determinant, inverse, linear_of, product, rows_of
 
 Affine = NDArray[np.float64]
@@ -52,6 +53,11 @@ class Grid:
         affine.setflags(write=False)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "affine", affine)
+
+    @cached_property
+    def region(self) -> Region:
+        """All voxels."""
+        return Region.of_shape(self.shape)
 
     @cached_property
     def rows(self) -> Rows:

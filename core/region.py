@@ -32,8 +32,8 @@ class Region:
             msg = f"start and stop need as many axes, got {self.start} and {self.stop}"
             raise ValueError(msg)
         # Plain ints: a region travels as JSON and as a slice.
-        object.__setattr__(self, "start", tuple(map(int, self.start)))
-        object.__setattr__(self, "stop", tuple(map(int, self.stop)))
+        values = self.__dict__
+        values["start"], values["stop"] = tuple(map(int, self.start)), tuple(map(int, self.stop))
 
     @classmethod
     def of_shape(cls, shape: Sequence[int]) -> Region:

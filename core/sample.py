@@ -185,6 +185,9 @@ def _restore(
     return Sample(data, case=case, identity=identity, seed=seed, epoch=epoch, patches=patches)
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` with NumPy arrays and scalars turned into what JSON knows.
 
@@ -193,6 +196,12 @@ def plain(value: Any) -> Any:
     >>> plain({"a": np.float64(1.5), "b": (np.int64(2), np.eye(1))})
     {'a': 1.5, 'b': [2, [[1.0]]]}
     """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list or kind is tuple:
+        # Most of a provenance are numbers in lists: not worth a call each.
+        return [v if type(v) in _PLAIN else plain(v) for v in value]
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

@@ -11,11 +11,8 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
-from numpy.random.bit_generator import ISeedSequence
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,31 @@ class Stream:
 
         Reference: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
         """
-        return np.random.Generator(np.random.Philox(_Key(self._key())))
+        key = int.from_bytes(self._key(), "little")
+        return np.random.Generator(np.random.Philox(key=key))
+
+    def restart(self, generator: np.random.Generator) -> np.random.Generator:
+        """Bring a generator of another stream to the beginning of this one, and return it.
+
+        What it gives then is what a fresh one gives, at a tenth of the time. Whoever has it
+        already must be done with it.
+
+        Examples
+        --------
+        >>> used = Stream(7, 0, (3, 1), "rotate").generator()
+        >>> stream = Stream(7, 0, (3, 2), "zoom")
+        >>> float(stream.restart(used).random()) == float(stream.generator().random())
+        True
+        """
+        generator.bit_generator.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": _ZEROS, "key": _WORDS.unpack(self._key())},
+            "buffer": _ZEROS,
+            "buffer_pos": len(_ZEROS),  # nothing left in it
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return generator
 
     def integer(self) -> int:
         """Return one integer in [0, 2**63), e.g. to seed a foreign generator."""
@@ -64,22 +85,5 @@ def _packing(length: int) -> struct.Struct:
     return struct.Struct(f"<QqI{length}q")
 
 
-_LITTLE = np.dtype("<u8")
-
-
-class _Key(ISeedSequence):
-    """A key of Philox where NumPy expects what makes one.
-
-    ``Philox(key=...)`` gives the same generator, but asks the operating system for a seed
-    first, which it then does not use: 7 µs instead of 2.5.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> NDArray[Any]:
-        """Return the key, two words of 64 bits."""
-        if n_words != 2 or dtype is not np.uint64:
-            msg = f"a key of Philox is two words of 64 bits, not {n_words} of {dtype}"
-            raise ValueError(msg)
-        return np.frombuffer(self._key, _LITTLE).astype(np.uint64, copy=False)
+_WORDS = struct.Struct("<2Q")
+_ZEROS = (0, 0, 0, 0)

@@ -91,7 +91,9 @@ def draw_amount(
 
 def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) -> list[float]:
     """Return the three numbers that three uniform ones stand for; see :func:`draw_amount`."""
-    if isinstance(amount, tuple) and len(amount) == 3:
+    if not isinstance(amount, tuple):
+        return [amount] * 3
+    if len(amount) == 3:
         entries: Sequence[Entry] = amount
     else:
         entries = (amount,) * 3

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ..core.errors import BadHeader
-from ..core.rows import NO_TURN, Linear, Rows, affine, applied, inverse, linear_of, product
+from ..core.rows import Linear, Rows, Vector, affine, applied, inverse, linear_of, product
 from .plan import SpatialPlan
 
 Space = Literal["world", "voxel"]
@@ -114,18 +114,23 @@ def pull_back(
     turn = inverse(forward)
     x, y, z = applied(turn, move)
     back = (-x, -y, -z)
-    # With no turn there is nothing to carry into voxels: zero strength is exactly the identity.
-    is_turned = turn != NO_TURN
-    if space == "world" and (is_turned or any(back)):
+    # What is the same along all axes is so along the voxels' own, whatever these are. So zero
+    # strength is exactly the identity.
+    is_even = turn == scaling((turn[0],) * 3)
+    if space == "world" and (not is_even or any(back)):
         to_world = linear_of(plan.affine_rows)
         to_voxel = _inverse_of_affine(to_world)
         back = applied(to_voxel, back)
-        turn = product(product(to_voxel, turn), to_world) if is_turned else turn
-    centre = [(n - 1) / 2 for n in plan.shape]
-    new_centre = centre if shape is None else [(n - 1) / 2 for n in shape]
-    there = applied(turn, new_centre)
-    shift = [(c - t) + b for c, t, b in zip(centre, there, back, strict=True)]
-    return affine(turn, shift)
+        turn = turn if is_even else product(product(to_voxel, turn), to_world)
+    centre = _centre(plan.shape)
+    (i, j, k), (u, v, w) = centre, applied(turn, centre if shape is None else _centre(shape))
+    x, y, z = back
+    return affine(turn, ((i - u) + x, (j - v) + y, (k - w) + z))
+
+
+def _centre(shape: Sequence[int]) -> Vector:
+    i, j, k = shape
+    return ((i - 1) / 2, (j - 1) / 2, (k - 1) / 2)
 
 
 def _inverse_of_affine(linear: Linear) -> Linear:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
+
 from ..core import Grid, Stream
 from ..core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from .op import Drawn, Step
@@ -22,6 +24,12 @@ from .plan import SpatialPlan
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
 GRID_TOLERANCE = 1e-2
 """How far apart the grids of one case may lie at their corners, in voxels."""
+
+
+# A generator is made once and restarted for every stream: making one takes longer than all that
+# is drawn from it. Taking it out of the list while it is in use makes one per thread that
+# plans, and another where an op resolves a plan of its own.
+_SPARE: list[np.random.Generator] = []
 
 
 class HasGrid(Protocol):
@@ -139,16 +147,21 @@ class PendingPlan:
         grid = common_grid(self.references)
         plan = SpatialPlan.identity(grid)
         draws: dict[str, Drawn | None] = {}
+        try:
+            generator = _SPARE.pop()
+        except IndexError:
+            generator = Stream(0, 0, (), "").generator()
         for step in self.steps:
             identity = self.identity[: step.depth]
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                drawn = step.op.draw(stream.generator(), plan)
+                drawn = step.op.draw(stream.restart(generator), plan)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:
                 error.at(step.origin)
                 raise
             draws[step.stream_name] = drawn
+        _SPARE.append(generator)
         return grid, plan, draws
 
     def __getstate__(self) -> dict[str, Any]:

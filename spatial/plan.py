@@ -88,7 +88,7 @@ class SpatialPlan:
             source=source,
             rows=matrix if isinstance(matrix, tuple) else rows_of(matrix),
             shape=_shape(shape),
-            bounds=bounds if bounds is not None else Region.of_shape(source.shape),
+            bounds=bounds if bounds is not None else source.region,
             clips=tuple(clips),
             keeps_dtype=keeps_dtype,
         )

@@ -101,12 +101,17 @@ def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[fl
 
 
 def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], list[float]]:
+    i, j, k = shape
+    i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
     lows, highs = [], []
-    last_i, last_j, last_k = (max(n - 1, 0) for n in shape)
     for m0, m1, m2, shift in (rows[:4], rows[4:8], rows[8:]):
-        i, j, k = m0 * last_i, m1 * last_j, m2 * last_k
-        lows.append(((min(i, 0.0) + min(j, 0.0)) + shift) + min(k, 0.0))
-        highs.append(((max(i, 0.0) + max(j, 0.0)) + shift) + max(k, 0.0))
+        # Written out: min and max would take most of the time of a plan's source regions.
+        a, b, c = m0 * i, m1 * j, m2 * k
+        low_a, high_a = (a, 0.0) if a < 0.0 else (0.0, a)
+        low_b, high_b = (b, 0.0) if b < 0.0 else (0.0, b)
+        low_c, high_c = (c, 0.0) if c < 0.0 else (0.0, c)
+        lows.append(((low_a + low_b) + shift) + low_c)
+        highs.append(((high_a + high_b) + shift) + high_c)
     return lows, highs
 
 
@@ -168,12 +173,12 @@ def touched(
     nothing = Region(bounds.start, bounds.start)
     if bounds.is_empty or 0 in shape:
         return nothing
-    whole = None if moves else whole_rows(rows, shape)
-    lows, highs = _extremes(rows if whole is None else whole, shape)
+    is_whole, lows, highs = _spans(rows, shape)
     if moves:
+        is_whole, (lows, highs) = False, _extremes(rows, shape)
         lows = [low + move for low, (move, _) in zip(lows, moves, strict=True)]
         highs = [high + move for high, (_, move) in zip(highs, moves, strict=True)]
-    if whole is not None:
+    if is_whole:
         mode = "nearest"
     starts, stops = [], []
     for low, high, start, stop in zip(lows, highs, bounds.start, bounds.stop, strict=True):
@@ -183,6 +188,13 @@ def touched(
         starts.append(found[0])
         stops.append(found[1])
     return Region(tuple(starts), tuple(stops))
+
+
+@lru_cache(_REMEMBERED)
+def _spans(rows: Rows, shape: tuple[int, ...]) -> tuple[bool, list[float], list[float]]:
+    """Return whether a plan moves whole voxels only, and the extremes of where it leads."""
+    whole = whole_rows(rows, shape)
+    return (whole is not None, *_extremes(rows if whole is None else whole, shape))
 
 
 def _range(
@@ -198,7 +210,7 @@ def _range(
         return _cubic_range(low, high, start, stop, padding)
     if padding == "reflection":
         low, high = fold_interval(low, high, start, stop)
-    low, high = (min(max(v, first), last) for v in (low, high))
+    low, high = min(max(low, first), last), min(max(high, first), last)
     if mode == "nearest":
         return round(low), round(high) + 1
     return math.floor(low + CENTRE_TOLERANCE), math.ceil(high - CENTRE_TOLERANCE) + 1
