@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import ge
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Region:
     @property
     def is_empty(self) -> bool:
         """Whether no voxel is inside."""
-        return self.size == 0
+        return any(map(ge, self.start, self.stop))
 
     @property
     def slices(self) -> tuple[slice, ...]:

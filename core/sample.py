@@ -202,6 +202,8 @@ def plain(value: Any) -> Any:
     if kind is list or kind is tuple:
         # Most of a provenance are numbers in lists: not worth a call each.
         return [v if type(v) in _PLAIN else plain(v) for v in value]
+    if kind is dict:
+        return {k: v if type(v) in _PLAIN else plain(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
