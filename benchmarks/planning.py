@@ -25,7 +25,7 @@ import numpy as np
 
 import voxpipe as vp
 from voxpipe.datapipes.epoch import set_epoch
-from voxpipe.reading_services.work import Job
+from voxpipe.realizing.job import Job
 
 SEED = 7
 SIZE = 96
