@@ -58,6 +58,7 @@ demo: $(VENV)/installed-demo
 bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/throughput.py --workers 0 2 --seconds 5
 	$(RUN) benchmarks/memory.py
+	$(RUN) benchmarks/transport.py
 	$(RUN) benchmarks/planning.py --repeats 5
 
 clean:
