@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Affine, ChunkGrid, Region
+from ..core import Affine, ChunkGrid, Grid, Region
 from ..core.errors import BadHeader
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
@@ -59,6 +60,11 @@ class Backend(ABC):
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K)."""
         return self.header.shape
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Spatial shape and affine."""
+        return Grid(self.header.shape[1:], affine_matrix(self.header.affine))
 
     @property
     def affine(self) -> Affine:

@@ -137,6 +137,9 @@ class Volume:
     @property
     def grid(self) -> Grid:
         """Spatial shape and affine."""
+        if self._grid is None and self._affine is None and self._header is None:
+            # The one of the open backend: all volumes that come with the batches share it.
+            self._grid = self._backend().grid
         if self._grid is None:
             affine = affine_matrix(self._affine or self.header.affine)
             self._grid = Grid(self.spatial_shape, affine)

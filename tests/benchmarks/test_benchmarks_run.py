@@ -42,6 +42,17 @@ def test_the_machine_is_described(tmp_path):
     assert all(word in done.stdout for word in ("cores", "Python", "torch", "numpy"))
 
 
+def test_planning(tmp_path):
+    """Planner and worker give rows with times, and leave no file."""
+    done = run(tmp_path, "planning.py", "--cases", "3", "--repeats", "1")
+
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert float(found["the same, augment"][1]) > 0
+    assert float(found["all that a worker does"][1]) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("form", ["nii", "nii.gz", "zarr64", "zarr32"])
 def test_throughput_of_every_format(tmp_path, form):
     """Each format gives a row with a rate and a peak, and leaves no file."""
