@@ -44,18 +44,28 @@ inline void cubic_axis(const Axis& axis, int64_t padding, int a, double c, Cubic
   }
 }
 
+// Slope and intercept of the taps themselves: under padding "zeros" a tap outside is the value zero,
+// not the stored number. Elsewhere 1 and 0, and the sum is scaled.
+struct Scaling {
+  double slope;
+  double intercept;
+};
+
 template <class S, class W>
-void cubic_apart(const Geometry& g, int64_t padding, const uint8_t* base, const Places& places,
-                 int64_t count, W* values) {
+void cubic_apart(const Geometry& g, int64_t padding, const Scaling& scaling, const uint8_t* base,
+                 const Places& places, int64_t count, W* values) {
   for (int64_t v = 0; v < count; v++) {
     CubicTaps t;
     for (int a = 0; a < 3; a++) cubic_axis(g.axis[a], padding, a, places.at[a][v], t);
     double sum = 0;
     for (int i = 0; i < t.count[0]; i++)
       for (int j = 0; j < t.count[1]; j++)
-        for (int k = 0; k < t.count[2]; k++)
+        for (int k = 0; k < t.count[2]; k++) {
+          const double stored =
+              load_value<S, double>(base + t.offset[0][i] + t.offset[1][j] + t.offset[2][k]);
           sum += t.weight[0][i] * t.weight[1][j] * t.weight[2][k] *
-                 load_value<S, double>(base + t.offset[0][i] + t.offset[1][j] + t.offset[2][k]);
+                 (stored * scaling.slope + scaling.intercept);
+        }
     values[v] = static_cast<W>(sum);
   }
 }
@@ -168,12 +178,13 @@ inline bool cubic_together(const Geometry&, const uint8_t*, const CubicRun*, int
 
 // ``run`` is null where some tap is not at hand.
 template <class W>
-inline void cubic_run(const Geometry& g, int64_t type, int64_t padding, const uint8_t* base,
-                      const Places& places, const CubicRun* run, int64_t count, W* values) {
+inline void cubic_run(const Geometry& g, int64_t type, int64_t padding, const Scaling& scaling,
+                      const uint8_t* base, const Places& places, const CubicRun* run,
+                      int64_t count, W* values) {
   switch (type) {
 #define VOXPIPE_CUBIC_TYPE(S)                                  \
   if (!cubic_together<S>(g, base, run, count, values))         \
-    cubic_apart<S, W>(g, padding, base, places, count, values)
+    cubic_apart<S, W>(g, padding, scaling, base, places, count, values)
     VOXPIPE_SOURCE_TYPES(VOXPIPE_CUBIC_TYPE)
 #undef VOXPIPE_CUBIC_TYPE
     default: break;
