@@ -9,20 +9,6 @@ typedef double Point __attribute__((vector_size(32)));
 constexpr int PARTS = 16 / LANES;
 constexpr size_t CELL_BYTES = 64;
 
-// Four voxels of four numbers each, turned: four numbers of four voxels each.
-struct Fours {
-  Four of[4];
-};
-
-inline Fours turn_fours(const Four* from) {
-  const Four a = __builtin_shufflevector(from[0], from[2], 0, 4, 1, 5);
-  const Four b = __builtin_shufflevector(from[1], from[3], 0, 4, 1, 5);
-  const Four c = __builtin_shufflevector(from[0], from[2], 2, 6, 3, 7);
-  const Four d = __builtin_shufflevector(from[1], from[3], 2, 6, 3, 7);
-  return {__builtin_shufflevector(a, b, 0, 4, 1, 5), __builtin_shufflevector(a, b, 2, 6, 3, 7),
-          __builtin_shufflevector(c, d, 0, 4, 1, 5), __builtin_shufflevector(c, d, 2, 6, 3, 7)};
-}
-
 struct Control {
   int64_t size[3];
   double matrix[12];  // output index to control index
