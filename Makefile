@@ -58,6 +58,7 @@ demo: $(VENV)/installed-demo
 bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/throughput.py --workers 0 2 --seconds 5
 	$(RUN) benchmarks/memory.py
+	$(RUN) benchmarks/transport.py
 
 clean:
 	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -13,12 +13,14 @@ from operator import index
 from typing import Any
 
 from ..graph import Pipe, walk
+from ..realizing import usable_cores
 from .in_process import InProcessEpoch
 from .payload import payload_of
 from .planned import PlannedEpoch
 from .pool import WorkerPool
 from .reading_service import Epoch
 from .replicated import ReplicatedEpoch
+from .transport.budget import SlotBudget
 from .work import Place, Planned, Replicated, Work, work_of
 
 START_METHODS = ("forkserver", "fork", "spawn")
@@ -40,13 +42,21 @@ class MultiProcessingReadingService:
         start), ``"fork"`` or ``"spawn"``.
     worker_prefetch_cnt
         Batches in flight per worker, the one being made included. With the batches that
-        the consumer holds they bound the memory.
+        the consumer holds they take the memory.
     order
         ``"plan"``: the order of the plan, whatever the workers' speed. ``"as_ready"``: the
         first that is done; the same batches in an order that depends on timing.
+    threads_per_worker
+        Patches that each worker realizes at once: decoding and resampling release the
+        interpreter's lock. By default the machine's cores divided by the workers.
     persistent_workers
         Keep the workers from epoch to epoch, until ``stop()``. By default they end with
         the epoch and take all that they opened with them.
+    slot_bytes
+        Shared memory that batches may take together, those that you keep included, in
+        bytes; None for an eighth of the memory. When it is used up, batches are copied as
+        they arrive, with a :class:`~voxpipe.errors.SlotsUsedUp` warning. 0 sends them
+        through pipes.
     """
 
     def __init__(
@@ -56,15 +66,20 @@ class MultiProcessingReadingService:
         worker_prefetch_cnt: int = JOBS_PER_WORKER,
         *,
         order: str = "plan",
+        threads_per_worker: int | None = None,
         persistent_workers: bool = False,
+        slot_bytes: int | None = None,
     ) -> None:
         self.num_workers = index(num_workers)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = worker_prefetch_cnt
         self.order = order
+        self.threads_per_worker = threads_per_worker
         self.persistent_workers = persistent_workers
+        self.slot_bytes = None if slot_bytes is None else index(slot_bytes)
         self._pool: WorkerPool | None = None
         self._check()
+        self._budget = SlotBudget(self.slot_bytes)
 
     def _check(self) -> None:
         if self.num_workers < 0:
@@ -76,8 +91,14 @@ class MultiProcessingReadingService:
         if self.worker_prefetch_cnt < 1:
             msg = f"worker_prefetch_cnt is at least 1, got {self.worker_prefetch_cnt}"
             raise ValueError(msg)
+        if self.threads_per_worker is not None and self.threads_per_worker < 1:
+            msg = f"threads_per_worker is at least 1, got {self.threads_per_worker}"
+            raise ValueError(msg)
         if self.order not in ORDERS:
             msg = f"order is one of {ORDERS}, got {self.order!r}"
+            raise ValueError(msg)
+        if self.slot_bytes is not None and self.slot_bytes < 0:
+            msg = f"slot_bytes is 0 or more, or None, got {self.slot_bytes}"
             raise ValueError(msg)
 
     def distribute(self, graph: Pipe) -> Work:
@@ -127,7 +148,14 @@ class MultiProcessingReadingService:
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
             self._pool = WorkerPool(
-                payloads, mp.get_context(self.start_method), work.limits, imports
+                payloads,
+                mp.get_context(self.start_method),
+                work.limits,
+                torch=isinstance(work, Replicated) or work.recipe is None,
+                threads=self.threads_per_worker or max(1, usable_cores() // count),
+                imports=imports,
+                budget=self._budget,
+                ahead=self.worker_prefetch_cnt,
             )
         return self._pool
 
@@ -147,7 +175,8 @@ class MultiProcessingReadingService:
             pool.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None}
+        # A copy belongs to another loader, which has a budget of its own.
+        return {**self.__dict__, "_pool": None, "_budget": SlotBudget(self.slot_bytes)}
 
     def __repr__(self) -> str:
         return f"MultiProcessingReadingService(num_workers={self.num_workers})"

@@ -18,22 +18,24 @@ from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
+from .payload import pickled
+from .script import WORKER_NAME, not_sent, script_of_this_process
+from .transport.arrivals import SlotReader
 from .transport.batches import unpack
-from .transport.messages import DoJob, Failed, NewSlot, Ready, RetireSlot, Stop
-from .transport.slots import SlotReader
-from .worker import ORPHANED, run_worker
+from .transport.budget import SlotBudget
+from .transport.messages import STOP, DoJob, Failed, NewSlot, Ready, RetireSlot
+from .worker import ORPHANED, Settings, run_worker
 
 # What every worker imports anyway; a fork server that has it starts a worker in 0.1 s
-# instead of seconds. "__main__" is multiprocessing's own default.
+# instead of seconds.
 PRELOAD = [
-    "__main__",
-    "torch",
     "voxpipe.reading_services.worker",
-    "voxpipe.datapipes.iter",
     "voxpipe.volumes.nifti",
     "voxpipe.spatial.native",
     "nibabel",
 ]
+# Where pipes are sent and not steps. "__main__" is multiprocessing's own default.
+PRELOAD_TORCH = ["__main__", "torch", "voxpipe.datapipes.iter"]
 FREEZE = "voxpipe.reading_services.preloaded"
 # Settings made after the fork server started reach its children only if they are told.
 _SETTINGS = "VOXPIPE_"
@@ -44,14 +46,16 @@ _STOP_SECONDS = 0.1
 class Worker:
     """One process, its channel, and what it is busy with."""
 
-    def __init__(self, number: int, process: Any, channel: connection.Connection) -> None:
+    def __init__(
+        self, number: int, process: Any, channel: connection.Connection, slots: SlotReader
+    ) -> None:
         self.number = number
         self.process = process
         self.channel = channel
         self.jobs: deque[Any] = deque()
         self.answers: deque[Any] = deque()
         self.given = 0
-        self.slots = SlotReader()
+        self.slots = slots
         self.is_up = False
 
     def open(self, data: bytes) -> Any:
@@ -78,8 +82,16 @@ class WorkerPool:
         A multiprocessing context.
     limits
         How long waits may take.
+    torch
+        Whether what they run needs torch.
+    threads
+        Patches that each worker realizes at once.
     imports
         Further modules that a fork server is to load before it starts workers.
+    budget
+        Bytes of shared memory for batches, over all workers.
+    ahead
+        Jobs that a worker may have at once.
     """
 
     def __init__(
@@ -87,14 +99,27 @@ class WorkerPool:
         payloads: Sequence[bytes],
         context: BaseContext,
         limits: Limits,
+        *,
+        torch: bool,
+        threads: int = 1,
         imports: Sequence[str] = (),
+        budget: SlotBudget,
+        ahead: int,
     ) -> None:
         self.limits = limits
+        self._budget = budget
+        self._ahead = ahead
+        self._share = budget.share(len(payloads))
         self.broken = False
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload([*PRELOAD, *imports, FREEZE])
-        settings = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
+            wanted = [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports, FREEZE]
+            context.set_forkserver_preload(wanted)
+        environment = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
+        script = {} if torch else script_of_this_process()
+        # Asked for no shared memory, a worker says nothing about having none.
+        slot_bytes = self._share if budget.limit else None
+        settings = Settings(torch, threads, script, environment, slot_bytes)
         try:
             for number, payload in enumerate(payloads):
                 self.workers.append(self._start(number, payload, context, settings))
@@ -103,7 +128,7 @@ class WorkerPool:
             raise
 
     def _start(
-        self, number: int, payload: bytes, context: BaseContext, settings: dict[str, str]
+        self, number: int, payload: bytes, context: BaseContext, settings: Settings
     ) -> Worker:
         ours, theirs = context.Pipe(duplex=True)
         # A forked child holds our ends of all channels so far; others are handed nothing.
@@ -112,18 +137,20 @@ class WorkerPool:
         process = context.Process(  # type: ignore[attr-defined]
             target=run_worker,
             args=(theirs, inherited, payload, settings),
-            name=f"voxpipe-worker-{number}",
+            name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
         try:
-            process.start()
+            with contextlib.nullcontext() if settings.torch else not_sent():
+                process.start()
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         _limit_waits(ours, self.limits.item)
-        return Worker(number, process, ours)
+        slots = SlotReader(self._budget, self._share, self._ahead)
+        return Worker(number, process, ours, slots)
 
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
@@ -135,9 +162,10 @@ class WorkerPool:
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job, and which slots are free again."""
+        index = getattr(job, "index", job)
+        message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
         worker.given += 1
-        message = DoJob(job, seed, epoch, tuple(worker.slots.take_freed()))
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
@@ -237,7 +265,7 @@ class WorkerPool:
             with contextlib.suppress(OSError, ValueError):
                 # One that takes no messages is not asked twice: it is killed below.
                 _limit_waits(worker.channel, _STOP_SECONDS)
-                worker.channel.send(Stop())
+                worker.channel.send_bytes(STOP)
         end = time.monotonic() + self.limits.stop / 2
         for worker in workers:
             worker.process.join(max(0.0, end - time.monotonic()))
@@ -246,6 +274,7 @@ class WorkerPool:
         end += self.limits.stop / 2
         for worker in workers:
             worker.channel.close()
+            worker.slots.close()
             worker.process.join(max(0.0, end - time.monotonic()))
             # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
             if worker.process.exitcode is not None:

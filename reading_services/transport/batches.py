@@ -2,23 +2,27 @@
 
 Any picklable structure travels; arrays and tensors in it are replaced by the place
 where they lie. Where there are no slots, or for arrays of objects, they are pickled.
+A worker without torch packs realized arrays; they arrive as tensors all the same.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from .slots import SlotReader, SlotWriter
+from ...realizing import Realized
+from .slots import SlotWriter
+
+if TYPE_CHECKING:  # the consumer's side, which a worker does without
+    from .arrivals import Arrival, SlotReader
 
 # Below this an array is cheaper in the message than in a slot with its 2 MiB.
 _INLINE_BYTES = 16 * 1024
-_BITS = {1: torch.uint8, 2: torch.int16}
 
 
 class _BatchPickler(pickle.Pickler):
@@ -31,15 +35,15 @@ class _BatchPickler(pickle.Pickler):
         """Return the place of an array or tensor in the slots; None to pickle it."""
         if type(thing) is np.ndarray and not thing.dtype.hasobject:
             return self._place(thing, None)
-        array = _numpy_of(thing)
-        return None if array is None else self._place(array, thing.dtype)
+        found = _tensor_parts(thing)
+        return None if found is None else self._place(*found)
 
     def reducer_override(self, thing: Any) -> Any:
         """Pickle a small tensor as its own values; torch would pickle all of its storage."""
-        array = _numpy_of(thing)
-        return NotImplemented if array is None else (_tensor, (array.copy(), thing.dtype))
+        found = _tensor_parts(thing)
+        return NotImplemented if found is None else (_tensor, (found[0].copy(), found[1]))
 
-    def _place(self, array: Any, element: torch.dtype | None) -> Any:
+    def _place(self, array: Any, element: str | None) -> Any:
         if self.slots is None:
             return None
         place = self.slots.place(array)
@@ -47,42 +51,52 @@ class _BatchPickler(pickle.Pickler):
             if array.nbytes < _INLINE_BYTES:
                 return None
             place = self.slots.copy_in(array)
+            if place is None:
+                return None
         self.used.add(place[0])
         return (*place, array.shape, array.dtype, element)
 
 
-def _numpy_of(thing: Any) -> Any:
-    """Return the array of a plain CPU tensor; None for everything else."""
+def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
+    """Return what becomes a tensor as its array and torch's name of its type; else None."""
+    if type(thing) is Realized:
+        return thing.array, thing.dtype.name
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
     if type(thing) is not torch.Tensor or thing.layout is not torch.strided:
         return None
     if thing.device.type != "cpu" or thing.requires_grad:
         return None
     thing = thing.resolve_conj().resolve_neg()
+    name = str(thing.dtype).removeprefix("torch.")
     try:
-        return thing.numpy()
+        return thing.numpy(), name
     except TypeError:  # NumPy has no such type, e.g. bfloat16: its bits travel as integers
-        bits = _BITS.get(thing.element_size())
-        return None if bits is None else thing.view(bits).numpy()
+        bits = {1: torch.uint8, 2: torch.int16}.get(thing.element_size())
+        return None if bits is None else (thing.view(bits).numpy(), name)
 
 
-def _tensor(array: NDArray[Any], element: torch.dtype) -> torch.Tensor:
+def _tensor(array: NDArray[Any], element: str) -> Any:
+    """Return the tensor over ``array``; called where the user is, so torch is there."""
+    import torch
+
     tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype == element else tensor.view(element)
+    wanted = getattr(torch, element)
+    return tensor if tensor.dtype == wanted else tensor.view(wanted)
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, slots: SlotReader) -> None:
+    def __init__(self, file: io.BytesIO, arrival: Arrival) -> None:
         super().__init__(file)
-        self.slots = slots
-        self.opened: dict[int, Any] = {}
+        self.arrival = arrival
 
     def persistent_load(self, place: Any) -> Any:
-        """Return the array or tensor that lies at ``place``, without a copy."""
+        """Return the array or tensor that lies at ``place``, without a copy if it may stay."""
         number, offset, shape, dtype, element = place
-        if number not in self.opened:
-            self.opened[number] = self.slots.open(number)
         size = int(np.prod(shape)) * dtype.itemsize
-        array = self.opened[number][offset : offset + size].view(dtype).reshape(shape)
+        array = self.arrival.part(number, offset, size).view(dtype).reshape(shape)
         return array if element is None else _tensor(array, element)
 
 
@@ -96,4 +110,4 @@ def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
 
 def unpack(data: bytes, slots: SlotReader) -> Any:
     """Return the batch that :func:`pack` took apart; its tensors look into the slots."""
-    return _BatchUnpickler(io.BytesIO(data), slots).load()
+    return _BatchUnpickler(io.BytesIO(data), slots.arrival()).load()

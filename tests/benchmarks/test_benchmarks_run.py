@@ -72,6 +72,20 @@ def test_memory_is_compared_with_the_limit(tmp_path, form, limit, status, result
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("limit", "status"), [("1e6", 0), ("0", 1)])
+def test_transport_is_compared_with_the_limit(tmp_path, limit, status):
+    """Three ways of travelling bring the same batches; the exit status tells slow from fast."""
+    small = ["--size", "16", "--batches", "3", "--limit-ms", limit]
+
+    done = run(tmp_path, "transport.py", *small)
+
+    assert done.returncode == status, done.stderr
+    table = rows(done.stdout)
+    assert {"voxpipe, slots", "torch DataLoader", "voxpipe, pipe"} <= set(table)
+    assert all(float(table[name][4]) > 0 for name in table if "," in name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_command_that_fails_ends_with_its_status(tmp_path):
     """A benchmark does not report figures of something that broke."""
     done = run(tmp_path, "processes.py", sys.executable, "-c", "raise SystemExit(7)")
