@@ -52,7 +52,7 @@ def memory_bytes() -> int:
     return min(sizes)
 
 
-class Tally:
+class Alive:
     """How many bytes and batches are alive; told by the garbage collector when they go."""
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ class SlotBudget:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = default_slot_bytes() if limit is None else limit
-        self.shared = Tally()
+        self.shared = Alive()
         """Slots that somebody looks into, those of workers that have ended included."""
-        self.copies = Tally()
+        self.copies = Alive()
         """Batches that were copied out of their slots."""
         self._said: set[str] = set()
 
