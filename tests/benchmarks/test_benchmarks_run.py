@@ -118,3 +118,17 @@ def test_shared_pages_count_once(tmp_path):
 
     peak = float(done.stdout.split()[1])
     assert 200 <= peak < 250
+
+
+def test_the_kernel_meets_its_peers(tmp_path):
+    """Every class gives a row at a hot place and at random ones; each bar is judged."""
+    done = run(tmp_path, "kernel.py", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    table = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line][2:]
+    kinds = {row[2] for row in table}
+    assert {"copy", "flip", "transpose", "zoom, linear", "affine, nearest"} <= kinds
+    assert {"affine, cubic", "elastic, linear", "elastic turned, linear"} <= kinds
+    assert {row[3] for row in table} == {"hot", "random"}
+    assert "PASS" in done.stdout or "FAIL" in done.stdout
+    assert list(tmp_path.iterdir()) == []
