@@ -12,6 +12,7 @@ from ..core import TALLY, Tally
 from ..core.ledger import LEDGER, Entry
 from ..datapipes.datapipe import DataPipe, length_of
 from ..graph import Pipe, Traits, describe
+from ..realizing import Watch
 
 
 @dataclass
@@ -39,6 +40,10 @@ class Timed(DataPipe):
     def describe(self) -> str:
         """Return what it watches."""
         return f"timed {describe(self.parent)}"
+
+    def instructions(self) -> tuple[Watch, ...]:
+        """Return what enters the time of what comes before it."""
+        return (Watch(self.profile, self.pipe),)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the parent's items."""

@@ -87,6 +87,10 @@ class Limited(PerItem):
         super().__init__(parent)
         self.limits = limits
 
+    def instructions(self) -> tuple[()]:
+        """Return nothing: whoever asks for a batch watches the clock."""
+        return ()
+
     def apply(self, item: Any) -> Any:
         """Return the item as it is; whoever asks for it watches the clock."""
         return item

@@ -6,7 +6,11 @@ reads them. One object per process, added to by whoever does the work.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import astuple, dataclass, fields
+
+# Adding is a read and a write; patches of one batch may be realized in several threads.
+_LOCK = threading.Lock()
 
 
 @dataclass
@@ -36,6 +40,12 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def count(self, **counts: int) -> None:
+        """Add to the named counts; safe from several threads."""
+        with _LOCK:
+            for name, number in counts.items():
+                setattr(self, name, getattr(self, name) + number)
 
     def snapshot(self) -> Tally:
         """Return a copy that stays as it is."""

@@ -16,6 +16,7 @@ from ..core.errors import SampleError
 from ..core.origin import call_text, here
 from ..graph import Pipe, Traits, is_pipe, walk
 from ..graph.verify import stream_names
+from ..realizing import Instruction
 
 C = TypeVar("C", bound=type)
 
@@ -63,6 +64,13 @@ class DataPipe(IterDataPipe[Any]):
         return self.describe() if "origin" in vars(self) else type(self).__name__
 
     __str__ = __repr__
+
+    def instructions(self) -> tuple[Instruction, ...] | None:
+        """Return what the pipe does to items, as values that need no torch; None if it cannot.
+
+        Workers whose every pipe can are sent these and never import torch.
+        """
+        return None
 
     def settings(self) -> Any:
         """Return what distinguishes this pipe from another of its class, as plain values."""

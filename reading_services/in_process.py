@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
 from ..volumes import close_volumes
 from .realizer import Realizer
@@ -78,10 +79,10 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return
-    realizer = Realizer(work.cut)
+    source = work.recipe or Realizer(work.cut)
     for job in jobs(work.cut, seed, epoch, place):
-        made = realizer.run(job, seed, epoch) if work.cut.realizing else job.items[0]
-        yield job.index, made
+        made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
+        yield job.index, as_tensors(made)
 
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:

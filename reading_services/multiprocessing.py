@@ -13,6 +13,7 @@ from operator import index
 from typing import Any
 
 from ..graph import Pipe, walk
+from ..realizing import usable_cores
 from .in_process import InProcessEpoch
 from .payload import payload_of
 from .planned import PlannedEpoch
@@ -44,6 +45,9 @@ class MultiProcessingReadingService:
     order
         ``"plan"``: the order of the plan, whatever the workers' speed. ``"as_ready"``: the
         first that is done; the same batches in an order that depends on timing.
+    threads_per_worker
+        Patches that each worker realizes at once: decoding and resampling release the
+        interpreter's lock. By default the machine's cores divided by the workers.
     persistent_workers
         Keep the workers from epoch to epoch, until ``stop()``. By default they end with
         the epoch and take all that they opened with them.
@@ -56,12 +60,14 @@ class MultiProcessingReadingService:
         worker_prefetch_cnt: int = JOBS_PER_WORKER,
         *,
         order: str = "plan",
+        threads_per_worker: int | None = None,
         persistent_workers: bool = False,
     ) -> None:
         self.num_workers = index(num_workers)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = worker_prefetch_cnt
         self.order = order
+        self.threads_per_worker = threads_per_worker
         self.persistent_workers = persistent_workers
         self._pool: WorkerPool | None = None
         self._check()
@@ -75,6 +81,9 @@ class MultiProcessingReadingService:
             raise ValueError(msg)
         if self.worker_prefetch_cnt < 1:
             msg = f"worker_prefetch_cnt is at least 1, got {self.worker_prefetch_cnt}"
+            raise ValueError(msg)
+        if self.threads_per_worker is not None and self.threads_per_worker < 1:
+            msg = f"threads_per_worker is at least 1, got {self.threads_per_worker}"
             raise ValueError(msg)
         if self.order not in ORDERS:
             msg = f"order is one of {ORDERS}, got {self.order!r}"
@@ -127,7 +136,12 @@ class MultiProcessingReadingService:
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
             self._pool = WorkerPool(
-                payloads, mp.get_context(self.start_method), work.limits, imports
+                payloads,
+                mp.get_context(self.start_method),
+                work.limits,
+                torch=isinstance(work, Replicated) or work.recipe is None,
+                threads=self.threads_per_worker or max(1, usable_cores() // count),
+                imports=imports,
             )
         return self._pool
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..core.errors import NotPicklable
 from ..graph import Pipe, describe, is_pipe, origin_of, walk
-from ..volumes import custom_backends, register_backend
+from ..realizing import Job
+from ..volumes import custom_backends
 from .realizer import Realizer
 from .replica import Replica
 from .work import Planned, Work
@@ -22,7 +23,7 @@ def payload_of(work: Work, worker: int, workers: int) -> bytes:
         With the pipe or backend that cannot travel, as the user wrote it.
     """
     if isinstance(work, Planned):
-        thing: Any = Realizer(work.cut)
+        thing: Any = work.recipe or Realizer(work.cut)
         pipes = work.cut.realizing
     else:
         thing = Replica(work.graph, worker, workers, shards=work.shards)
@@ -33,12 +34,21 @@ def payload_of(work: Work, worker: int, workers: int) -> bytes:
         raise _not_picklable(pipes, error) from error
 
 
-def opened(payload: bytes) -> Any:
-    """Return what a worker runs, with the backends of its parent registered."""
-    backends, thing = pickle.loads(payload)
-    for name, matcher, factory in reversed(backends):
-        register_backend(name, matcher, factory)
-    return thing
+def pickled(job: Any) -> bytes:
+    """Return one job, pickled.
+
+    Raises
+    ------
+    NotPicklable
+        With the cases, where a sample holds what cannot travel.
+    """
+    try:
+        return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever a user's object raises from its __reduce__
+        cases = job.cases() if isinstance(job, Job) else job
+        msg = f"the samples of {cases} cannot travel to a worker: {error}"
+        do = "Put only plain data into samples before batch_patches(), or use num_workers=0."
+        raise NotPicklable(msg, do=do) from error
 
 
 def _not_picklable(pipes: tuple[Pipe, ...], error: Exception) -> NotPicklable:

@@ -9,10 +9,11 @@ from typing import Any
 
 from ..core.errors import WorkerDied
 from ..core.ledger import LEDGER
+from ..realizing import Job
 from ..volumes import close_volumes
 from .pool import Worker, WorkerPool, raise_from_worker
 from .transport.messages import Done, Exhausted, Failed
-from .work import Job, Place, Planned, Work, jobs
+from .work import Place, Planned, Work, jobs
 
 
 class PooledEpoch:

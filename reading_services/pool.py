@@ -18,22 +18,23 @@ from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
+from .payload import pickled
+from .script import WORKER_NAME, not_sent, script_of_this_process
 from .transport.batches import unpack
-from .transport.messages import DoJob, Failed, NewSlot, Ready, RetireSlot, Stop
+from .transport.messages import STOP, DoJob, Failed, NewSlot, Ready, RetireSlot
 from .transport.slots import SlotReader
-from .worker import ORPHANED, run_worker
+from .worker import ORPHANED, Settings, run_worker
 
 # What every worker imports anyway; a fork server that has it starts a worker in 0.1 s
-# instead of seconds. "__main__" is multiprocessing's own default.
+# instead of seconds.
 PRELOAD = [
-    "__main__",
-    "torch",
     "voxpipe.reading_services.worker",
-    "voxpipe.datapipes.iter",
     "voxpipe.volumes.nifti",
     "voxpipe.spatial.native",
     "nibabel",
 ]
+# Where pipes are sent and not steps. "__main__" is multiprocessing's own default.
+PRELOAD_TORCH = ["__main__", "torch", "voxpipe.datapipes.iter"]
 FREEZE = "voxpipe.reading_services.preloaded"
 # Settings made after the fork server started reach its children only if they are told.
 _SETTINGS = "VOXPIPE_"
@@ -78,6 +79,10 @@ class WorkerPool:
         A multiprocessing context.
     limits
         How long waits may take.
+    torch
+        Whether what they run needs torch.
+    threads
+        Patches that each worker realizes at once.
     imports
         Further modules that a fork server is to load before it starts workers.
     """
@@ -87,14 +92,20 @@ class WorkerPool:
         payloads: Sequence[bytes],
         context: BaseContext,
         limits: Limits,
+        *,
+        torch: bool,
+        threads: int = 1,
         imports: Sequence[str] = (),
     ) -> None:
         self.limits = limits
         self.broken = False
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload([*PRELOAD, *imports, FREEZE])
-        settings = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
+            wanted = [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports, FREEZE]
+            context.set_forkserver_preload(wanted)
+        environment = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
+        script = {} if torch else script_of_this_process()
+        settings = Settings(torch, threads, script, environment)
         try:
             for number, payload in enumerate(payloads):
                 self.workers.append(self._start(number, payload, context, settings))
@@ -103,7 +114,7 @@ class WorkerPool:
             raise
 
     def _start(
-        self, number: int, payload: bytes, context: BaseContext, settings: dict[str, str]
+        self, number: int, payload: bytes, context: BaseContext, settings: Settings
     ) -> Worker:
         ours, theirs = context.Pipe(duplex=True)
         # A forked child holds our ends of all channels so far; others are handed nothing.
@@ -112,11 +123,12 @@ class WorkerPool:
         process = context.Process(  # type: ignore[attr-defined]
             target=run_worker,
             args=(theirs, inherited, payload, settings),
-            name=f"voxpipe-worker-{number}",
+            name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
         try:
-            process.start()
+            with contextlib.nullcontext() if settings.torch else not_sent():
+                process.start()
         except BaseException:
             ours.close()
             raise
@@ -135,9 +147,10 @@ class WorkerPool:
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
         """Send one job, and which slots are free again."""
+        index = getattr(job, "index", job)
+        message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
         worker.given += 1
-        message = DoJob(job, seed, epoch, tuple(worker.slots.take_freed()))
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
@@ -237,7 +250,7 @@ class WorkerPool:
             with contextlib.suppress(OSError, ValueError):
                 # One that takes no messages is not asked twice: it is killed below.
                 _limit_waits(worker.channel, _STOP_SECONDS)
-                worker.channel.send(Stop())
+                worker.channel.send_bytes(STOP)
         end = time.monotonic() + self.limits.stop / 2
         for worker in workers:
             worker.process.join(max(0.0, end - time.monotonic()))

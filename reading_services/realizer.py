@@ -1,4 +1,4 @@
-"""Run the realizing part of a graph on one job; the same code in every process."""
+"""Run pipes on one job: a realizing part that cannot be said as steps, and needs torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..core import Stream
 from ..core.errors import GraphError, placed
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, traits_of, walk
+from ..realizing import Job
 from .seeding import seeded_globals
-from .work import Job
 
 # torch writes this into the message of every error that passes through a pipe.
 _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"

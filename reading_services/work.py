@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias
 
 from ..adapters import Limits, limits_of
 from ..core import Stream
+from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, NoCut, Pipe, cut, describe, explain_graph, traits_of, walk
+from ..realizing import Instruction, Job, Recipe
 from .seeding import seeded_globals
 
 
@@ -24,6 +27,17 @@ class Planned:
     cut: Cut
     limits: Limits
 
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """The realizing part as instructions that need no torch; None if a pipe of it has none."""
+        instructions: list[Instruction] = []
+        for pipe in self.cut.realizing:
+            own = pipe.instructions() if isinstance(pipe, DataPipe) else None
+            if own is None:
+                return None
+            instructions += own
+        return Recipe(tuple(instructions))
+
     def explain(self, workers: int) -> str:
         """Return which pipes run where."""
         planner = explain_graph(self.cut.planner)
@@ -33,7 +47,8 @@ class Planned:
             # Numbering restarts: the realizing part reads what the planner hands over.
             realizing = "\n".join(f"· {text}" for text in _described(self.cut.realizing))
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
-            lines += [f"realized {where}{per}", _indent(realizing)]
+            torch = ", without torch" if workers and self.recipe is not None else ""
+            lines += [f"realized {where}{per}{torch}", _indent(realizing)]
         return "\n".join(lines)
 
 
@@ -71,21 +86,6 @@ def work_of(graph: Pipe) -> Work:
         shards = any(traits_of(pipe).shards for pipe in walk(graph))
         return Replicated(graph, split.reason, shards, limits)
     return Planned(split, limits)
-
-
-@dataclass(frozen=True)
-class Job:
-    """The descriptions of one batch."""
-
-    index: int
-    """Position of the batch in its epoch."""
-    items: tuple[Any, ...]
-    """What the planner yielded for it."""
-
-    def cases(self) -> str:
-        """Return the names of the cases, for messages."""
-        names = [str(getattr(item, "case", "")) for item in self.items]
-        return ", ".join(dict.fromkeys(name for name in names if name)) or "unnamed items"
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,17 @@ import signal
 import threading
 import traceback
 import warnings
+from dataclasses import dataclass
 from multiprocessing import connection, parent_process, reduction
 from typing import Any
 
 from ..core.ledger import LEDGER
-from ..datapipes.memory import using
-from .payload import opened
+from ..realizing import Job, using, using_threads
+from ..volumes import register_backend
+from .script import ScriptUnpickler
 from .transport.batches import pack
 from .transport.messages import (
+    STOP,
     DoJob,
     Done,
     Exhausted,
@@ -27,20 +30,32 @@ from .transport.messages import (
     Ready,
     Report,
     RetireSlot,
-    Stop,
 )
 from .transport.slots import HAS_SLOTS, Slot, SlotWriter
-from .work import Job
 
 # A worker that ends by itself because its parent is gone exits with this code.
 ORPHANED = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker is told at its start, besides what it runs."""
+
+    torch: bool
+    """Whether what it runs needs torch."""
+    threads: int
+    """Patches that it realizes at once."""
+    script: dict[str, str]
+    """Where to find the user's script, if something of it arrives; empty if it was imported."""
+    environment: dict[str, str]
+    """Variables that were set after a fork server had started."""
 
 
 def run_worker(
     channel: connection.Connection,
     inherited: list[connection.Connection],
     payload: bytes,
-    environment: dict[str, str],
+    settings: Settings,
 ) -> None:
     """Serve jobs until told to stop, or until the parent is gone.
 
@@ -52,9 +67,9 @@ def run_worker(
         The consumer's ends of other workers' channels, which a forked child holds too
         and must close: they would hide the consumer's death from those workers.
     payload
-        The pickled ``Realizer`` or ``Replica``.
-    environment
-        Settings that were made after a fork server had started.
+        The pickled ``Recipe``, ``Realizer`` or ``Replica``.
+    settings
+        What else it is told.
     """
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker.
@@ -63,14 +78,15 @@ def run_worker(
         other.close()
     # Ctrl-C goes to the whole process group; the consumer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(environment)
+    os.environ.update(settings.environment)
     LEDGER.take()  # a forked child inherits what its parent has counted
-    inbox: queue.SimpleQueue[DoJob] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
-    _serve(channel, inbox, payload)
+    with using_threads(settings.threads):
+        _serve(channel, inbox, payload, settings)
 
 
-def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> None:
+def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[bytes]) -> None:
     """Take messages while the main thread works, so that the consumer never waits to send."""
     parent = parent_process()
     watched: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
@@ -79,8 +95,8 @@ def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> 
             ready = connection.wait(watched)
             if channel not in ready:
                 break
-            message = channel.recv()
-            if isinstance(message, Stop):
+            message = channel.recv_bytes()
+            if message == STOP:
                 os._exit(0)
             inbox.put(message)
     except (EOFError, OSError):
@@ -89,11 +105,17 @@ def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob]) -> 
     os._exit(ORPHANED)
 
 
-def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payload: bytes) -> None:
-    import torch
+def _serve(
+    channel: connection.Connection,
+    inbox: queue.SimpleQueue[bytes],
+    payload: bytes,
+    settings: Settings,
+) -> None:
+    if settings.torch:
+        import torch
 
-    # Workers divide the machine between them; a thread pool in each would fight over it.
-    torch.set_num_threads(1)
+        # Workers divide the machine between them; a thread pool in each would fight over it.
+        torch.set_num_threads(1)
 
     def announce(slot: Slot) -> None:
         channel.send(NewSlot(slot.number, slot.size))
@@ -106,33 +128,42 @@ def _serve(channel: connection.Connection, inbox: queue.SimpleQueue[DoJob], payl
     source: Any = None
     channel.send(Ready())
     while True:
-        message = inbox.get()
+        message: DoJob = pickle.loads(inbox.get())
         if slots is not None:
             slots.release(message.freed)
+        job: Any = None
         try:
             if source is None:
-                source = opened(payload)
-            answer = pickle.dumps(_answer(source, message, slots))
+                source = _opened(payload, settings.script)
+            job = ScriptUnpickler(message.job, settings.script).load()
+            answer = pickle.dumps(_answer(source, job, message, slots))
         except BaseException as error:  # told to the consumer, whatever it is
-            answer = pickle.dumps(_failure(message.job, error))
+            answer = pickle.dumps(_failure(message.index, job, error))
         channel.send_bytes(answer)
 
 
-def _answer(source: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exhausted:
+def _opened(payload: bytes, script: dict[str, str]) -> Any:
+    """Return what this worker runs, with the backends of its parent registered."""
+    backends, thing = ScriptUnpickler(payload, script).load()
+    for name, matcher, factory in reversed(backends):
+        register_backend(name, matcher, factory)
+    return thing
+
+
+def _answer(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exhausted:
     before = slots.busy() if slots is not None else set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             with using(slots) if slots is not None else contextlib.nullcontext():
-                batch = source.run(message.job, message.seed, message.epoch)
+                batch = source.run(job, message.seed, message.epoch)
         except StopIteration:
             return Exhausted(_report(caught))
         data, used = pack(batch, slots)
     if slots is not None:
         del batch
         slots.release_unsent(used, before)
-    index = message.job.index if isinstance(message.job, Job) else message.job
-    return Done(index, data, _report(caught))
+    return Done(message.index, data, _report(caught))
 
 
 def _report(caught: list[warnings.WarningMessage]) -> Report:
@@ -149,7 +180,7 @@ def _category(category: type[Warning]) -> type[Warning]:
     return category
 
 
-def _failure(job: Any, error: BaseException) -> Failed:
+def _failure(index: int, job: Any, error: BaseException) -> Failed:
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
@@ -162,6 +193,5 @@ def _failure(job: Any, error: BaseException) -> Failed:
     except Exception:  # a user's __str__ may fail too
         trace, what = "(its message cannot be shown)", type(error).__name__
     cases = f" ({job.cases()})" if isinstance(job, Job) else ""
-    index = job.index if isinstance(job, Job) else job
     text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
     return Failed(index, data, what, text)

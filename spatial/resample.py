@@ -150,9 +150,9 @@ def resample(
     is_affine = not clips and displacement is None
     whole = whole_voxel_matrix(matrix, shape) if is_affine else None
     if whole is not None:
-        TALLY.copies += 1
+        TALLY.count(copies=1)
     else:
-        TALLY.interpolations += 1
+        TALLY.count(interpolations=1)
     if native.run(
         policy.mode if whole is None else "copy",
         narrowed,

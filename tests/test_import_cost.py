@@ -22,9 +22,10 @@ HEAVY = {
     "torchdata",
     "zarr",
 }
-# Everything below the datapipes but the graph, whose nodes are torch's.
+# Everything below the datapipes but the graph, whose nodes are torch's; and what workers run.
 CHEAP = ["voxpipe", "voxpipe.core", "voxpipe.intensity"]
-CHEAP += ["voxpipe.spatial", "voxpipe.volumes"]
+CHEAP += ["voxpipe.spatial", "voxpipe.volumes", "voxpipe.realizing"]
+CHEAP += ["voxpipe.reading_services.worker"]
 # Other packages may have been imported at start-up, by a .pth file of the environment.
 PROGRAM = """
 import json, sys

@@ -12,6 +12,7 @@ LAYERS = [
     {"core"},
     {"graph", "volumes", "intensity"},
     {"spatial"},
+    {"realizing"},
     {"datapipes"},
     {"adapters"},
     {"reading_services"},

@@ -24,7 +24,7 @@ class NiftiBackend(LocalFile, MappedBackend):
         with open_local(path) as file:
             status = os.fstat(file.fileno())
             fields = parse_nifti(file.read(NIFTI2_BYTES), name)
-            TALLY.headers += 1
+            TALLY.count(headers=1)
             check_length(fields, status.st_size, name)
             view = mapped_view(file, fields)
         super().__init__(view, fields.header("view", stamp_of(status)), name)

@@ -45,7 +45,7 @@ class DecodedNifti(Backend):
 
     def __init__(self, head: bytes, size: int, stamp: tuple[int, ...], name: str) -> None:
         self._fields = parse_nifti(_decoded_head(head, name), name)
-        TALLY.headers += 1
+        TALLY.count(headers=1)
         if self._fields.end > size * _BEST_RATIO:
             raise TruncatedVolume(
                 f"{name} holds {size} bytes, which cannot decode to the "

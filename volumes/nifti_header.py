@@ -208,7 +208,9 @@ def _affine(fields: Any, name: str) -> tuple[float, ...]:
     from nibabel.spatialimages import HeaderDataError
 
     try:
-        affine = np.array(fields.get_best_affine(), dtype=np.float64)
+        # A damaged header may hold a signalling NaN, about which NumPy would warn.
+        with np.errstate(invalid="ignore"):
+            affine = np.array(fields.get_best_affine(), dtype=np.float64)
     except (HeaderDataError, ValueError) as error:
         raise _bad(name, f"its orientation cannot be read ({error})") from None
     affine[:3] *= millimetres(int(fields["xyzt_units"]))

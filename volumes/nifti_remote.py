@@ -28,7 +28,7 @@ class RemoteNifti(Backend):
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self._file = RemoteFile(url, options, name)
         self._fields = parse_nifti(self._file.head(NIFTI2_BYTES), name)
-        TALLY.headers += 1
+        TALLY.count(headers=1)
         check_length(self._fields, self._file.size, name)
         super().__init__(self._fields.header("range"), name)
 

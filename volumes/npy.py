@@ -24,7 +24,7 @@ class NpyBackend(LocalFile, MappedBackend):
         self.path = path
         stamp = file_stamp(path)
         array = channels_first(map_npy(path, name), name)
-        TALLY.headers += 1
+        TALLY.count(headers=1)
         super().__init__(array, Header(array.shape, IDENTITY, array.dtype, stamp=stamp), name)
 
 

@@ -303,8 +303,7 @@ class Volume:
 
 
 def _counted_read(backend: Backend, region: Region, channels: tuple[int, int]) -> Voxels:
-    TALLY.reads += 1
-    TALLY.bytes_read += backend.touched_bytes(region, channels)
+    TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
     return backend.read(region, channels)
 
 

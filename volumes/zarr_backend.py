@@ -63,7 +63,7 @@ class ZarrBackend(Backend):
         no_options(options, name, _OPTIONS)
         level = options.get("level", 0)
         image = _of_array(node, level, name) if is_array(node) else _of_group(node, level, name)
-        TALLY.headers += 1
+        TALLY.count(headers=1)
         dtype = np.dtype(image.array.dtype)
         refuse_unreadable(dtype, name)
         if min(image.layout.shape) < 1:

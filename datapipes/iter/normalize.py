@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-import torch
-
-from ...core import Sample
-from ...core.errors import SampleError
 from ...graph import Pipe
 from ...intensity import Normalize
-from ...spatial import LazyPatch
-from ...spatial.lazy_patch import VolumeFacts
-from ..datapipe import PerItem, chained, wrong_item
+from ...realizing import NormalizeRealized
+from ..datapipe import PerItem, chained
+from ..tensors import applied
 
 
 @chained("normalize")
@@ -56,27 +51,10 @@ class NormalizePatches(PerItem):
         self.op = Normalize(mean, std)
         self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
 
-    def apply(self, item: Any) -> Sample:
+    def instructions(self) -> tuple[NormalizeRealized, ...]:
+        """Return what normalizes one sample."""
+        return (NormalizeRealized(self.op, self.keys, self.origin),)
+
+    def apply(self, item: Any) -> Any:
         """Return the sample with its intensities normalized, or with that still to be done."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put normalize() after open_volume().")
-        keys = self.keys if self.keys is not None else _intensities(item)
-        return item.with_data(**{key: self._normalized(item, key) for key in keys})
-
-    def _normalized(self, sample: Sample, key: str) -> Any:
-        thing = sample[key]
-        if isinstance(thing, LazyPatch):
-            return thing.with_value(self.op)
-        made_from = sample.patches.get(key)
-        if not isinstance(made_from, LazyPatch) or not isinstance(thing, torch.Tensor):
-            msg = f"normalize() does not know where {key!r} of case {sample.case} comes from"
-            do = "It normalizes lazy patches and what realize() made of them."
-            raise SampleError(msg, do=do).at(self.origin)
-        values = thing.numpy().astype(np.float32)
-        return torch.from_numpy(self.op.apply(values, VolumeFacts(made_from.volume)))
-
-
-def _intensities(sample: Sample) -> list[str]:
-    lazy = {k: v for k, v in sample.items() if isinstance(v, LazyPatch)}
-    realized = {k: v for k, v in sample.patches.items() if isinstance(v, LazyPatch)}
-    return [k for k, v in {**realized, **lazy}.items() if v.kind != "label"]
+        return applied(self.instructions(), item)

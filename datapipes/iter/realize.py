@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
-
-from ...core import Sample
-from ...core.errors import placed
 from ...graph import Traits
-from ...spatial import LazyPatch
-from ..datapipe import PerItem, chained, wrong_item
+from ...realizing import RealizePatches
+from ..datapipe import PerItem, chained
+from ..tensors import applied
 
 
 @chained("realize")
@@ -33,13 +30,10 @@ class Realize(PerItem):
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
 
-    def apply(self, item: Any) -> Sample:
+    def instructions(self) -> tuple[RealizePatches, ...]:
+        """Return what realizes one sample."""
+        return (RealizePatches(self.origin),)
+
+    def apply(self, item: Any) -> Any:
         """Return the sample with tensors in it."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put realize() after open_volume().")
-        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
-        try:
-            tensors = {key: torch.from_numpy(patch.realize()) for key, patch in lazy.items()}
-        except Exception as error:
-            raise placed(error, self.origin, item.case)  # noqa: B904
-        return item.replace(data={**dict(item), **tensors}, patches={**item.patches, **lazy})
+        return applied(self.instructions(), item)

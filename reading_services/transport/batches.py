@@ -2,23 +2,24 @@
 
 Any picklable structure travels; arrays and tensors in it are replaced by the place
 where they lie. Where there are no slots, or for arrays of objects, they are pickled.
+A worker without torch packs realized arrays; they arrive as tensors all the same.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import sys
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from ...realizing import Realized
 from .slots import SlotReader, SlotWriter
 
 # Below this an array is cheaper in the message than in a slot with its 2 MiB.
 _INLINE_BYTES = 16 * 1024
-_BITS = {1: torch.uint8, 2: torch.int16}
 
 
 class _BatchPickler(pickle.Pickler):
@@ -31,15 +32,15 @@ class _BatchPickler(pickle.Pickler):
         """Return the place of an array or tensor in the slots; None to pickle it."""
         if type(thing) is np.ndarray and not thing.dtype.hasobject:
             return self._place(thing, None)
-        array = _numpy_of(thing)
-        return None if array is None else self._place(array, thing.dtype)
+        found = _tensor_parts(thing)
+        return None if found is None else self._place(*found)
 
     def reducer_override(self, thing: Any) -> Any:
         """Pickle a small tensor as its own values; torch would pickle all of its storage."""
-        array = _numpy_of(thing)
-        return NotImplemented if array is None else (_tensor, (array.copy(), thing.dtype))
+        found = _tensor_parts(thing)
+        return NotImplemented if found is None else (_tensor, (found[0].copy(), found[1]))
 
-    def _place(self, array: Any, element: torch.dtype | None) -> Any:
+    def _place(self, array: Any, element: str | None) -> Any:
         if self.slots is None:
             return None
         place = self.slots.place(array)
@@ -51,23 +52,34 @@ class _BatchPickler(pickle.Pickler):
         return (*place, array.shape, array.dtype, element)
 
 
-def _numpy_of(thing: Any) -> Any:
-    """Return the array of a plain CPU tensor; None for everything else."""
+def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
+    """Return what becomes a tensor as its array and torch's name of its type; else None."""
+    if type(thing) is Realized:
+        return thing.array, thing.dtype.name
+    if "torch" not in sys.modules:
+        return None
+    import torch
+
     if type(thing) is not torch.Tensor or thing.layout is not torch.strided:
         return None
     if thing.device.type != "cpu" or thing.requires_grad:
         return None
     thing = thing.resolve_conj().resolve_neg()
+    name = str(thing.dtype).removeprefix("torch.")
     try:
-        return thing.numpy()
+        return thing.numpy(), name
     except TypeError:  # NumPy has no such type, e.g. bfloat16: its bits travel as integers
-        bits = _BITS.get(thing.element_size())
-        return None if bits is None else thing.view(bits).numpy()
+        bits = {1: torch.uint8, 2: torch.int16}.get(thing.element_size())
+        return None if bits is None else (thing.view(bits).numpy(), name)
 
 
-def _tensor(array: NDArray[Any], element: torch.dtype) -> torch.Tensor:
+def _tensor(array: NDArray[Any], element: str) -> Any:
+    """Return the tensor over ``array``; called where the user is, so torch is there."""
+    import torch
+
     tensor = torch.from_numpy(array)
-    return tensor if tensor.dtype == element else tensor.view(element)
+    wanted = getattr(torch, element)
+    return tensor if tensor.dtype == wanted else tensor.view(wanted)
 
 
 class _BatchUnpickler(pickle.Unpickler):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...core.ledger import Entry, Key
 
@@ -12,17 +11,18 @@ from ...core.ledger import Entry, Key
 class DoJob:
     """To a worker: realize one batch."""
 
-    job: Any
-    """``Job``, or the index of the next item of a replicated graph."""
+    index: int
+    """Which batch, or which item of a replicated graph."""
+    job: bytes
+    """``Job``, or the index again, pickled by itself: it may hold things of the user's."""
     seed: int
     epoch: int
     freed: tuple[int, ...] = ()
     """Slots that the consumer no longer looks into."""
 
 
-@dataclass(frozen=True)
-class Stop:
-    """To a worker: end now."""
+STOP = b""
+"""To a worker: end now."""
 
 
 @dataclass(frozen=True)

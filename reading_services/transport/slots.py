@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...datapipes.memory import Layout
+from ...realizing import Layout
 from .mapping import Mapping
 
 # Arrays in a slot start on a cache line, which also suits every vector load.

@@ -1,0 +1,29 @@
+"""The realizing part of a graph as frozen instructions: samples in, a batch out; no torch."""
+
+from .gather import Gather
+from .job import Job
+from .memory import BatchMemory, Layout, OwnMemory, batch_memory, using
+from .realize import NormalizeRealized, RealizePatches
+from .realized import Realized
+from .recipe import Instruction, Recipe, Transform, Watch
+from .threads import in_threads, usable_cores, using_threads
+
+__all__ = [
+    "BatchMemory",
+    "Gather",
+    "Instruction",
+    "Job",
+    "Layout",
+    "NormalizeRealized",
+    "OwnMemory",
+    "RealizePatches",
+    "Realized",
+    "Recipe",
+    "Transform",
+    "Watch",
+    "batch_memory",
+    "in_threads",
+    "usable_cores",
+    "using",
+    "using_threads",
+]

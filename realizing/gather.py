@@ -1,0 +1,130 @@
+"""Stack samples into a batch; lazy patches are realized where the batch lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import META, Origin, Sample
+from ..core.errors import PatchSizeError, SampleError, placed
+from ..spatial import LazyPatch
+from .memory import Layout, batch_memory
+from .realized import Realized
+from .threads import in_threads
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
+
+    straight: bool = True
+    """Whether patches are realized straight into the batch, without memory of their own."""
+    origin: Origin | None = None
+    """Where the user wrote the pipe."""
+
+    def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return one batch of ``items``, in a list.
+
+        Raises
+        ------
+        PatchSizeError
+            If the samples differ in shape or in their keys.
+        SampleError
+            If an item is not a mapping.
+        """
+        try:
+            keys = _keys(items)
+            arrays = [key for key in keys if _is_array(items[0][key])]
+            layouts = [_layout(key, items) for key in arrays]
+            memory = dict(zip(arrays, batch_memory().take(layouts), strict=True))
+            slots = [
+                (out, sample, key)
+                for key, stack in memory.items()
+                for out, sample in zip(stack, items, strict=True)
+            ]
+            in_threads(self._fill, slots)
+        except Exception as error:
+            raise placed(error, self.origin)  # noqa: B904  the very same error
+        batch = {
+            key: Realized(memory[key]) if key in memory else _collated([s[key] for s in items])
+            for key in keys
+        }
+        if all(isinstance(sample, Sample) for sample in items):
+            batch[META] = [sample.provenance() for sample in items]
+        return [batch]
+
+    def _fill(self, slot: tuple[NDArray[Any], Any, str]) -> None:
+        out, sample, key = slot
+        thing = sample[key]
+        if not isinstance(thing, LazyPatch):
+            out[...] = _array_of(thing)
+            return
+        try:
+            if self.straight:
+                thing.realize(out=out)
+            else:
+                out[...] = thing.realize()
+        except Exception as error:
+            raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
+
+
+def _keys(samples: Sequence[Any]) -> list[str]:
+    for sample in samples:
+        if not isinstance(sample, Mapping):
+            msg = f"batch_patches stacks samples or mappings, got {type(sample).__name__}"
+            raise SampleError(msg, do="Use torch's batch() and collate() for other items.")
+        if set(sample) != set(samples[0]):
+            first, other = _name(samples[0]), _name(sample)
+            msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
+            raise PatchSizeError(msg, do="Every sample of a batch needs the same keys.")
+    return list(samples[0])
+
+
+def _layout(key: str, samples: Sequence[Any]) -> Layout:
+    shapes = []
+    for sample in samples:
+        try:
+            shapes.append(tuple(sample[key].shape))
+        except Exception as error:
+            raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
+        if shapes[-1] != shapes[0]:
+            msg = (
+                f"{key} of {_name(samples[0])} is {shapes[0]}, "
+                f"that of {_name(sample)} is {shapes[-1]}"
+            )
+            do = "Cut patches of one size: .lazy_patch(size) or .crop_or_pad(size)."
+            raise PatchSizeError(msg, do=do)
+    dtype = np.result_type(*(_dtype_of(sample[key]) for sample in samples))
+    return (len(samples), *shapes[0]), dtype
+
+
+def _is_array(thing: Any) -> bool:
+    """Whether ``thing`` is stacked: a tensor counts, but is not asked for its class by name."""
+    if isinstance(thing, (LazyPatch, Realized, np.ndarray)):
+        return True
+    like = hasattr(type(thing), "__array__") and hasattr(type(thing), "numpy")
+    return like and not isinstance(thing, np.generic)
+
+
+def _array_of(thing: Any) -> NDArray[Any]:
+    return thing.array if isinstance(thing, Realized) else np.asarray(thing)
+
+
+def _dtype_of(thing: Any) -> np.dtype[Any]:
+    return thing.dtype if isinstance(thing, LazyPatch) else _array_of(thing).dtype
+
+
+def _collated(things: list[Any]) -> Any:
+    """Return numbers as one array, other things as they are, in a list."""
+    if not all(isinstance(thing, (bool, int, float)) for thing in things):
+        return things
+    numbers = np.array(things)
+    return Realized(numbers) if numbers.dtype.kind in "bif" else things
+
+
+def _name(sample: Any) -> str:
+    return f"case {sample.case}" if isinstance(sample, Sample) else "a sample"

@@ -1,0 +1,81 @@
+"""What happens to samples one by one, once their voxels are there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core import Origin, Sample
+from ..core.errors import SampleError, placed
+from ..intensity import ValueOp
+from ..spatial import LazyPatch
+from ..spatial.lazy_patch import VolumeFacts
+from .realized import Realized
+from .threads import in_threads
+
+
+@dataclass(frozen=True)
+class RealizePatches:
+    """Read and resample every lazy patch of each sample; the rest passes through."""
+
+    origin: Origin
+    """Where the user wrote the pipe."""
+
+    def __call__(self, items: Sequence[Any]) -> list[Sample]:
+        """Return the samples with voxels in them."""
+        return [self._realized(item) for item in items]
+
+    def _realized(self, item: Any) -> Sample:
+        if not isinstance(item, Sample):
+            msg = f"a sample expected, got {type(item).__name__}"
+            raise SampleError(msg, do="Put realize() after open_volume().").at(self.origin)
+        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        try:
+            arrays = in_threads(LazyPatch.realize, lazy.values())
+        except Exception as error:
+            raise placed(error, self.origin, item.case)  # noqa: B904
+        made = dict(zip(lazy, map(Realized, arrays), strict=True))
+        return item.replace(data={**dict(item), **made}, patches={**item.patches, **lazy})
+
+
+@dataclass(frozen=True)
+class NormalizeRealized:
+    """Apply a value op to each sample: put off on lazy patches, at once on realized ones."""
+
+    op: ValueOp
+    keys: Collection[str] | None
+    """Volumes it applies to; by default all that are not labels."""
+    origin: Origin
+    """Where the user wrote the pipe."""
+
+    def __call__(self, items: Sequence[Any]) -> list[Sample]:
+        """Return the samples with the op applied, or with that still to be done."""
+        return [self._applied(item) for item in items]
+
+    def _applied(self, item: Any) -> Sample:
+        if not isinstance(item, Sample):
+            msg = f"a sample expected, got {type(item).__name__}"
+            raise SampleError(msg, do="Put normalize() after open_volume().").at(self.origin)
+        keys = self.keys if self.keys is not None else _intensities(item)
+        return item.with_data(**{key: self._normalized(item, key) for key in keys})
+
+    def _normalized(self, sample: Sample, key: str) -> Any:
+        thing = sample[key]
+        if isinstance(thing, LazyPatch):
+            return thing.with_value(self.op)
+        made_from = sample.patches.get(key)
+        if not isinstance(made_from, LazyPatch) or not isinstance(thing, Realized):
+            msg = f"normalize() does not know where {key!r} of case {sample.case} comes from"
+            do = "It normalizes lazy patches and what realize() made of them."
+            raise SampleError(msg, do=do).at(self.origin)
+        values = thing.array.astype(np.float32)
+        return Realized(self.op.apply(values, VolumeFacts(made_from.volume)))
+
+
+def _intensities(sample: Sample) -> list[str]:
+    lazy = {k: v for k, v in sample.items() if isinstance(v, LazyPatch)}
+    realized = {k: v for k, v in sample.patches.items() if isinstance(v, LazyPatch)}
+    return [k for k, v in {**realized, **lazy}.items() if v.kind != "label"]

@@ -1,0 +1,85 @@
+"""A realizing part that needs no torch: instructions, each from a list of items to a list.
+
+A chain of pipes becomes a recipe where each pipe says what it does as instructions. It is
+what a worker is sent: frozen values of a few hundred bytes, instead of pipes, which are torch's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from ..core import TALLY
+from ..core.errors import placed
+from ..core.ledger import LEDGER, Entry
+from .job import Job
+
+
+class Transform(Protocol):
+    """A frozen, picklable value that makes items of items. It remembers nothing."""
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return what ``items`` become."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Enter in the ledger what the instructions since the last watch took."""
+
+    profile: str
+    """Whose entry."""
+    pipe: str
+    """The pipe as the user wrote it."""
+
+
+Instruction: TypeAlias = "Transform | Watch"
+"""One thing to do with the items at hand."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Turns jobs into batches.
+
+    Examples
+    --------
+    >>> from voxpipe.realizing import Gather
+    >>> batch = Recipe((Gather(),)).run(Job(0, ({"a": 1}, {"a": 2})), seed=0, epoch=0)
+    >>> batch["a"].array.tolist()
+    [1, 2]
+    """
+
+    instructions: tuple[Instruction, ...]
+    """In the order of the chain."""
+
+    def run(self, job: Job, seed: int, epoch: int) -> Any:
+        """Return the batch of ``job``; seed and epoch are in its items already."""
+        items: Sequence[Any] = job.items
+        clock = _Clock()
+        try:
+            for instruction in self.instructions:
+                if isinstance(instruction, Watch):
+                    clock.enter(instruction, len(items))
+                else:
+                    items = instruction(items)
+        except Exception as error:
+            raise placed(error, case=job.cases())  # noqa: B904  the very same error
+        (batch,) = items
+        return batch
+
+
+class _Clock:
+    """Time and counts since the last watch."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._started, self._before = time.perf_counter(), TALLY.snapshot()
+
+    def enter(self, watch: Watch, items: int) -> None:
+        """Put down what was done since the last time."""
+        seconds, tally = time.perf_counter() - self._started, TALLY.snapshot() - self._before
+        LEDGER.add((watch.profile, watch.pipe), Entry(items, seconds, tally))
+        self._begin()
