@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..core import TALLY, Affine, ChunkGrid, Region
 from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from .backend import Backend, Channels, no_options
+from .fetched import fetch_chunks
 from .header import IDENTITY, Header, affine_entries, affine_matrix
 from .location import file_system, remote_errors
 from .nifti_header import parse_nifti
@@ -105,10 +106,19 @@ class ZarrBackend(Backend):
         """Return the bytes of the chunks that a read touches, cut at the array's edge."""
         if region.is_empty:
             return 0
+        grid, wanted = self._wanted(region, channels)
+        return grid.cover(wanted).size * self.disk_dtype.itemsize
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks that the region touches; None where they lie in shards."""
+        grid, wanted = self._wanted(region, channels)
+        return fetch_chunks(self._array, grid.touched(wanted))
+
+    def _wanted(self, region: Region, channels: Channels | None) -> tuple[ChunkGrid, Region]:
+        """Return the chunks as stored, and the region as an index of the stored array."""
         index, _ = self._layout.index(region, channels or (0, self.shape[0]))
         wanted = Region(tuple(s.start for s in index), tuple(s.stop for s in index))
-        grid = ChunkGrid(self._layout.stored, tuple(self._array.chunks))
-        return grid.cover(wanted).size * self.disk_dtype.itemsize
+        return ChunkGrid(self._layout.stored, tuple(self._array.chunks)), wanted
 
 
 class LocalZarr(ZarrBackend):
@@ -140,6 +150,11 @@ class RemoteZarr(ZarrBackend):
     def _decoded(self, index: tuple[slice, ...]) -> NDArray[Any]:
         with remote_errors(self.name):
             return np.asarray(self._array[index])
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks; errors name the URL."""
+        with remote_errors(self.name):
+            return super().fetch(region, channels)
 
 
 def metadata_stamp(path: str) -> tuple[int, ...]:
