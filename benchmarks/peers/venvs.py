@@ -46,8 +46,8 @@ PEERS = {
         Peer(
             "monai_lazy",
             ("monai==1.6.1", "nibabel"),
-            ("lazy", "lazy, CacheDataset", "eager, CacheDataset"),
-            target=("lazy", 60),
+            ("lazy, one crop a load", "lazy", "lazy, CacheDataset", "eager, CacheDataset"),
+            target=("lazy, one crop a load", 60),
         ),
         Peer(
             "torchio_queue",
