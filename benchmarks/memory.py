@@ -145,10 +145,32 @@ def write_nii(job: dict[str, Any]) -> None:
     with open(job["path"], "wb") as file:
         file.write(header.binaryblock)
         file.truncate(NIFTI_HEADER + ITEM_BYTES * shape[0] * shape[1] * shape[2])
+    if job.get("rows"):
+        _write_rows(job["path"], planned_regions(job), shape)
+        return
     voxels = np.memmap(job["path"], np.int16, "r+", NIFTI_HEADER, shape, order="F")
     for region in planned_regions(job):
         voxels[region.slices] = _scan(region, shape)
     voxels.flush()
+
+
+def _write_rows(path: str, regions: Iterator[Any], shape: Sequence[int]) -> None:
+    """Write whole rows, plane by plane, as whoever writes a scan does.
+
+    The system caches a file in the pieces in which it was written. Written patch by patch it
+    would lie there in single pages, which no real file does, and each would have to be mapped.
+    """
+    import numpy as np
+
+    from voxpipe.core import Region
+
+    with open(path, "r+b", buffering=0) as file:
+        for region in regions:
+            (_, _), (j0, j1), (k0, k1) = region
+            whole = _scan(Region((0, j0, k0), (shape[0], j1, k1)), shape)
+            for k in range(k0, k1):
+                file.seek(NIFTI_HEADER + ((k * shape[1] + j0) * shape[0]) * ITEM_BYTES)
+                file.write(np.asfortranarray(whole[..., k - k0]).tobytes("F"))
 
 
 def write_zarr(job: dict[str, Any]) -> None:

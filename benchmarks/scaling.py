@@ -4,10 +4,10 @@
     python benchmarks/scaling.py --sections volume --volumes 320 1280
     python benchmarks/scaling.py --quick
 
-Each section changes one thing. Volumes are sparse: their length is what the table says, but
-only what the patches will read is written (as in memory.py), so that 64 GB take about 1 GB of
-disk. Everything lies in the page cache. Sizes are measured in turn, round by round; a patch counts
-with its median over the rounds, and a row with the mean over its patches.
+Each section changes one thing. Volumes are sparse: their length is what the table says, but only
+the rows that the patches will read are written (as in memory.py), so that 64 GB take about 1 GB of
+disk. Everything lies in the page cache. Sizes are measured in turn, round by round; a patch
+counts with its median over the rounds, and a row with the mean over its patches.
 """
 
 from __future__ import annotations
@@ -197,6 +197,7 @@ def _job(folder: Path, number: int, case: Case, chosen: argparse.Namespace) -> d
         "size": case.size,
         "chunk": case.chunk,
         "patches": chosen.count,
+        "rows": True,
     }
 
 
