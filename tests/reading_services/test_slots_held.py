@@ -25,6 +25,12 @@ def refuse_three(batch):
     return batch
 
 
+def drop_all(batches):
+    """Take every batch and keep none, not even in the traceback of an error."""
+    for batch in batches:
+        del batch
+
+
 def numbered(count, size=32):
     """Patches each of which holds its own number; large enough to lie in slots."""
     volumes = [{"image": np.full((size,) * 3, n, np.uint8)} for n in range(count)]
@@ -67,4 +73,4 @@ def test_a_batch_that_fails_gives_its_slot_back():
         for _ in range(8):
             # SlotsUsedUp would be an error here, as any warning is.
             with pytest.raises(ValueError, match="three"):
-                sum(1 for _ in it)
+                drop_all(it)
