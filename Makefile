@@ -58,6 +58,8 @@ demo: $(VENV)/installed-demo
 bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/throughput.py --workers 0 2 --seconds 5
 	$(RUN) benchmarks/memory.py
+	$(RUN) benchmarks/io.py --count 1
+	$(RUN) benchmarks/scaling.py --sections volume patch chunk --rounds 3
 	$(RUN) benchmarks/transport.py
 	$(RUN) benchmarks/planning.py --repeats 5
 

@@ -155,7 +155,6 @@ def _opened(payload: bytes, script: dict[str, str]) -> Any:
 
 
 def _answer(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exhausted:
-    before = slots.busy() if slots is not None else set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -163,10 +162,12 @@ def _answer(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> 
                 batch = source.run(job, message.seed, message.epoch)
         except StopIteration:
             return Exhausted(_report(caught))
-        data, used = pack(batch, slots)
-    if slots is not None:
-        del batch
-        slots.release_unsent(used, before)
+        used: set[int] = set()
+        try:
+            data, used = pack(batch, slots)
+        finally:
+            if slots is not None:
+                slots.sent(used)
     return Done(message.index, data, _report(caught))
 
 
