@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Region, Sample
+from ..core import OrientedBox, Region, Sample
 from ..intensity import VolumeStatistics
 from ..spatial import LazyPatch
 from ..volumes import Volume, volume_statistics
@@ -152,9 +152,9 @@ class _InMemory:
         self._region = region
         self._voxels = voxels
 
-    def read(self, region: Region) -> Voxels:
+    def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
         """Return the voxels that are there, or read others."""
-        return self._voxels if region == self._region else self._volume.read(region)
+        return self._voxels if region == self._region else self._volume.read(region, box)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._volume, name)
