@@ -16,6 +16,7 @@ from .cache_directory import cache_budget, cache_directory
 from .coalesce import Span, coalesce
 from .decode import BEST_RATIOS, decode
 from .decoded_cache import DecodedCache
+from .fetched import touch
 from .mapped import MAPS
 from .raw_header import RawHeader, check_length, part_of
 from .remote_file import RemoteFile
@@ -99,6 +100,10 @@ class MappedRaw(FilesBackend):
         view = part_of(self._view, region, channels, self.shape[0])
         return Voxels(view, self.header.slope, self.header.intercept)
 
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Touch the pages of the file on which the region lies."""
+        return touch(self.read(region, channels).array)
+
 
 class DecodedRaw(FilesBackend):
     """A compressed stream: a mapped raw copy of it once voxels are asked for.
@@ -129,6 +134,10 @@ class DecodedRaw(FilesBackend):
         view = part_of(self._decoded, region, channels, self.shape[0])
         return Voxels(view, self.header.slope, self.header.intercept)
 
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Touch the pages of the decoded copy, which the first call may have to make."""
+        return touch(self.read(region, channels).array)
+
     def _map(self) -> NDArray[Any]:
         cache = DecodedCache(cache_directory(), cache_budget())
         key = joined_key([file.cache_key for file in self.files])
@@ -153,6 +162,10 @@ class RemoteRaw(FilesBackend):
         flat = _rows_of(rows, spans, file.ranges(spans), self.name)
         view = plain(self._fields.of_rows(flat, region, channels))
         return Voxels(view, self.header.slope, self.header.intercept)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
+        return self.read(region, channels).array.nbytes
 
 
 def _rows_of(

@@ -9,6 +9,7 @@ from medical_files import itk_image
 from nifti_files import AFFINE, numbered
 from reference_files import REFERENCES, collect
 
+from voxpipe.core import Region
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume
 
@@ -139,3 +140,14 @@ def test_images_of_nibabel(name, tmp_path):
         np.testing.assert_array_equal(volume.numpy(), found.array)
     assert Volume(image).access in ("view", "stream")
     assert Volume(image).content_key
+
+
+@pytest.mark.parametrize("name", ["mha, vectors", "mha, compressed", "nhdr"])
+@pytest.mark.parametrize("place", [local, remote])
+def test_fetching_alone(name, place, tmp_path):
+    """Mapped, decoded or behind a URL: what is fetched is the region, in the stored type."""
+    case = place(name, tmp_path)
+
+    fetched = Volume(case.source).fetch(Region((1, 2, 3), (4, 6, 5)))
+
+    assert fetched == case.array[:, 1:4, 2:6, 3:5].nbytes
