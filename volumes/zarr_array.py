@@ -121,7 +121,7 @@ class ZarrArray(ChunkedArray):
         self, metadata: ArrayMetadata, path: str, store: RangeStore, cache: ChunkCache, token: str
     ) -> None:
         self.metadata = metadata
-        decoder = ZarrDecoder(metadata, f"{store.name}/{path}".rstrip("/"))
+        decoder = ZarrDecoder(metadata)
         chunks = (
             PlainChunks(metadata, path)
             if metadata.shards is None
