@@ -19,6 +19,8 @@ def register_builtin_backends() -> None:
     """Register the formats of this package behind those already registered."""
     table = (
         ("zarr-store", lambda request: request.zarr_store is not None, _open_zarr_store),
+        # Before "zarr", which takes every URL with .zarr in it.
+        ("zarr-zip", _has_suffix(".zarr.zip"), _open_zarr_zip),
         ("zarr", _is_zarr, _open_zarr),
         ("nifti", _has_suffix(".nii"), _open_nifti),
         ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
@@ -61,6 +63,15 @@ def _open_zarr(request: BackendRequest) -> Any:
         url = request.remote_zarr_uri or request.uri or ""
         return RemoteZarr(url, request.storage_options, name, options)
     return LocalZarr(_place(request), name, options)
+
+
+def _open_zarr_zip(request: BackendRequest) -> Any:
+    from .zarr_backend import LocalZipZarr, RemoteZipZarr
+
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        return RemoteZipZarr(request.uri or "", request.storage_options, name, options)
+    return LocalZipZarr(_place(request), name, options)
 
 
 def _open_zarr_store(request: BackendRequest) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -40,6 +41,20 @@ def open_local_node(path: str, name: str) -> Any:
     zarr = _zarr(version, name)
     store = zarr.storage.LocalStore(path, read_only=True) if _major(zarr) > 2 else path
     return _open(zarr, store, name, version, is_array)
+
+
+def open_zip_node(path: str, name: str) -> Any:
+    """Return the zarr Array or Group in a local zip archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = set(archive.namelist())
+
+        def read(file: str) -> bytes | None:
+            return archive.read(file) if file in members else None
+
+        version, is_array = _kind(read, name)
+    zarr = _zarr(version, name)
+    options = {"read_only": True} if _major(zarr) > 2 else {}
+    return _open(zarr, zarr.storage.ZipStore(path, mode="r", **options), name, version, is_array)
 
 
 def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:

@@ -50,18 +50,18 @@ def test_a_damaged_shard_never_gives_wrong_voxels(tmp_path, index):
     """Where index and chunks carry check sums, each damage is seen, and its file named."""
     shards = {"shape": (8, 8, 8), "index_location": index}
     file = write(tmp_path / "a.zarr", shards=shards) / "c" / "0" / "0" / "0"
-    refused = 0
+    refused = []
     for data in damaged(file.read_bytes()):
         file.write_bytes(data)
         try:
             found = read(tmp_path / "a.zarr")
         except VolumeError as error:
-            assert re.search(r"a\.zarr.*c/0/0/0|c/0/0/0.*a\.zarr", str(error))
-            refused += 1
+            refused.append(str(error))
         else:
             np.testing.assert_array_equal(found[0], ARRAY)
 
-    assert refused > FLIPS  # hardly a byte of the file is without meaning
+    assert len(refused) > FLIPS  # hardly a byte of the file is without meaning
+    assert [text for text in refused if "a.zarr" not in text or "c/0/0/0" not in text] == []
 
 
 @pytest.mark.parametrize("how", [{"zarr_format": 2, "shards": None}, {}], ids=["v2", "v3"])
@@ -70,7 +70,7 @@ def test_damaged_metadata_are_refused_or_read(tmp_path, how):
     name = ".zarray" if how else "zarr.json"
     how |= {"compressors": "auto"} if how else {}
     file = write(tmp_path / "a.zarr", **how) / name
-    refused = 0
+    refused = []
     for data in damaged(file.read_bytes()):
         file.write_bytes(data)
         with warnings.catch_warnings():
@@ -78,10 +78,10 @@ def test_damaged_metadata_are_refused_or_read(tmp_path, how):
             try:
                 read(tmp_path / "a.zarr")
             except VolumeError as error:
-                assert "a.zarr" in str(error)
-                refused += 1
+                refused.append(str(error))
 
-    assert refused > TRUNCATIONS
+    assert len(refused) > TRUNCATIONS
+    assert [text for text in refused if "a.zarr" not in text] == []
 
 
 def test_an_index_that_points_beyond_the_shard_costs_no_memory(tmp_path):

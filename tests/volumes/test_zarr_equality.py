@@ -119,9 +119,7 @@ def test_both_give_the_same_bytes(example):
 
             assert found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("=")
             native = found.astype(found.dtype.newbyteorder("="))
-            assert (
-                native.tobytes() == expected.astype(expected.dtype.newbyteorder("=")).tobytes()
-            )
+            assert native.tobytes() == expected.astype(expected.dtype.newbyteorder("=")).tobytes()
 
 
 @pytest.mark.parametrize("codec", ["LZ4", "Zlib", "BZ2", "Shuffle", "Zstd", "GZip", "Blosc"])
