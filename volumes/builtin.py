@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..core.errors import UnknownFormat
 from .backend import no_options
 from .location import public_name
 from .registry import BackendRequest, register_backend
@@ -106,10 +105,9 @@ def _open_nifti_gz(request: BackendRequest) -> Any:
 def _open_npy(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request))
     if request.path is None:
-        raise UnknownFormat(
-            f".npy is read from local disks only, not from {_name(request)}.",
-            do="Store it as zarr, or copy it first.",
-        )
+        from .npy_remote import RemoteNpy
+
+        return RemoteNpy(request.uri or "", request.storage_options, _name(request))
     from .npy import NpyBackend
 
     return NpyBackend(os.fspath(request.path), _name(request))

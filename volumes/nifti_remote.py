@@ -43,7 +43,7 @@ class RemoteNifti(Backend):
         rows = row_spans(self._fields, region, (first, last))
         spans = coalesce(rows, GAP_BYTES, MOST_BYTES)
         pieces = self._file.ranges(spans)
-        flat = _rows_of(rows, spans, pieces, self.name)
+        flat = rows_of(rows, spans, pieces, self.name)
         i, j, k = region.shape
         array = flat.view(self._fields.dtype).reshape((i, j, k, last - first), order="F")
         view = plain(array.transpose(3, 0, 1, 2))
@@ -69,7 +69,7 @@ def row_spans(fields: NiftiHeader, region: Region, channels: Channels) -> list[S
     return [(start, start + voxels * size) for start in starts]
 
 
-def _rows_of(
+def rows_of(
     rows: list[Span], spans: list[Span], pieces: list[bytes], name: str
 ) -> NDArray[np.uint8]:
     """Return the bytes of all rows, one after another, taken from the spans that hold them."""

@@ -74,7 +74,15 @@ def _by_numcodecs(codec: Codec) -> Decode:
 
 
 def _blosc() -> Decode:
-    from numcodecs.blosc import decompress
+    from numcodecs import blosc
+
+    # In the main thread numcodecs lets blosc start threads of its own. For chunks of 64 KiB they
+    # do nothing, for 512 KiB they made decoding 1.8 to 2.9 times slower on two cores (measured,
+    # benchmarks/zarr_reader.py says how), and workers fill all cores anyway. Where somebody has
+    # decided, that stands.
+    if blosc.use_threads is None:
+        blosc.use_threads = False
+    decompress = blosc.decompress
 
     def decode(data: Any, out: Any) -> Any:
         if out is None:
