@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..core.errors import UnknownFormat
 from .backend import no_options
 from .location import public_name
 from .registry import BackendRequest, register_backend
@@ -23,6 +24,9 @@ def register_builtin_backends() -> None:
         ("zarr", _is_zarr, _open_zarr),
         ("nifti", _has_suffix(".nii"), _open_nifti),
         ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
+        ("tiff", _has_suffix((".tif", ".tiff", ".tf8", ".btf")), _open_tiff),
+        ("hdf5", _has_suffix((".h5", ".hdf5", ".hdf", ".he5")), _open_hdf5),
+        ("blosc2", _has_suffix(".b2nd"), _open_blosc2),
         # Not "npy": that name is for users, who may register it and take it back.
         ("numpy", _has_suffix(".npy"), _open_npy),
     )
@@ -30,7 +34,7 @@ def register_builtin_backends() -> None:
         register_backend(name, matcher, factory, prepend=False)
 
 
-def _has_suffix(suffix: str) -> Any:
+def _has_suffix(suffix: str | tuple[str, ...]) -> Any:
     return lambda request: _place(request).lower().endswith(suffix)
 
 
@@ -100,6 +104,37 @@ def _open_nifti_gz(request: BackendRequest) -> Any:
     if request.path is None:
         return RemoteNiftiGz(request.uri or "", request.storage_options, _name(request))
     return LocalNiftiGz(_place(request), _name(request))
+
+
+def _open_tiff(request: BackendRequest) -> Any:
+    from .tiff import RemoteTiff, open_tiff
+
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        return RemoteTiff(request.uri or "", request.storage_options, name, options)
+    return open_tiff(_place(request), name, options)
+
+
+def _open_hdf5(request: BackendRequest) -> Any:
+    from .hdf5 import open_hdf5
+
+    return open_hdf5(_local(request), _name(request), request.reader_kwargs)
+
+
+def _open_blosc2(request: BackendRequest) -> Any:
+    from .blosc2_array import Blosc2Backend
+
+    return Blosc2Backend(_local(request), _name(request), request.reader_kwargs)
+
+
+def _local(request: BackendRequest) -> str:
+    """Return the path of a format that only its own library reads, from a file."""
+    if request.path is None:
+        raise UnknownFormat(
+            f"{_name(request)} is read from local disks only, not by URL.",
+            do="Store it as zarr, or copy it first.",
+        )
+    return os.fspath(request.path)
 
 
 def _open_npy(request: BackendRequest) -> Any:

@@ -38,8 +38,8 @@ class ChunkMap(Protocol):
 class Decoder(Protocol):
     """Makes voxels of the bytes of a chunk."""
 
-    def decode(self, data: memoryview, out: NDArray[Any]) -> None:
-        """Decode one chunk into ``out``: whole chunk, stored type, C order.
+    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
+        """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
 
         May raise anything where the bytes are damaged.
         """
@@ -158,7 +158,7 @@ class ChunkedArray:
         self, data: memoryview, out: NDArray[Any], index: Index, place: ReadRange | None
     ) -> None:
         try:
-            self._decoder.decode(data, out)
+            self._decoder.decode(data, out, index)
         except (MemoryError, VoxpipeError):
             raise
         except Exception as error:  # each codec has its own

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core import TALLY, Region
 from ..core.errors import TruncatedVolume
@@ -84,9 +85,10 @@ def rows_of_box(lengths: list[int], box: list[tuple[int, int]], itemsize: int) -
         run -= 1
     inner = math.prod(lengths[run + 1 :])
     first, last = box[run]
-    starts = np.zeros((), np.int64)
+    starts: NDArray[np.int64] = np.zeros(1, np.int64)
     for n in range(run):
         starts = starts[..., None] * lengths[n] + np.arange(*box[n], dtype=np.int64)
     starts = (starts * lengths[run] + first).ravel() * inner * itemsize
     length = (last - first) * inner * itemsize
-    return [(start, start + length) for start in starts.tolist()]
+    firsts: list[int] = starts.tolist()
+    return [(start, start + length) for start in firsts]

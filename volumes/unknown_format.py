@@ -14,10 +14,6 @@ _READERS = {
     ".mha": "SimpleITK",
     ".mhd": "SimpleITK",
     ".dcm": "SimpleITK",
-    ".tif": "tifffile",
-    ".tiff": "tifffile",
-    ".h5": "h5py",
-    ".hdf5": "h5py",
     ".mrc": "mrcfile",
     ".hdr": "nibabel",
     ".img": "nibabel",
@@ -26,7 +22,15 @@ _READERS = {
     ".npz": "numpy",
 }
 # What each format of voxpipe's own needs besides voxpipe; None for nothing.
-_FORMATS = {".nii": None, ".nii.gz": None, ".npy": None, ".zarr": "zarr"}
+_FORMATS = {
+    ".nii": None,
+    ".nii.gz": None,
+    ".npy": None,
+    ".zarr": None,
+    ".tif": "tifffile",
+    ".h5": "h5py",
+    ".b2nd": "blosc2",
+}
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
@@ -42,7 +46,7 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     Examples
     --------
     >>> print(unknown_format("scan.mgz", ["nifti"]).what)
-    no backend opens scan.mgz; installed: .nii, .nii.gz, .npy, .zarr (backends: nifti)
+    no backend opens scan.mgz; installed: .nii, .nii.gz, .npy, .zarr... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
     here = [format_ for format_, needs in _FORMATS.items() if needs is None or _installed(needs)]

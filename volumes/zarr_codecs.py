@@ -29,8 +29,8 @@ class ZarrDecoder:
         self._shape = shape
         self._back = tuple(int(axis) for axis in np.argsort(metadata.order))
 
-    def decode(self, data: memoryview, out: NDArray[Any]) -> None:
-        """Decode one chunk into ``out``: (chunks), stored type, C order.
+    def decode(self, data: memoryview, out: NDArray[Any], index: tuple[int, ...]) -> None:
+        """Decode one chunk, whichever it is, into ``out``: (chunks), stored type, C order.
 
         Raises what the codec raises, or ``ValueError``, where the bytes are not those of a
         whole chunk.
