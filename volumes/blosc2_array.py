@@ -7,20 +7,29 @@ axes stay in stored order, (C, I, J, K): nnU-Net's are (C, Z, Y, X) as SimpleITK
 from __future__ import annotations
 
 import math
+import mmap
+import os
+import struct
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..core import TALLY, Region
-from ..core.errors import BadHeader, CorruptVolume, MissingDependency, UnknownFormat, VoxpipeError
+from ..core.errors import BadHeader, CorruptVolume, MissingDependency, TruncatedVolume, VoxpipeError
 from .backend import Channels, no_options
 from .header import IDENTITY, Header
 from .local_file import LocalFile, file_stamp, open_local
+from .mapped import MAPS
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_layout import plain_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
+
+# The frame format of C-Blosc2: a MessagePack array that begins with the magic, the length of the
+# header (int32) and that of the frame (uint64), each after a byte that says its type.
+_HEAD = struct.Struct(">2x8s6xQ")
+_MAGIC = b"b2frame\0"
 
 
 class Blosc2Backend(LocalFile):
@@ -30,10 +39,8 @@ class Blosc2Backend(LocalFile):
         no_options(options, name)
         self.path = path
         stamp = file_stamp(path)
-        with open_local(path):
-            pass  # says in our words that there is no such file, or that it is a folder
         self._lock = threading.Lock()
-        self._array = _opened(path, name)
+        self._map, self._array = _opened(path, name)
         dtype, shape = np.dtype(self._array.dtype), tuple(self._array.shape)
         refuse_unreadable(dtype, name)
         if min(shape, default=0) < 1:
@@ -47,6 +54,14 @@ class Blosc2Backend(LocalFile):
                 f"{MOST_CHUNK_BYTES} bytes.",
                 do="Store it in smaller chunks.",
             )
+        pairs = zip(shape, self._array.chunks, strict=True)
+        expected = math.prod(-(-length // chunk) for length, chunk in pairs)
+        if self._array.schunk.nchunks != expected:
+            raise BadHeader(
+                f"{name} holds {self._array.schunk.nchunks} chunks, and its shape {shape} "
+                f"speaks of {expected}.",
+                do="Copy or write the file again.",
+            )
         TALLY.count(headers=1)
         chunks = self._layout.spatial_part(blocks)
         super().__init__(
@@ -56,6 +71,7 @@ class Blosc2Backend(LocalFile):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the blocks that the region touches."""
         index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        MAPS.trim()
         try:
             with self._lock:
                 found = np.asarray(self._array[index])
@@ -70,7 +86,21 @@ class Blosc2Backend(LocalFile):
         return Voxels(plain(self._layout.fold(found)[first:last]))
 
 
-def _opened(path: str, name: str) -> Any:
+def _check_frame(file: BinaryIO, name: str) -> None:
+    """Refuse what is no whole frame: blosc2 4.14 never lets go of a file that it refuses."""
+    head, size = file.read(_HEAD.size), os.fstat(file.fileno()).st_size
+    magic, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0)
+    if magic != _MAGIC:
+        raise BadHeader(f"{name} is no sound blosc2 array.", do="Copy or write it again.")
+    if length > size:
+        raise TruncatedVolume(
+            f"{name} holds {size} bytes, and its header speaks of {length}.",
+            do="Copy or download the file again.",
+        )
+
+
+def _opened(path: str, name: str) -> tuple[mmap.mmap, Any]:
+    """Return the mapped file, which has to live as long, and the array in it."""
     try:
         import blosc2
     except ImportError:
@@ -79,13 +109,12 @@ def _opened(path: str, name: str) -> Any:
             do="pip install 'voxpipe[formats]'",
         ) from None
     try:
+        with open_local(path) as file:
+            _check_frame(file, name)
+            mapped = MAPS.add(file)
+        found = blosc2.ndarray_from_cframe(mapped, copy=False)
         # Its own threads would compete with the workers, which fill all cores.
-        found = blosc2.open(path, mode="r", mmap_mode="r", dparams={"nthreads": 1})
-        if not isinstance(found, blosc2.NDArray):
-            raise UnknownFormat(
-                f"{name} holds a blosc2 {type(found).__name__} and no array.",
-                do="Save it with blosc2.asarray(..., urlpath=...).",
-            )
+        found.schunk.dparams = blosc2.DParams(nthreads=1)
     except (VoxpipeError, MemoryError):
         raise
     except Exception as error:  # RuntimeError, ValueError: as blosc2 says
@@ -93,4 +122,4 @@ def _opened(path: str, name: str) -> Any:
             f"{name} is no sound blosc2 array: {type(error).__name__}: {error}.",
             do="Copy or write it again.",
         ) from error
-    return found
+    return mapped, found
