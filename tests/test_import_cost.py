@@ -8,8 +8,11 @@ import pytest
 
 HEAVY = {
     "aiohttp",
+    "blosc2",
     "botocore",
     "fsspec",
+    "h5py",
+    "imagecodecs",
     "isal",
     "matplotlib",
     "nibabel",
@@ -18,6 +21,7 @@ HEAVY = {
     "pandas",
     "s3fs",
     "scipy",
+    "tifffile",
     "torch",
     "torchdata",
     "zarr",

@@ -300,7 +300,7 @@ def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, nam
 
 
 def _check_level(level: Any, count: int, name: str) -> None:
-    if not isinstance(level, int) or not 0 <= level < count:
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < count:
         raise BadHeader(
             f"{name} has no level {level!r}, but 0 to {count - 1}.",
             do="Give level=, 0 is the finest.",

@@ -343,6 +343,8 @@ def test_a_level_that_is_not_there(tmp_path):
         assert Volume(place, level=0).shape == (1, 4, 4, 4)
         with pytest.raises(ValueError, match="no level 1, but 0 to 0"):
             _ = Volume(place, level=1).shape
+        with pytest.raises(ValueError, match="no level False"):
+            _ = Volume(place, level=False).shape
         with pytest.raises(TypeError, match="lvel"):
             _ = Volume(place, lvel=1).shape
 
