@@ -7,15 +7,19 @@
 typedef double Point __attribute__((vector_size(32)));
 // Four points in a row are sixteen numbers of float32, in this many vectors.
 constexpr int PARTS = 16 / LANES;
+constexpr size_t CELL_BYTES = 64;
 
 struct Control {
   int64_t size[3];
   double matrix[12];  // output index to control index
   int along;          // the control axis that runs follow, or -1 where they cross several
-  // (a + 3, b + 3, c + 3) points, the ends repeated, so that no cell needs a second thought;
-  // Points where runs follow an axis, else fours of float32.
+  // The points with their ends repeated, so that no cell needs a second thought: (a + 3, b + 3,
+  // c + 3) Points where runs follow an axis. Else (a + 3, b + 3, c) cells, each of the sixteen
+  // numbers of float32 that it takes from four points in a row: a cache line of its own, because
+  // loads that straddle two take twice as long.
   void* padded;
-  int64_t stride[3];  // between points of ``padded``, in points
+  int64_t stride[3];  // between points, or cells, of ``padded``
+  void* memory;       // to be freed
 };
 
 template <class T>
@@ -102,47 +106,75 @@ inline void bend_along(const Control& control, int lane, const int64_t* index, I
     for (int64_t v = 0; v < count; v++) places.at[c][v] += added[c][v];
 }
 
-// Any direction: sixteen fours of control points per voxel, in float32.
-inline void bend_across(const Control& control, int lane, const int64_t* index, Interval run,
-                        Places& places) {
-  const int64_t count = run.end - run.begin;
-  float weight[3][4][RUN + SPARE];
-  double offset[RUN + SPARE], u[RUN + SPARE];
+// Products of the weights on the two outer control axes, of each voxel of a run, the weights on the
+// inner one, and the first of its sixteen cells.
+struct Spread {
+  float outer[16][RUN + SPARE];
+  float inner[4][RUN + SPARE];
   int64_t where[RUN + SPARE];
+};
+
+inline void spread_of(const Control& control, int lane, const int64_t* index, Interval run,
+                      Spread& spread) {
+  const int64_t count = run.end - run.begin;
+  alignas(64) float weight[3][4][RUN + SPARE];
+  double offset[RUN + SPARE], u[RUN + SPARE];
   for (int a = 0; a < 3; a++) {
     control_places(control, a, lane, index, run, u);
-    const double stride = static_cast<double>(4 * control.stride[a]);
+    const double stride = static_cast<double>(16 * control.stride[a]);
     for (int64_t v = 0; v < count; v += LANES / 2) {
       const Doubles place = vector_at<Doubles>(u + v), cell = floor_of(place);
       const Doubles before = a ? vector_at<Doubles>(offset + v) : Doubles{};
       put_vector(offset + v, before + cell * stride);
-      Doubles w[4];
-      spline_weights(place - cell, w);
-      for (int n = 0; n < 4; n++) put_vector(weight[a][n] + v, as_weight(w[n], 0.0f));
+      put_vector(weight[a][0] + v, as_weight(place - cell, 0.0f));
+    }
+    for (int64_t v = 0; v < count; v += LANES) {
+      Floats w[4];
+      spline_weights(vector_at<Floats>(weight[a][0] + v), w);
+      for (int n = 0; n < 4; n++) put_vector((a == 2 ? spread.inner[n] : weight[a][n]) + v, w[n]);
     }
   }
   for (int64_t v = 0; v < count; v += LANES / 2)
-    put_vector(where + v, whole_to_int(vector_at<Doubles>(offset + v)));
+    put_vector(spread.where + v, whole_to_int(vector_at<Doubles>(offset + v)));
+  for (int64_t v = 0; v < count; v += LANES)
+    for (int n = 0; n < 16; n++)
+      put_vector(spread.outer[n] + v, vector_at<Floats>(weight[0][n / 4] + v) *
+                                          vector_at<Floats>(weight[1][n % 4] + v));
+}
+
+// Any direction: sixteen rows of four control points per voxel, in float32. The field is not separable
+// along such a run, so this is the least there is: 192 products a voxel.
+inline void bend_across(const Control& control, int lane, const int64_t* index, Interval run,
+                        Places& places) {
+  const int64_t count = run.end - run.begin;
+  Spread spread;
+  spread_of(control, lane, index, run, spread);
   const float* points = static_cast<const float*>(control.padded);
-  const int64_t si = 4 * control.stride[0], sj = 4 * control.stride[1];
+  int64_t away[16];
+  for (int n = 0; n < 16; n++)
+    away[n] = 16 * ((n / 4) * control.stride[0] + (n % 4) * control.stride[1]);
+  alignas(64) Four moved[RUN + SPARE];
   for (int64_t v = 0; v < count; v++) {
-    float sum[16];
+    const float* from = points + spread.where[v];
+    Four sum[4];
     for (int part = 0; part < PARTS; part++) {
-      const float* from = points + where[v] + part * LANES;
-      Floats all = {};
-      for (int i = 0; i < 4; i++) {
-        Floats row = {};
-        for (int j = 0; j < 4; j++)
-          row += vector_at<Floats>(from + i * si + j * sj) * weight[1][j][v];
-        all += row * weight[0][i][v];
+      Floats even = {}, odd = {};  // two sums: one would wait for itself
+      for (int n = 0; n < 16; n += 2) {
+        even += vector_at<Floats>(from + away[n] + part * LANES) * spread.outer[n][v];
+        odd += vector_at<Floats>(from + away[n + 1] + part * LANES) * spread.outer[n + 1][v];
       }
-      put_vector(sum + part * LANES, all);
+      even += odd;
+      __builtin_memcpy(sum + part * (LANES / 4), &even, sizeof(even));
     }
-    for (int c = 0; c < 3; c++) {
-      float total = 0;
-      for (int k = 0; k < 4; k++) total += sum[4 * k + c] * weight[2][k][v];
-      places.at[c][v] += static_cast<double>(total);
-    }
+    moved[v] = (sum[0] * spread.inner[0][v] + sum[1] * spread.inner[1][v]) +
+               (sum[2] * spread.inner[2][v] + sum[3] * spread.inner[3][v]);
+  }
+  for (int64_t v = count; v < count + 4; v++) moved[v] = Four{};
+  for (int64_t v = 0; v < count; v += 4) {
+    const Fours turned = turn_fours(moved + v);
+    for (int c = 0; c < 3; c++)
+      put_vector(places.at[c] + v, vector_at<Point>(places.at[c] + v) +
+                                       __builtin_convertvector(turned.of[c], Point));
   }
 }
 
@@ -152,17 +184,15 @@ inline void bend(const Control& control, int lane, const int64_t* index, Interva
   else bend_across(control, lane, index, run, places);
 }
 
-template <class T>
-inline void pad_points(const Control& control, const double* points, T* to) {
+// Calls act(row, all) for every row of points, the ends of the two other axes repeated; number n of
+// point k is row[n * all + k].
+template <class Act>
+inline void pad_rows(const Control& control, const double* points, const Act& act) {
   const int64_t* size = control.size;
-  const int64_t all = size[0] * size[1] * size[2];
   for (int64_t i = -1; i < size[0] + 2; i++)
     for (int64_t j = -1; j < size[1] + 2; j++)
-      for (int64_t k = -1; k < size[2] + 2; k++) {
-        const int64_t at =
-            (within(i, size[0]) * size[1] + within(j, size[1])) * size[2] + within(k, size[2]);
-        for (int n = 0; n < 4; n++) *to++ = n < 3 ? static_cast<T>(points[n * all + at]) : T{0};
-      }
+      act(points + (within(i, size[0]) * size[1] + within(j, size[1])) * size[2],
+          size[0] * size[1] * size[2]);
 }
 
 // The control axis along which a run moves, or -1 where it crosses several or jumps over points.
@@ -176,22 +206,44 @@ inline int control_axis(const Control& control, int lane) {
   return count > 1 || __builtin_fabs(control.matrix[4 * found + lane]) > 1 ? -1 : found;
 }
 
-// Fills in ``control``; false where there is no memory. ``free(control.padded)`` afterwards.
+inline void pad_along(const Control& control, const double* points) {
+  double* to = static_cast<double*>(control.padded);
+  const int64_t* size = control.size;
+  pad_rows(control, points, [&](const double* row, int64_t all) {
+    for (int64_t k = -1; k < size[2] + 2; k++)
+      for (int n = 0; n < 4; n++) *to++ = n < 3 ? row[n * all + within(k, size[2])] : 0.0;
+  });
+}
+
+inline void pad_across(const Control& control, const double* points) {
+  float* to = static_cast<float*>(control.padded);
+  const int64_t* size = control.size;
+  pad_rows(control, points, [&](const double* row, int64_t all) {
+    for (int64_t cell = 0; cell < size[2]; cell++)
+      for (int64_t k = cell - 1; k < cell + 3; k++)
+        for (int n = 0; n < 4; n++)
+          *to++ = n < 3 ? static_cast<float>(row[n * all + within(k, size[2])]) : 0.0f;
+  });
+}
+
+// Fills in ``control``; false where there is no memory. ``free(control.memory)`` afterwards.
 inline bool control_of(const VoxpipeJob& job, int lane, Control& control) {
-  control.padded = nullptr;
+  control.memory = nullptr;
   if (!job.control) return true;
   for (int a = 0; a < 3; a++) control.size[a] = job.control_size[a];
   for (int n = 0; n < 12; n++) control.matrix[n] = job.control_matrix[n];
   control.along = control_axis(control, lane);
+  const bool is_along = control.along >= 0;
   control.stride[2] = 1;
-  control.stride[1] = control.size[2] + 3;
+  control.stride[1] = control.size[2] + (is_along ? 3 : 0);
   control.stride[0] = (control.size[1] + 3) * control.stride[1];
-  const int64_t count = (control.size[0] + 3) * control.stride[0];
-  const int64_t bytes = count * static_cast<int64_t>(4 * sizeof(double));
-  control.padded = malloc(static_cast<size_t>(bytes));
-  if (!control.padded) return false;
+  const size_t count = static_cast<size_t>((control.size[0] + 3) * control.stride[0]);
+  control.memory = malloc(count * (is_along ? sizeof(Point) : CELL_BYTES) + CELL_BYTES);
+  if (!control.memory) return false;
+  const uintptr_t from = reinterpret_cast<uintptr_t>(control.memory);
+  control.padded = static_cast<uint8_t*>(control.memory) + (CELL_BYTES - from % CELL_BYTES);
   const double* points = reinterpret_cast<const double*>(job.control);
-  if (control.along >= 0) pad_points(control, points, static_cast<double*>(control.padded));
-  else pad_points(control, points, static_cast<float*>(control.padded));
+  if (is_along) pad_along(control, points);
+  else pad_across(control, points);
   return true;
 }

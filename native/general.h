@@ -141,16 +141,22 @@ inline void nearest_part(const Work& w, const Line* lines, const Advance& advanc
 }
 
 template <class W>
-inline void cubic_part(const Work& w, Interval part, const Places& places, const Target& to) {
+inline void cubic_part(const Work& w, Interval part, Places& places, const Target& to) {
   const int64_t count = part.end - part.begin;
   CubicRun run;
-  const bool is_inside = !w.wide && cubic_inside(w.g, places, count, run);
-  W values[RUN];
+  const bool scales_taps = w.zeros && w.f.scaled;
+  const bool is_inside =
+      !scales_taps && !w.wide &&
+      cubic_inside(w.g, size_of_type(w.job->source_type), places, count, run);
+  const Scaling scaling{scales_taps ? w.f.slope : 1.0, scales_taps ? w.f.intercept : 0.0};
+  Finish f = w.f;
+  f.scaled = f.scaled && !scales_taps;
+  W values[RUN + SPARE];
   for (int64_t c = 0; c < w.channels; c++) {
     const uint8_t* base = w.source + c * w.job->source_channel_stride;
-    cubic_run<W>(w.g, w.job->source_type, w.job->padding, base, places, is_inside ? &run : nullptr,
-                 count, values);
-    finish<W>(w.f, values, nullptr, count, to.at(c, part.begin), to.stride);
+    cubic_run<W>(w.g, w.job->source_type, w.job->padding, scaling, base, places,
+                 is_inside ? &run : nullptr, count, values);
+    finish<W>(f, values, nullptr, count, to.at(c, part.begin), to.stride);
   }
 }
 

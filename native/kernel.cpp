@@ -85,7 +85,7 @@ bool is_field(const VoxpipeJob& job) {
   if (!job.control) return true;
   double count = 1;
   for (int a = 0; a < 3; a++) count *= static_cast<double>(job.control_size[a] + 3);
-  if (count > 134217728.0) return false;  // 4 GiB
+  if (count > 67108864.0) return false;  // 4 GiB
   const double* points = reinterpret_cast<const double*>(job.control);
   const int64_t all = 3 * job.control_size[0] * job.control_size[1] * job.control_size[2];
   for (int64_t n = 0; n < all; n++)

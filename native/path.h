@@ -61,7 +61,7 @@ int64_t run(const VoxpipeJob& job) {
     if (is_done) return VOXPIPE_DONE;
   }
   sample_general(w);
-  free(w.control.padded);
+  free(w.control.memory);
   return VOXPIPE_DONE;
 }
 

@@ -177,3 +177,19 @@ inline Floats fetch_one(const uint8_t* base, const int64_t* offset) {
   return Floats{VOXPIPE_ALL(VOXPIPE_GET)};
 #undef VOXPIPE_GET
 }
+
+typedef float Four __attribute__((vector_size(16)));
+
+// Four voxels of four numbers each, turned: four numbers of four voxels each.
+struct Fours {
+  Four of[4];
+};
+
+inline Fours turn_fours(const Four* from) {
+  const Four a = __builtin_shufflevector(from[0], from[2], 0, 4, 1, 5);
+  const Four b = __builtin_shufflevector(from[1], from[3], 0, 4, 1, 5);
+  const Four c = __builtin_shufflevector(from[0], from[2], 2, 6, 3, 7);
+  const Four d = __builtin_shufflevector(from[1], from[3], 2, 6, 3, 7);
+  return {__builtin_shufflevector(a, b, 0, 4, 1, 5), __builtin_shufflevector(a, b, 2, 6, 3, 7),
+          __builtin_shufflevector(c, d, 0, 4, 1, 5), __builtin_shufflevector(c, d, 2, 6, 3, 7)};
+}

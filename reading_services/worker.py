@@ -49,6 +49,8 @@ class Settings:
     """Where to find the user's script, if something of it arrives; empty if it was imported."""
     environment: dict[str, str]
     """Variables that were set after a fork server had started."""
+    slot_bytes: int | None
+    """Shared memory that it may take for batches; None sends them through the pipe."""
 
 
 def run_worker(
@@ -124,7 +126,9 @@ def _serve(
     def retire(number: int) -> None:
         channel.send(RetireSlot(number))
 
-    slots = SlotWriter(announce, retire) if HAS_SLOTS else None
+    slots: SlotWriter | None = None
+    if HAS_SLOTS and settings.slot_bytes is not None:
+        slots = SlotWriter(announce, retire, settings.slot_bytes)
     source: Any = None
     channel.send(Ready())
     while True:
@@ -151,7 +155,6 @@ def _opened(payload: bytes, script: dict[str, str]) -> Any:
 
 
 def _answer(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exhausted:
-    before = slots.busy() if slots is not None else set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -159,10 +162,12 @@ def _answer(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> 
                 batch = source.run(job, message.seed, message.epoch)
         except StopIteration:
             return Exhausted(_report(caught))
-        data, used = pack(batch, slots)
-    if slots is not None:
-        del batch
-        slots.release_unsent(used, before)
+        used: set[int] = set()
+        try:
+            data, used = pack(batch, slots)
+        finally:
+            if slots is not None:
+                slots.sent(used)
     return Done(message.index, data, _report(caught))
 
 

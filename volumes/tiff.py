@@ -96,6 +96,11 @@ class TiffBackend(Backend):
         count = len(self._array.needed(_region(index), *self._culling(box)))
         return count * math.prod(self._array.chunks) * self.disk_dtype.itemsize
 
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Fetch the stored segments that the region touches, without decoding them."""
+        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
+        return self._array.fetch(_region(index))
+
     def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
         axes = self._layout.spatial
         return () if box is None or None in axes else (box, axes)
@@ -147,6 +152,11 @@ class RemoteTiff(TiffBackend):
         """Read the segments that the region touches."""
         with remote_errors(self.name):
             return super().read(region, channels, box)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Fetch the stored segments; errors name the URL."""
+        with remote_errors(self.name):
+            return super().fetch(region, channels)
 
 
 class MappedTiff(LocalFile, MappedBackend):

@@ -1,24 +1,27 @@
-"""Shared memory that a worker writes batches into and the consumer reads without a copy.
+"""Shared memory that a worker writes batches into; ``arrivals.py`` is the consumer's side.
 
 A slot is an anonymous memory file (``memfd_create``): it has no name, so nothing can be
 left behind in ``/dev/shm``, whoever is killed. The worker makes it and sends the
 descriptor once; both sides keep it mapped. A batch occupies a slot until the last
 tensor that looks into it is gone; then the consumer tells the worker, which uses it again.
+How many bytes of slots there may be is decided in ``budget.py``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...realizing import Layout
+from ...core.errors import SlotsUsedUp
+from ...realizing import Layout, OwnMemory
 from .mapping import Mapping
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
@@ -37,7 +40,15 @@ class Slot:
     number: int
     fd: int
     memory: Mapping
-    busy: bool = True
+    held: int = 0
+    """Arrays of this process that look into it, each with all of its views."""
+    sent: int = 0
+    """Batches that lie in it and that the consumer has not given back."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody may still read it."""
+        return bool(self.held or self.sent)
 
     @property
     def size(self) -> int:
@@ -54,19 +65,33 @@ class SlotWriter:
         Called with each new slot, to send its descriptor to the consumer.
     retire
         Called with the number of a slot that is given up.
+    limit
+        Bytes that all slots together may take. Beyond it a batch gets the process's own
+        memory and travels through the pipe: the writer never waits for a slot.
     """
 
-    def __init__(self, announce: Callable[[Slot], None], retire: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        announce: Callable[[Slot], None],
+        retire: Callable[[int], None],
+        limit: int = sys.maxsize,
+    ) -> None:
         self._announce = announce
         self._retire = retire
+        self._limit = limit
         self._slots: dict[int, Slot] = {}
         self._made = 0
+        # Finalizers run in any thread at any time, so they only append.
+        self._dropped: list[int] = []
+        self._copies: list[Any] = []
 
     def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
-        """Return one C-ordered array per layout, all in one free slot."""
+        """Return one C-ordered array per layout, all in one free slot if there is room."""
         offsets, total = _offsets(layouts)
         slot = self._free_slot(total)
-        memory = slot.memory.bytes()
+        if slot is None:
+            return OwnMemory().take(layouts)
+        memory = self._look_into(slot)
         arrays: list[NDArray[Any]] = []
         for (shape, dtype), offset in zip(layouts, offsets, strict=True):
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -78,50 +103,88 @@ class SlotWriter:
         if not array.flags.c_contiguous or array.size == 0:
             return None
         where = array.ctypes.data
+        self._settle()
         for slot in self._slots.values():
             start = slot.memory.address
             if slot.busy and start <= where and where + array.nbytes <= start + slot.size:
                 return slot.number, where - start
         return None
 
-    def copy_in(self, array: NDArray[Any]) -> tuple[int, int]:
-        """Copy an array into a slot of its own and return (slot, offset)."""
-        (inside,) = self.take([(array.shape, array.dtype)])
+    def copy_in(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Copy an array into a slot of its own and return (slot, offset); None without room."""
+        slot = self._free_slot(array.nbytes)
+        if slot is None:
+            self._say_full()
+            return None
+        memory = self._look_into(slot)
+        self._copies.append(memory)  # until it is sent, or it would be free at once
+        inside = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
         inside[...] = array
-        found = self.place(inside)
-        assert found is not None
-        return found
+        return slot.number, 0
+
+    def sent(self, numbers: Collection[int]) -> None:
+        """Note in which slots the batch lies that is sent now, if any; the consumer has them."""
+        for number in numbers:
+            self._slots[number].sent += 1
+        self._copies.clear()
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Take back slots that the consumer no longer looks into."""
+        """Take back what the consumer no longer looks into: each slot once for each sending."""
         for number in numbers:
             if number in self._slots:
-                self._slots[number].busy = False
-
-    def release_unsent(self, sent: set[int], before: set[int]) -> None:
-        """Take back slots that were taken since ``before`` but are not part of what was sent."""
-        for number in self.busy() - before - sent:
-            self._slots[number].busy = False
+                self._slots[number].sent -= 1
 
     def busy(self) -> set[int]:
-        """Return the numbers of the slots in use."""
+        """Return the numbers of the slots in use, here or by the consumer."""
+        self._settle()
         return {slot.number for slot in self._slots.values() if slot.busy}
 
-    def _free_slot(self, size: int) -> Slot:
+    def _look_into(self, slot: Slot) -> NDArray[np.uint8]:
+        """Return the bytes of a slot, which is not free while this array or a view lives.
+
+        A pipe may keep batches for as long as it likes, e.g. to shuffle them.
+        """
+        memory = slot.memory.bytes()
+        slot.held += 1
+        weakref.finalize(memory, self._dropped.append, slot.number).atexit = False
+        return memory
+
+    def _settle(self) -> None:
+        """Count what was dropped since the last time."""
+        while self._dropped:
+            slot = self._slots.get(self._dropped.pop())
+            if slot is not None:
+                slot.held -= 1
+
+    def _say_full(self) -> None:
+        # The same words for every batch: the consumer repeats them once.
+        warnings.warn(
+            f"a batch found no room in the {self._limit} bytes of shared memory that each worker "
+            "has, so it travels through a pipe, which takes two copies. Raise slot_bytes of "
+            "MultiProcessingReadingService: it should hold the largest batch worker_prefetch_cnt "
+            "+ 1 times for each worker.",
+            SlotsUsedUp,
+            stacklevel=2,
+        )
+
+    def _free_slot(self, size: int) -> Slot | None:
+        self._settle()
         free = [slot for slot in self._slots.values() if not slot.busy]
         fitting = [slot for slot in free if slot.size >= size]
         if fitting:
-            slot = min(fitting, key=lambda s: s.size)
-            slot.busy = True
-            return slot
+            return min(fitting, key=lambda s: s.size)
+        size = max(1, -(-size // _STEP)) * _STEP
+        if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:
+            return None
         # Free slots that are too small would pile up where batches grow.
         for slot in free:
             del self._slots[slot.number]
+            # The consumer unmaps it when it gets to it; its memory counts no longer now.
+            slot.memory.discard()
             self._retire(slot.number)
         return self._new_slot(size)
 
     def _new_slot(self, size: int) -> Slot:
-        size = max(1, -(-size // _STEP)) * _STEP
         fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
@@ -132,42 +195,6 @@ class SlotWriter:
         self._made += 1
         self._slots[slot.number] = slot
         return slot
-
-
-class SlotReader:
-    """The consumer's side of one worker's slots."""
-
-    def __init__(self) -> None:
-        self._memory: dict[int, Mapping] = {}
-        self._freed: list[int] = []
-
-    def add(self, number: int, fd: int, size: int) -> None:
-        """Map a slot that the worker announced; the descriptor is closed."""
-        try:
-            self._memory[number] = Mapping(fd, size)
-        finally:
-            os.close(fd)
-
-    def retire(self, number: int) -> None:
-        """Forget a slot; it is unmapped when nothing looks into it any more."""
-        self._memory.pop(number, None)
-
-    def open(self, number: int) -> NDArray[np.uint8]:
-        """Return the bytes of a slot for one batch; when the array is collected, the slot is free.
-
-        Arrays and tensors made from it keep it alive, and so do their views.
-        """
-        whole = self._memory[number].bytes()
-        freed = self._freed
-        weakref.finalize(whole, freed.append, number).atexit = False
-        return whole
-
-    def take_freed(self) -> list[int]:
-        """Return the slots that became free since the last call."""
-        # Finalizers run in any thread at any time: take what is there, leave what comes.
-        count = len(self._freed)
-        numbers, self._freed[:count] = self._freed[:count], []
-        return numbers
 
 
 def _offsets(layouts: Sequence[Layout]) -> tuple[list[int], int]:

@@ -12,6 +12,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc"),
 ]
 
+PEERS = ["monai_lazy", "torchio_queue", "nnunet_recipe"]
+VENVS = ROOT / "build" / "peers"
+"""Where throughput.py makes the peers' environments; tests make none."""
 SMALL = ["--shape", "48", "48", "40", "--size", "16", "--workers"]
 
 
@@ -42,6 +45,17 @@ def test_the_machine_is_described(tmp_path):
     assert all(word in done.stdout for word in ("cores", "Python", "torch", "numpy"))
 
 
+def test_planning(tmp_path):
+    """Planner and worker give rows with times, and leave no file."""
+    done = run(tmp_path, "planning.py", "--cases", "3", "--repeats", "1")
+
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert float(found["the same, augment"][1]) > 0
+    assert float(found["all that a worker does"][1]) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("form", ["nii", "nii.gz", "zarr64", "zarr32"])
 def test_throughput_of_every_format(tmp_path, form):
     """Each format gives a row with a rate and a peak, and leaves no file."""
@@ -58,6 +72,57 @@ def test_throughput_of_every_format(tmp_path, form):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_is_measured_beside_voxpipe(tmp_path, name):
+    """Each of its variants gives a row with a rate, on the same files; the folder is left empty."""
+    if not (VENVS / name / "installed.txt").is_file():
+        pytest.skip(f"benchmarks/throughput.py --peers {name} makes its environment")
+    small = [*SMALL, "2", "--count", "2", "--seconds", "0.1", "--formats", "nii"]
+
+    done = run(tmp_path, "throughput.py", *small, "--peers", name)
+
+    assert done.returncode == 0, done.stderr
+    measured = rows(done.stdout)
+    del measured["what"]
+    assert measured.pop("nii")[4] == "1.00"
+    assert len(measured) >= 1
+    for row in measured.values():
+        assert float(row[2]) > 0
+        assert float(row[7]) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["nii", "nii by URL", "nii.gz", "zarr64", "zarr32"])
+def test_bytes_and_requests_of_every_format(tmp_path, form):
+    """No format reads less than the exact support; what is mapped has no requests."""
+    small = ["--shape", "70", "60", "50", "--size", "16", "--count", "1", "--formats", form]
+
+    done = run(tmp_path, "io.py", *small)
+
+    assert done.returncode == 0, done.stderr
+    row = rows(done.stdout)[form]
+    assert float(row[2]) <= float(row[3]) <= float(row[7])
+    assert (row[5] == "mapped") == (form in ("nii", "nii.gz"))
+    assert form in ("nii", "nii.gz") or float(row[6]) >= 2  # image and label
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_section_of_scaling(tmp_path):
+    """Volume, patch, chunk and workers each give their table."""
+    done = run(tmp_path, "scaling.py", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1].rstrip(",") for line in done.stdout.splitlines() if "###" in line] == [
+        "Volume",
+        "Volume",
+        "Patch",
+        "Chunk",
+        "Workers",
+    ]
+    assert done.stdout.count("CPU ms/patch is") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("form", ["nii", "zarr"])
 @pytest.mark.parametrize(("limit", "status", "result"), [("1e6", 0, "PASS"), ("1", 1, "FAIL")])
 def test_memory_is_compared_with_the_limit(tmp_path, form, limit, status, result):
@@ -69,6 +134,20 @@ def test_memory_is_compared_with_the_limit(tmp_path, form, limit, status, result
     assert done.returncode == status, done.stderr
     row = rows(done.stdout)[f"epoch from {form}"]
     assert row[5:] == ["8", result]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("limit", "status"), [("1e6", 0), ("0", 1)])
+def test_transport_is_compared_with_the_limit(tmp_path, limit, status):
+    """Three ways of travelling bring the same batches; the exit status tells slow from fast."""
+    small = ["--size", "16", "--batches", "3", "--limit-ms", limit]
+
+    done = run(tmp_path, "transport.py", *small)
+
+    assert done.returncode == status, done.stderr
+    table = rows(done.stdout)
+    assert {"voxpipe, slots", "torch DataLoader", "voxpipe, pipe"} <= set(table)
+    assert all(float(table[name][4]) > 0 for name in table if "," in name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,3 +172,17 @@ def test_shared_pages_count_once(tmp_path):
 
     peak = float(done.stdout.split()[1])
     assert 200 <= peak < 250
+
+
+def test_the_kernel_meets_its_peers(tmp_path):
+    """Every class gives a row at a hot place and at random ones; each bar is judged."""
+    done = run(tmp_path, "kernel.py", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    table = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line][2:]
+    kinds = {row[2] for row in table}
+    assert {"copy", "flip", "transpose", "zoom, linear", "affine, nearest"} <= kinds
+    assert {"affine, cubic", "elastic, linear", "elastic turned, linear"} <= kinds
+    assert {row[3] for row in table} == {"hot", "random"}
+    assert "PASS" in done.stdout or "FAIL" in done.stdout
+    assert list(tmp_path.iterdir()) == []
