@@ -6,9 +6,9 @@
 Straight and turned regions of 96^3 at random places of an int16 volume of 320x320x256, in
 chunks of 64^3 and in shards of 128^3 that hold chunks of 32^3. The readers take turns
 within one run and the median is compared, because other work on a machine comes and goes. No
-chunk is kept between reads, and the files lie in the page cache. zarr-python decodes the chunks
-of one read in several threads and voxpipe in one, as each worker is one of many: the ratio of
-processor time says what a machine whose workers fill all cores gains.
+chunk is kept between reads, and the files lie in the page cache. voxpipe reads in one
+thread and zarr-python may use several, so the ratio of processor time is given too: it says what
+a machine gains whose workers fill all cores.
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ def _by_numcodecs(codec: Codec) -> Decode:
 def _blosc() -> Decode:
     from numcodecs import blosc
 
-    # In the main thread numcodecs lets blosc start threads of its own. For chunks of 64 KiB they
-    # do nothing, for 512 KiB they made decoding 1.8 to 2.9 times slower on two cores (measured,
-    # benchmarks/zarr_reader.py says how), and workers fill all cores anyway. Where somebody has
-    # decided, that stands.
+    # In the main thread numcodecs lets blosc start threads of its own. On two busy cores they made
+    # no difference for chunks of 64 KiB (one block), decoding 1.8 to 2.9 times slower for
+    # 512 KiB, and none that was clear for 4 MiB; and workers fill all cores anyway. Where
+    # somebody has decided, that stands.
     if blosc.use_threads is None:
         blosc.use_threads = False
     decompress = blosc.decompress
