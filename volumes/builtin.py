@@ -19,9 +19,14 @@ def register_builtin_backends() -> None:
     """Register the formats of this package behind those already registered."""
     table = (
         ("zarr-store", lambda request: request.zarr_store is not None, _open_zarr_store),
+        # Before "zarr", which takes every URL with .zarr in it.
+        ("zarr-zip", _has_suffix(".zarr.zip"), _open_zarr_zip),
         ("zarr", _is_zarr, _open_zarr),
         ("nifti", _has_suffix(".nii"), _open_nifti),
         ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
+        ("tiff", _has_suffix(".tif", ".tiff", ".tf8", ".btf"), _open_tiff),
+        ("hdf5", _has_suffix(".h5", ".hdf5", ".hdf", ".he5"), _open_hdf5),
+        ("blosc2", _has_suffix(".b2nd"), _open_blosc2),
         # Not "npy": that name is for users, who may register it and take it back.
         ("numpy", _has_suffix(".npy"), _open_npy),
         ("nifti-pair", _has_suffix(".hdr", ".img", ".hdr.gz", ".img.gz"), _open_nifti_pair),
@@ -67,6 +72,15 @@ def _open_zarr(request: BackendRequest) -> Any:
         url = request.remote_zarr_uri or request.uri or ""
         return RemoteZarr(url, request.storage_options, name, options)
     return LocalZarr(_place(request), name, options)
+
+
+def _open_zarr_zip(request: BackendRequest) -> Any:
+    from .zarr_backend import LocalZipZarr, RemoteZipZarr
+
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        return RemoteZipZarr(request.uri or "", request.storage_options, name, options)
+    return LocalZipZarr(_place(request), name, options)
 
 
 def _open_zarr_store(request: BackendRequest) -> Any:
@@ -146,13 +160,43 @@ def _file(request: BackendRequest) -> Any:
     return file_of(request, _name(request))
 
 
+def _open_tiff(request: BackendRequest) -> Any:
+    from .tiff import RemoteTiff, open_tiff
+
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        return RemoteTiff(request.uri or "", request.storage_options, name, options)
+    return open_tiff(_place(request), name, options)
+
+
+def _open_hdf5(request: BackendRequest) -> Any:
+    from .hdf5 import open_hdf5
+
+    return open_hdf5(_local(request), _name(request), request.reader_kwargs)
+
+
+def _open_blosc2(request: BackendRequest) -> Any:
+    from .blosc2_array import Blosc2Backend
+
+    return Blosc2Backend(_local(request), _name(request), request.reader_kwargs)
+
+
+def _local(request: BackendRequest) -> str:
+    """Return the path of a format that only its own library reads, from a file."""
+    if request.path is None:
+        raise UnknownFormat(
+            f"{_name(request)} is read from local disks only, not by URL.",
+            do="Store it as zarr, or copy it first.",
+        )
+    return os.fspath(request.path)
+
+
 def _open_npy(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request))
     if request.path is None:
-        raise UnknownFormat(
-            f".npy is read from local disks only, not from {_name(request)}.",
-            do="Store it as zarr, or copy it first.",
-        )
+        from .npy_remote import RemoteNpy
+
+        return RemoteNpy(request.uri or "", request.storage_options, _name(request))
     from .npy import NpyBackend
 
     return NpyBackend(os.fspath(request.path), _name(request))

@@ -159,7 +159,7 @@ class RemoteRaw(FilesBackend):
         spans = coalesce(rows, GAP_BYTES, MOST_BYTES)
         file = self.files[-1]
         assert isinstance(file, RemoteFile)
-        flat = _rows_of(rows, spans, file.ranges(spans), self.name)
+        flat = rows_of(rows, spans, file.ranges(spans), self.name)
         view = plain(self._fields.of_rows(flat, region, channels))
         return Voxels(view, self.header.slope, self.header.intercept)
 
@@ -168,7 +168,7 @@ class RemoteRaw(FilesBackend):
         return self.read(region, channels).array.nbytes
 
 
-def _rows_of(
+def rows_of(
     rows: list[Span], spans: list[Span], pieces: list[bytes], name: str
 ) -> NDArray[np.uint8]:
     """Return the bytes of all rows, one after another, taken from the spans that hold them."""

@@ -12,10 +12,6 @@ from ..core.errors import UnknownFormat
 _ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
 # Packages that read what voxpipe does not read by itself.
 _READERS = {
-    ".tif": "tifffile",
-    ".tiff": "tifffile",
-    ".h5": "h5py",
-    ".hdf5": "h5py",
     ".mgz": "nibabel",
     ".mgh": "nibabel",
     ".npz": "numpy",
@@ -30,7 +26,10 @@ _FORMATS = {
     ".mha": None,
     ".mhd": None,
     ".npy": None,
-    ".zarr": "zarr",
+    ".zarr": None,
+    ".tif": "tifffile",
+    ".h5": "h5py",
+    ".b2nd": "blosc2",
 }
 
 
@@ -47,7 +46,7 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     Examples
     --------
     >>> print(unknown_format("scan.mgz", ["nifti"]).what)  # doctest: +ELLIPSIS
-    no backend opens scan.mgz; installed: .nii, .nii.gz, ... .zarr (backends: nifti)
+    no backend opens scan.mgz; installed: .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
     here = [format_ for format_, needs in _FORMATS.items() if needs is None or _installed(needs)]
