@@ -21,7 +21,7 @@ class OrientedBox:
     --------
     >>> turned = np.array([[0.7, -0.7, 0, 8], [0.7, 0.7, 0, 0], [0, 0, 1, 0]])
     >>> box = OrientedBox(turned, (12, 12, 4), halo=(1.0, 1.0, 1.0))
-    >>> box.touches(np.array([[0, 0, 0], [4, 4, 0]]), np.array([[4, 4, 4], [8, 8, 4]])).tolist()
+    >>> box.touches(np.array([[0, 0, 0], [4, 4, 0]]), np.array([[2, 2, 4], [8, 8, 4]])).tolist()
     [False, True]
     """
 
