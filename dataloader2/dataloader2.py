@@ -16,13 +16,10 @@ import torch
 from ..adapters import Adapter, Profile
 from ..core.errors import IteratorInvalidated, LoaderShutDown, VoxpipeError
 from ..datapipes.cost import cost_of
+from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
-from .ceilings import Subject, diagnose
-from .diagnosis import Diagnosis
-from .extent import BATCHES, SECONDS, Extent
-from .pace import Pace
 from .state import State
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"

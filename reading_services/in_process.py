@@ -9,8 +9,7 @@ from typing import Any
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
 from ..volumes import close_volumes
-from .realizer import Realizer
-from .replica import Replica
+from .pipe_runner import PipeRunner, Replica
 from .watched import Watched
 from .work import Place, Planned, Replicated, Work, jobs, work_of
 
@@ -79,7 +78,7 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return
-    source = work.recipe or Realizer(work.cut)
+    source = work.recipe or PipeRunner(work.cut)
     for job in jobs(work.cut, seed, epoch, place):
         made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
         yield job.index, as_tensors(made)

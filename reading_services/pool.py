@@ -34,7 +34,7 @@ PRELOAD = [
     "voxpipe.spatial.native",
     "nibabel",
 ]
-# Where pipes are sent and not steps. "__main__" is multiprocessing's own default.
+# Where pipes are sent and not instructions. "__main__" is multiprocessing's own default.
 PRELOAD_TORCH = ["__main__", "torch", "voxpipe.datapipes.iter"]
 FREEZE = "voxpipe.reading_services.preloaded"
 # Settings made after the fork server started reach its children only if they are told.

@@ -69,7 +69,7 @@ def run_worker(
         The consumer's ends of other workers' channels, which a forked child holds too
         and must close: they would hide the consumer's death from those workers.
     payload
-        The pickled ``Recipe``, ``Realizer`` or ``Replica``.
+        The pickled ``Recipe``, ``PipeRunner`` or ``Replica``.
     settings
         What else it is told.
     """

@@ -19,10 +19,11 @@ from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService
 from ..reading_services.work import Place, jobs
 from ..realizing import Job, usable_cores
-from ..realizing.parts import Read, Task, reads_of
+from ..realizing.parts import Read, Task
 from ..volumes import close_volumes
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
+from .reads import reads_of
 from .stage import Stage, Tasks
 from .twins import check_source, twin_of, untimed
 
