@@ -17,10 +17,10 @@ from ..core.errors import GraphError
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService
+from ..reading_services.running import close_if_idle
 from ..reading_services.work import Place, jobs
 from ..realizing import Job, usable_cores
 from ..realizing.parts import Read, Task
-from ..volumes import close_volumes
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
 from .reads import reads_of
@@ -78,7 +78,7 @@ def diagnose(
         return _Measuring(subject, extent, service, work).diagnosis(step, cores or usable_cores())
     finally:
         service.stop()
-        close_volumes()
+        close_if_idle()
 
 
 class _Measuring:

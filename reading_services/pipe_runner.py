@@ -10,10 +10,11 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.graph_settings import apply_sharding
 
 from ..core import Stream
-from ..core.errors import GraphError, placed
+from ..core.errors import placed
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, traits_of, walk
 from ..realizing import Job
+from ..realizing.recipe import the_batch
 from .seeding import seeded_globals
 
 # torch writes this into the message of every error that passes through a pipe.
@@ -75,10 +76,7 @@ class PipeRunner:
             raise placed(as_raised(error), case=job.cases())  # noqa: B904  the very same error
         finally:
             self.handoff.items = ()
-        if len(made) != 1:
-            msg = f"batch {job.index} ({job.cases()}) became {len(made)} items instead of one"
-            raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
-        return made[0]
+        return the_batch(job, made)
 
 
 class Replica:
