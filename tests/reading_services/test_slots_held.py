@@ -27,6 +27,12 @@ def refuse_three(batch):
     return batch
 
 
+def drop_all(batches):
+    """Take every batch and keep none, not even in the traceback of an error."""
+    for batch in batches:
+        del batch
+
+
 def numbered(count, size=32):
     """Patches each of which holds its own number; large enough to lie in slots."""
     volumes = [{"image": np.full((size,) * 3, n, np.uint8)} for n in range(count)]
