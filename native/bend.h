@@ -45,7 +45,7 @@ inline void control_places(const Control& control, int axis, int lane, const int
   Doubles v;
   for (int n = 0; n < LANES / 2; n++) v[n] = static_cast<double>(run.begin + n);
   for (int64_t n = 0; n < run.end - run.begin; n += LANES / 2, v += LANES / 2) {
-    const Doubles place = ((line.slope * v + line.with) + line.then) + line.late;
+    const Doubles place = to_grain(line.slope * v) + line.rest;
     put_vector(places + n, between(place, 0.0, last));
   }
 }

@@ -64,6 +64,7 @@ struct Work {
   int64_t channels;  // of one pass, whose first ones are:
   const uint8_t* source;
   uint8_t* out;
+  int64_t run;       // output voxels of one run
   Control control;
 };
 
@@ -102,7 +103,7 @@ inline void blend_run(const Work& w, Taps<W>& taps, bool fades, int64_t begin, i
   spare(count, taps);
   alignas(64) W values[RUN + SPARE];
   for (int64_t c = 0; c < w.channels; c++) {
-    blend_type<W>(w, w.source + c * w.job->source_channel_stride, taps, count, values);
+    blend_type<W>(w, w.source + taps.from + c * w.job->source_channel_stride, taps, count, values);
     finish<W>(w.f, values, fades ? taps.fade : nullptr, count, to.at(c, begin), to.stride);
   }
 }
@@ -127,16 +128,16 @@ inline void nearest_part(const Work& w, const Line* lines, const Advance& advanc
                          Interval part, bool is_inside, const Target& to) {
   const int64_t count = part.end - part.begin;
   if (count <= 0) return;
-  int64_t offset[RUN + SPARE];
+  Spots spots;
   if (is_inside) {
-    inside_nearest(w.g, lines, advance, part.begin - start, count, offset);
+    inside_nearest(w.g, lines, advance, part.begin - start, count, spots);
   } else {
     Places places;
     places_of(lines, advance, part.begin - start, count, places);
-    anywhere_nearest(w.g, count, places, offset);
+    anywhere_nearest(w.g, count, places, spots);
   }
   for (int64_t c = 0; c < w.channels; c++)
-    nearest_run(*w.job, w.f, w.source + c * w.job->source_channel_stride, offset, count,
+    nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset, count,
                 to.at(c, part.begin), to.stride);
 }
 
@@ -196,10 +197,10 @@ inline void sample_places(const Work& w, const int64_t* index, const Line* lines
     if (w.wide) cubic_part<double>(w, part, places, to);
     else cubic_part<float>(w, part, places, to);
   } else if (w.job->mode == VOXPIPE_NEAREST) {
-    int64_t offset[RUN];
-    anywhere_nearest(w.g, count, places, offset);
+    Spots spots;
+    anywhere_nearest(w.g, count, places, spots);
     for (int64_t c = 0; c < w.channels; c++)
-      nearest_run(*w.job, w.f, w.source + c * w.job->source_channel_stride, offset, count,
+      nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset, count,
                   to.at(c, part.begin), to.stride);
   } else if (w.wide) {
     alignas(64) Taps<double> taps;
@@ -364,12 +365,12 @@ inline void sample_channels(const Work& w) {
   const bool turned = lane != dense && job.out_size[dense] > 1;
   const int across = turned ? dense : (lane == 2 ? 1 : 2);
   int64_t step[3] = {TILE, TILE, TILE};
-  step[lane] = RUN;
+  step[lane] = w.run;
   Advance advance;
   advance.begin = -1;
   const Stride stride = stride_of(w.g);
   Box box;
-  for (box.begin[lane] = 0; box.begin[lane] < w.g.shape[lane]; box.begin[lane] += RUN) {
+  for (box.begin[lane] = 0; box.begin[lane] < w.g.shape[lane]; box.begin[lane] += w.run) {
     const int third = 3 - lane - across;
     for (box.begin[third] = 0; box.begin[third] < w.g.shape[third]; box.begin[third] += TILE)
       for (box.begin[across] = 0; box.begin[across] < w.g.shape[across]; box.begin[across] += TILE) {

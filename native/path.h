@@ -8,8 +8,8 @@
 namespace VOXPIPE_PATH_NAME {
 
 #include "numbers.h"
-#include "vectors.h"
 #include "geometry.h"
+#include "vectors.h"
 #include "taps.h"
 #include "linear.h"
 #include "cubic.h"
@@ -46,7 +46,8 @@ inline bool is_supported(const VoxpipeJob& job) {
 int64_t run(const VoxpipeJob& job) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), 0, nullptr, nullptr, {}};
+         is_wide(job), 0, nullptr, nullptr, 0, {}};
+  w.run = run_length(job, w.g);
   if (!control_of(job, w.g.lane, w.control)) return VOXPIPE_NO_MEMORY;
   int source[3];
   if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {

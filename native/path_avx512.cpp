@@ -13,6 +13,9 @@
 
 #define VOXPIPE_PATH_NAME voxpipe_avx512
 #define LANES 16
+#if !defined(__SANITIZE_ADDRESS__)  // which sees plain loads only
+#define VOXPIPE_GATHERS 1
+#endif
 #define VOXPIPE_HAS_FLOOR 1
 #define VOXPIPE_FLOOR(x) _mm512_maskz_roundscale_pd(0xff, x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 
