@@ -64,7 +64,8 @@ struct Work {
   int64_t channels;  // of one pass, whose first ones are:
   const uint8_t* source;
   uint8_t* out;
-  int64_t run;       // output voxels of one run
+  int64_t run;        // output voxels of one run
+  bool counts_moves;  // whether displaced runs fit the integers, too
   Control control;
 };
 
@@ -184,33 +185,85 @@ inline bool find_outside(const Work& w, int64_t count, const Places& places, boo
   return true;
 }
 
+// The displaced run in integers; false where some voxel needs a second thought. ``moves`` are rounded
+// to grains in either way of counting, so both find the same place.
+inline bool count_moves(const Work& w, const Line* lines, const Advance& advance, int64_t skip,
+                        int64_t count, const Moves& moves, Grains& grains) {
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    const double reach = w.control.reach[a];
+    if (axis.single || !w.counts_moves) return false;
+    const double low = advance.low[a] - reach;
+    grains.low[a] = low;
+    const uint32_t offset = static_cast<uint32_t>(reach) << GRAIN_BITS;
+    Words least_yet = Words{} - 1, most_yet = {};
+    for (int64_t v = 0; v < count; v += LANES) {
+      const Floats by = vector_at<Floats>(moves.by[a] + v) * static_cast<float>(GRAINS);
+      const Words at = vector_at<Words>(advance.grains[a] + skip + v) + offset + (Words)round_int(by);
+      least_yet = at < least_yet ? at : least_yet;
+      most_yet = at > most_yet ? at : most_yet;
+      put_vector(grains.grains[a] + v, at);
+    }
+    uint32_t lowest = least_yet[0], highest = most_yet[0];
+    for (int n = 1; n < LANES; n++) {
+      lowest = least(lowest, least_yet[n]);
+      highest = most(highest, most_yet[n]);
+    }
+    const double from = lines[a].rest + low;
+    if (from + lowest * GRAIN < axis.start || from + highest * GRAIN >= axis.end) return false;
+  }
+  return true;
+}
+
+inline void add_moves(const Moves& moves, int64_t count, Places& places) {
+  for (int a = 0; a < 3; a++)
+    for (int64_t v = 0; v < count; v++)
+      places.at[a][v] += to_grain(static_cast<double>(moves.by[a][v]));
+}
+
+template <class W>
+inline void sample_linear(const Work& w, const Line* lines, const Grains* grains, Interval part,
+                          Places& places, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  alignas(64) Taps<W> taps;
+  if (grains) inside<W>(w.g, lines, *grains, 0, count, taps);
+  else anywhere<W>(w.g, count, w.zeros, places, taps);
+  blend_run<W>(w, taps, w.zeros && !grains, part.begin, count, to);
+}
+
+inline void sample_nearest(const Work& w, const Line* lines, const Grains* grains, Interval part,
+                           Places& places, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  Spots spots;
+  if (grains) inside_nearest(w.g, lines, *grains, 0, count, spots);
+  else anywhere_nearest(w.g, count, places, spots);
+  for (int64_t c = 0; c < w.channels; c++)
+    nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset,
+                count, to.at(c, part.begin), to.stride);
+}
+
 // Cubic, or displaced: every voxel by its place, whether it lies inside or not.
 inline void sample_places(const Work& w, const int64_t* index, const Line* lines,
                           const Advance& advance, int64_t start, Interval part, const Target& to) {
-  const int64_t count = part.end - part.begin;
+  const int64_t count = part.end - part.begin, skip = part.begin - start;
   Places places;
+  Grains counted;
+  Moves moves;
   bool outside[RUN];
-  places_of(lines, advance, part.begin - start, count, places);
-  if (w.job->control) bend(w.control, w.g.lane, index, part, places);
-  const bool covers = w.job->control && find_outside(w, count, places, outside);
-  if (w.job->mode == VOXPIPE_CUBIC) {
-    if (w.wide) cubic_part<double>(w, part, places, to);
-    else cubic_part<float>(w, part, places, to);
-  } else if (w.job->mode == VOXPIPE_NEAREST) {
-    Spots spots;
-    anywhere_nearest(w.g, count, places, spots);
-    for (int64_t c = 0; c < w.channels; c++)
-      nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset, count,
-                  to.at(c, part.begin), to.stride);
-  } else if (w.wide) {
-    alignas(64) Taps<double> taps;
-    anywhere<double>(w.g, count, w.zeros, places, taps);
-    blend_run<double>(w, taps, w.zeros, part.begin, count, to);
-  } else {
-    alignas(64) Taps<float> taps;
-    anywhere<float>(w.g, count, w.zeros, places, taps);
-    blend_run<float>(w, taps, w.zeros, part.begin, count, to);
-  }
+  const bool bends = w.job->control != 0;
+  if (bends) bend(w.control, w.g.lane, index, part, moves);
+  const bool is_cubic = w.job->mode == VOXPIPE_CUBIC;
+  const Grains* grains =
+      bends && !is_cubic && count_moves(w, lines, advance, skip, count, moves, counted) ? &counted
+                                                                                      : nullptr;
+  if (!grains) places_of(lines, advance, skip, count, places);
+  if (bends && !grains) add_moves(moves, count, places);
+  const bool covers = bends && !grains && find_outside(w, count, places, outside);
+  if (is_cubic && w.wide) cubic_part<double>(w, part, places, to);
+  else if (is_cubic) cubic_part<float>(w, part, places, to);
+  else if (w.job->mode == VOXPIPE_NEAREST) sample_nearest(w, lines, grains, part, places, to);
+  else if (w.wide) sample_linear<double>(w, lines, grains, part, places, to);
+  else sample_linear<float>(w, lines, grains, part, places, to);
   if (covers) cover_outside(w, part, outside, to);
 }
 

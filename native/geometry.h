@@ -126,22 +126,9 @@ inline Geometry geometry_of(const VoxpipeJob& job) {
   return g;
 }
 
-// How far apart two displaced voxels can be moved on one axis.
-inline double displacement_span(const VoxpipeJob& job, int axis) {
-  if (!job.control) return 0;
-  const int64_t count = job.control_size[0] * job.control_size[1] * job.control_size[2];
-  const double* points = reinterpret_cast<const double*>(job.control) + axis * count;
-  double low = points[0], high = points[0];
-  for (int64_t n = 1; n < count; n++) {
-    low = least(low, points[n]);
-    high = most(high, points[n]);
-  }
-  return high - low;
-}
-
 // Voxels of one run: ``RUN``, or fewer, so that what it spans can be said in 32 bits, 255 voxels on an
-// axis and 2 GiB in memory.
-inline int64_t run_length(const VoxpipeJob& job, const Geometry& g) {
+// axis and 2 GiB in memory. ``reach`` is how far voxels are moved to either side on each axis.
+inline int64_t run_length(const Geometry& g, const double* reach) {
   int64_t length = RUN;
   for (; length > 1; length /= 2) {
     double widest = 0, bytes = 0;
@@ -150,11 +137,21 @@ inline int64_t run_length(const VoxpipeJob& job, const Geometry& g) {
       const double span =
           __builtin_fabs(g.axis[a].row[g.lane]) * static_cast<double>(length - 1) + 3.0;
       widest = most(widest, span);
-      bytes += (span + displacement_span(job, a)) * __builtin_fabs(g.axis[a].stride);
+      bytes += (span + 2 * reach[a]) * __builtin_fabs(g.axis[a].stride);
     }
     if (widest <= 255.0 && bytes < 2147483648.0) break;
   }
   return length;
+}
+
+// Whether displaced runs of this length fit the same integers.
+inline bool can_count_moves(const Geometry& g, int64_t length, const double* reach) {
+  for (int a = 0; a < 3; a++) {
+    const double span = __builtin_fabs(g.axis[a].row[g.lane]) * static_cast<double>(length - 1);
+    // A move is a signed integer of 32 bits: below 128 voxels.
+    if (span + 2 * reach[a] + 3.0 > 255.0 || reach[a] > 126.0) return false;
+  }
+  return true;
 }
 
 // Half-sample symmetric: the mirror stands on the outer face of the last voxel.

@@ -22,7 +22,7 @@ int64_t best_path() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
     return VOXPIPE_AVX512;
-  if (__builtin_cpu_supports("avx2")) return VOXPIPE_AVX2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return VOXPIPE_AVX2;
 #endif
   return VOXPIPE_PORTABLE;
 }
@@ -92,7 +92,7 @@ bool is_field(const VoxpipeJob& job) {
   const double* points = reinterpret_cast<const double*>(job.control);
   const int64_t all = 3 * job.control_size[0] * job.control_size[1] * job.control_size[2];
   for (int64_t n = 0; n < all; n++)
-    if (!is_small(points[n])) return false;
+    if (!(__builtin_fabs(points[n]) < REMOTE)) return false;
   return stays_near(job.control_matrix, job.out_size);
 }
 

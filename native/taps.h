@@ -17,13 +17,17 @@ struct Spots {
   int32_t offset[RUN + SPARE];
 };
 
+// What is added to the coordinates of a run, in integers.
+struct Grains {
+  double low[3];                    // at least so many voxels
+  uint32_t grains[3][RUN + SPARE];  // and so many grains more, below 2^32: see run_length
+};
+
 // What the index along the lane adds to the coordinates of a run: the same for all runs that begin
 // at the same index, and kept until one begins elsewhere.
-struct Advance {
-  int64_t begin;                  // first voxel of the run; -1 as long as there is none
-  double by[3][RUN + SPARE];      // in voxels
-  double low[3];                  // the smallest of them
-  uint32_t grains[3][RUN + SPARE];  // how much more than that, below 2^32: see run_length
+struct Advance : Grains {
+  int64_t begin;              // first voxel of the run; -1 as long as there is none
+  double by[3][RUN + SPARE];  // in voxels
 };
 
 inline void advance_to(const Line* lines, Interval run, Advance& advance) {
@@ -67,7 +71,7 @@ inline void put_weight(double* to, Words grains) {
 
 // Whole vectors: a few voxels behind the end are worked out too, and never used.
 template <class W>
-inline void inside(const Geometry& g, const Line* lines, const Advance& advance, int64_t skip,
+inline void inside(const Geometry& g, const Line* lines, const Grains& advance, int64_t skip,
                    int64_t count, Taps<W>& taps) {
   Start start[3];
   taps.from = 0;
@@ -87,7 +91,7 @@ inline void inside(const Geometry& g, const Line* lines, const Advance& advance,
 }
 
 // Half to even: the run starts at an even voxel, so the last bit of the whole part says which.
-inline void inside_nearest(const Geometry& g, const Line* lines, const Advance& advance,
+inline void inside_nearest(const Geometry& g, const Line* lines, const Grains& advance,
                            int64_t skip, int64_t count, Spots& spots) {
   Start start[3];
   spots.from = 0;

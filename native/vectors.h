@@ -39,6 +39,17 @@ inline Doubles floor_of(Doubles x) {
 #endif
 }
 
+// Half to even.
+inline Ints round_int(Floats x) {
+#if defined(VOXPIPE_ROUND)
+  return (Ints)VOXPIPE_ROUND(x);
+#else
+  Ints whole;
+  for (int n = 0; n < LANES; n++) whole[n] = static_cast<int32_t>(__builtin_rintf(x[n]));
+  return whole;
+#endif
+}
+
 inline Doubles to_grain(Doubles x) { return round_even(x * GRAINS) * GRAIN; }
 
 inline Doubles between(Doubles x, double low, double high) {
@@ -211,6 +222,33 @@ inline Floats fetch_one(const uint8_t* base, const int32_t* offset) {
 #define VOXPIPE_GET(n) load_value<S, float>(base + offset[n])
   return Floats{VOXPIPE_ALL(VOXPIPE_GET)};
 #undef VOXPIPE_GET
+}
+
+// a * b + c, rounded once. Where a processor cannot, it is worked out in float64, which holds the
+// product, and rounded to odd there, so that the second rounding sees that something was lost.
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(VOXPIPE_MULTIPLY_ADD)
+  return (Floats)VOXPIPE_MULTIPLY_ADD(a, b, c);
+#else
+  HalfFloats part[3][2], result[2];
+  const Floats from[3] = {a, b, c};
+  for (int n = 0; n < 3; n++) __builtin_memcpy(part[n], from + n, sizeof(Floats));
+  for (int half = 0; half < 2; half++) {
+    const Doubles product = __builtin_convertvector(part[0][half], Doubles) *
+                            __builtin_convertvector(part[1][half], Doubles);
+    const Doubles added = __builtin_convertvector(part[2][half], Doubles);
+    const Doubles sum = product + added, back = sum - product;
+    const Doubles lost = (product - (sum - back)) + (added - back);
+    const Signed bits = (Signed)sum;
+    // Towards what was lost, if the last bit is even: up in magnitude where the signs agree.
+    const Signed towards = ((Signed)sum ^ (Signed)lost) < 0 ? Signed{} - 1 : Signed{} + 1;
+    const Signed moves = (Signed)(lost != 0.0) & (Signed)((bits & 1) == 0);
+    result[half] = __builtin_convertvector((Doubles)(bits + (towards & moves)), HalfFloats);
+  }
+  Floats value;
+  __builtin_memcpy(&value, result, sizeof(value));
+  return value;
+#endif
 }
 
 typedef float Four __attribute__((vector_size(16)));
