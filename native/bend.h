@@ -27,11 +27,12 @@ struct Control {
   double middle[3];
   double reach[3];  // and so far, in whole voxels
   int along;        // the control axis that runs follow, or -1 where they cross several
+  bool counts;      // whether what a run spans on the grid can be said in 32 bits
   // The points with their ends repeated, so that no cell needs a second thought: (a + 3, b + 3,
   // c + 3) of them.
   Point* padded;
   int64_t stride[3];  // between points
-  Cell* cells;        // CELLS of them, where runs cross several axes
+  Cell* cells;        // CELLS of them
   int64_t* keys;      // which cell each of them is, or -1
   void* memory;       // to be freed
 };
@@ -41,16 +42,7 @@ struct Moves {
   float by[3][RUN + SPARE];
 };
 
-template <class T>
-inline void spline_weights(T t, T* weight) {
-  const T s = 1 - t;
-  weight[0] = s * s * s / 6;
-  weight[1] = (3 * t * t * t - 6 * t * t + 4) / 6;
-  weight[2] = (3 * s * s * s - 6 * s * s + 4) / 6;
-  weight[3] = t * t * t / 6;
-}
-
-// The same cubic as powers of the place from the middle of the cell.
+// A cubic B-spline between the two middle ones of four points, as powers of the place from the middle.
 template <class T>
 inline void about_middle(T p0, T p1, T p2, T p3, T* k) {
   k[0] = ((p0 + p3) + 23 * (p1 + p2)) / 48;
@@ -59,86 +51,47 @@ inline void about_middle(T p0, T p1, T p2, T p3, T* k) {
   k[3] = ((p3 - p0) + 3 * (p1 - p2)) / 6;
 }
 
-inline Floats from_middle(const double* places, double cell) {
-  float t[LANES];
-  for (int half = 0; half < LANES; half += LANES / 2)
-    put_vector(t + half, as_weight(vector_at<Doubles>(places + half) - cell - 0.5, 0.0f));
-  return vector_at<Floats>(t);
-}
-
-inline double clamp_to(double c, int64_t size) {
-  return most(0.0, least(static_cast<double>(size - 1), c));
-}
-
 inline int64_t within(int64_t n, int64_t size) { return n < 0 ? 0 : (n >= size ? size - 1 : n); }
 
+// A run on the control grid: which cell each voxel lies in, and where from the middle of it.
+struct Route {
+  int32_t cell[3][RUN + SPARE];
+  float place[3][RUN + SPARE];
+};
+
 // Places on one control axis along a run, kept on the grid; whole vectors, behind the end too.
-inline void control_places(const Control& control, int axis, int lane, const int64_t* index,
-                           Interval run, double* places) {
-  const Line line = line_of(control.matrix + 4 * axis, lane, index);
-  const double last = static_cast<double>(control.size[axis] - 1);
+inline void follow_slowly(const Line& line, double last, Interval run, int32_t* cell, float* place) {
   Doubles v;
   for (int n = 0; n < LANES / 2; n++) v[n] = static_cast<double>(run.begin + n);
   for (int64_t n = 0; n < run.end - run.begin; n += LANES / 2, v += LANES / 2) {
-    const Doubles place = to_grain(line.slope * v) + line.rest;
-    put_vector(places + n, between(place, 0.0, last));
+    const Doubles at = between(to_grain(line.slope * v) + line.rest, 0.0, last);
+    const Doubles whole = floor_of(at);
+    put_vector(cell + n, __builtin_convertvector(whole, HalfInts));
+    put_vector(place + n, as_weight(at - whole - 0.5, 0.0f));
   }
 }
 
-// Control points that one run can meet along its axis: a grid is never finer than the output here.
-constexpr int64_t LINE = RUN + 8;
-
-// The points on the line of one run, the two other control axes blended. ``at`` is any place on
-// the line; the first point is the one before ``low``.
-inline void control_line(const Control& control, const double* at, int64_t low, int64_t count,
-                         Point* line) {
-  const int along = control.along, p = along == 0 ? 1 : 0, q = 3 - along - p;
-  const double up = clamp_to(at[p], control.size[p]), uq = clamp_to(at[q], control.size[q]);
-  const int64_t ip = static_cast<int64_t>(up), iq = static_cast<int64_t>(uq);
-  double wp[4], wq[4];
-  spline_weights(up - static_cast<double>(ip), wp);
-  spline_weights(uq - static_cast<double>(iq), wq);
-  const int64_t step = control.stride[along];
-  for (int64_t n = 0; n < count; n++) line[n] = Point{};
-  for (int a = 0; a < 4; a++)
-    for (int b = 0; b < 4; b++) {
-      const Point* row = static_cast<const Point*>(control.padded) + low * step +
-                         (ip + a) * control.stride[p] + (iq + b) * control.stride[q];
-      const double weight = wp[a] * wq[b];
-      for (int64_t n = 0; n < count; n++)
-        line[n] += load<Point>(reinterpret_cast<const uint8_t*>(row + n * step)) * weight;
-    }
-}
-
-// Every cell is a cubic in the place within the cell: its voxels are worked out in whole vectors,
-// which the next cell overwrites where they reach into it.
-inline void bend_along(const Control& control, int lane, const int64_t* index, Interval run,
-                       Moves& moves) {
+// The same in integers, where no voxel leaves the grid.
+inline void follow(const Control& control, int lane, const int64_t* index, Interval run,
+                   const Grains& along, int64_t skip, Route& route) {
   const int64_t count = run.end - run.begin;
-  double at[3], u[RUN + SPARE];
-  for (int a = 0; a < 3; a++) at[a] = line_of(control.matrix + 4 * a, lane, index).at(run.begin);
-  control_places(control, control.along, lane, index, run, u);
-  for (int64_t v = count; v < count + SPARE; v++) u[v] = u[count - 1];
-  const int64_t low = static_cast<int64_t>(least(u[0], u[count - 1]));
-  const int64_t high = static_cast<int64_t>(most(u[0], u[count - 1]));
-  Point line[LINE];
-  control_line(control, at, low, high - low + 4, line);
-  for (int64_t v = 0; v < count;) {
-    const double cell = floor_of(u[v]);
-    int64_t end = v + 1;
-    while (end < count && u[end] >= cell && u[end] < cell + 1) end++;
-    const Point* p = line + (static_cast<int64_t>(cell) - low);
-    Point k[4];
-    about_middle(p[0], p[1], p[2], p[3], k);
-    for (int64_t n = v; n < end; n += LANES) {
-      const Floats t = from_middle(u + n, cell);
-      for (int c = 0; c < 3; c++) {
-        Floats sum = Floats{} + static_cast<float>(k[3][c]);
-        for (int power = 2; power >= 0; power--) sum = sum * t + static_cast<float>(k[power][c]);
-        put_vector(moves.by[c] + n, sum);
+  for (int a = 0; a < 3; a++) {
+    const Line line = line_of(control.matrix + 4 * a, lane, index);
+    const double last = static_cast<double>(control.size[a] - 1);
+    const double one = line.at(run.begin), other = line.at(run.end - 1);
+    if (least(one, other) < 0 || most(one, other) >= last || !control.counts) {
+      follow_slowly(line, last, run, route.cell[a], route.place[a]);
+    } else {
+      const double at = line.rest + along.low[a], whole = floor_of(at);
+      const uint32_t grains = static_cast<uint32_t>((at - whole) * GRAINS);
+      for (int64_t v = 0; v < count; v += LANES) {
+        const Words place = vector_at<Words>(along.grains[a] + skip + v) + grains;
+        put_vector(route.cell[a] + v, (Ints)(place >> GRAIN_BITS) + static_cast<int32_t>(whole));
+        put_vector(route.place[a] + v,
+                   fraction_of(place) - 0.5f);
       }
     }
-    v = end;
+    for (int64_t v = count; v < count + SPARE; v++) route.place[a][v] = 0;
   }
 }
 
@@ -181,65 +134,93 @@ inline const Cell& cell_at(const Control& control, const int64_t* index) {
 }
 
 inline Floats cubic(const float* k, Floats t) {
-  Floats sum = multiply_add(Floats{} + k[3], t, Floats{} + k[2]);
-  sum = multiply_add(sum, t, Floats{} + k[1]);
-  return multiply_add(sum, t, Floats{} + k[0]);
+  Floats sum = multiply_add(all_of(k[3]), t, all_of(k[2]));
+  sum = multiply_add(sum, t, all_of(k[1]));
+  return multiply_add(sum, t, all_of(k[0]));
 }
 
-// The field is not separable along a run that crosses the control axes: 63 products a voxel and
-// source axis, those of all voxels within one cell together. Multiplied and added in one step,
-// which halves them, and is rounded once, everywhere.
-inline void bend_across(const Control& control, int lane, const int64_t* index, Interval run,
-                        Moves& moves) {
-  const int64_t count = run.end - run.begin;
-  double u[RUN + SPARE];
-  float place[3][RUN + SPARE];
-  int32_t cell[3][RUN + SPARE];
-  for (int a = 0; a < 3; a++) {
-    control_places(control, a, lane, index, run, u);
-    for (int64_t v = 0; v < count; v += LANES / 2) {
-      const Doubles at = vector_at<Doubles>(u + v), whole = floor_of(at);
-      put_vector(cell[a] + v, __builtin_convertvector(whole, HalfInts));
-      put_vector(place[a] + v, as_weight(at - whole - 0.5, 0.0f));
-    }
-    for (int64_t v = count; v < count + SPARE; v++) place[a][v] = 0;
-  }
-  for (int64_t v = 0; v < count;) {
-    const int64_t at[3] = {cell[0][v], cell[1][v], cell[2][v]};
-    int64_t end = v + 1;
-    while (end < count && cell[0][end] == at[0] && cell[1][end] == at[1] && cell[2][end] == at[2])
-      end++;
-    const Cell& k = cell_at(control, at);
-    for (int64_t n = v; n < end; n += LANES) {
-      const Floats s = vector_at<Floats>(place[0] + n), t = vector_at<Floats>(place[1] + n);
-      const Floats q = vector_at<Floats>(place[2] + n);
-      for (int axis = 0; axis < 3; axis++) {
-        Floats rows[4];
-        for (int a = 0; a < 4; a++) {
-          const float* of = k.of[axis] + 16 * a;
-          Floats sum = multiply_add(cubic(of + 12, q), t, cubic(of + 8, q));
-          sum = multiply_add(sum, t, cubic(of + 4, q));
-          rows[a] = multiply_add(sum, t, cubic(of, q));
-        }
-        Floats sum = multiply_add(rows[3], s, rows[2]);
-        sum = multiply_add(sum, s, rows[1]);
-        put_vector(moves.by[axis] + n, multiply_add(sum, s, rows[0]));
+// Where the run moves along all axes of the grid: 63 products a voxel and source axis, those of all
+// voxels within one cell together. Multiplied and added in one step, which halves them, and is
+// rounded once, everywhere.
+inline void bend_across(const Cell& k, const Route& route, Interval part, Moves& moves) {
+  for (int64_t n = part.begin; n < part.end; n += LANES) {
+    const Floats s = vector_at<Floats>(route.place[0] + n);
+    const Floats t = vector_at<Floats>(route.place[1] + n);
+    const Floats u = vector_at<Floats>(route.place[2] + n);
+    for (int axis = 0; axis < 3; axis++) {
+      Floats rows[4];
+      for (int a = 0; a < 4; a++) {
+        const float* of = k.of[axis] + 16 * a;
+        Floats sum = multiply_add(cubic(of + 12, u), t, cubic(of + 8, u));
+        sum = multiply_add(sum, t, cubic(of + 4, u));
+        rows[a] = multiply_add(sum, t, cubic(of, u));
       }
+      Floats sum = multiply_add(rows[3], s, rows[2]);
+      sum = multiply_add(sum, s, rows[1]);
+      put_vector(moves.by[axis] + n, multiply_add(sum, s, rows[0]));
     }
+  }
+}
+
+typedef float Sixteen __attribute__((vector_size(64)));
+
+template <class V, class T>
+inline V cubic_of(V k0, V k1, V k2, V k3, T t) {
+  return ((k3 * t + k2) * t + k1) * t + k0;
+}
+
+// Where it moves along one axis only: the places on the two others are worked in first.
+inline void bend_along(const Cell& k, int along, const Route& route, Interval part, Moves& moves) {
+  const int64_t v = part.begin;
+  const float s = route.place[0][v], t = route.place[1][v], u = route.place[2][v];
+  for (int axis = 0; axis < 3; axis++) {
+    Sixteen planes[4];
+    Four lines[4], left;
+    for (int n = 0; n < 4; n++) planes[n] = vector_at<Sixteen>(k.of[axis] + 16 * n);
+    if (along == 0) {
+      for (int n = 0; n < 4; n++) {
+        Four of[4];
+        __builtin_memcpy(of, planes + n, sizeof(of));
+        lines[n] = cubic_of(of[0], of[1], of[2], of[3], t);
+      }
+    } else {
+      const Sixteen plane = cubic_of(planes[0], planes[1], planes[2], planes[3], s);
+      __builtin_memcpy(lines, &plane, sizeof(plane));
+    }
+    if (along == 2) {
+      left = cubic_of(lines[0], lines[1], lines[2], lines[3], t);
+    } else {
+      const Fours turned = turn_fours(lines);
+      left = cubic_of(turned.of[0], turned.of[1], turned.of[2], turned.of[3], u);
+    }
+    for (int64_t n = part.begin; n < part.end; n += LANES)
+      put_vector(moves.by[axis] + n, cubic_of(all_of(left[0]), all_of(left[1]), all_of(left[2]),
+                                              all_of(left[3]),
+                                              vector_at<Floats>(route.place[along] + n)));
+  }
+}
+
+// Cell by cell: each is worked out in whole vectors, which the next one overwrites.
+inline void bend(const Control& control, int lane, const int64_t* index, Interval run,
+                 const Grains& along, int64_t skip, Moves& moves) {
+  const int64_t count = run.end - run.begin;
+  Route route;
+  follow(control, lane, index, run, along, skip, route);
+  const int32_t *i = route.cell[0], *j = route.cell[1], *k = route.cell[2];
+  for (int64_t v = 0; v < count;) {
+    int64_t end = v + 1;
+    while (end < count && i[end] == i[v] && j[end] == j[v] && k[end] == k[v]) end++;
+    const int64_t at[3] = {i[v], j[v], k[v]};
+    const Cell& cell = cell_at(control, at);
+    if (control.along >= 0) bend_along(cell, control.along, route, Interval{v, end}, moves);
+    else bend_across(cell, route, Interval{v, end}, moves);
     v = end;
   }
-}
-
-inline void bend(const Control& control, int lane, const int64_t* index, Interval run,
-                 Moves& moves) {
-  if (control.along >= 0) bend_along(control, lane, index, run, moves);
-  else bend_across(control, lane, index, run, moves);
-  const int64_t count = run.end - run.begin;
   for (int c = 0; c < 3; c++)
     for (int64_t v = count; v < count + SPARE; v++) moves.by[c][v] = moves.by[c][count - 1];
 }
 
-// The control axis along which a run moves, or -1 where it crosses several or jumps over points.
+// The control axis along which a run moves, or -1 where it crosses several.
 inline int control_axis(const Control& control, int lane) {
   int found = 0, count = 0;
   for (int a = 0; a < 3; a++)
@@ -247,7 +228,7 @@ inline int control_axis(const Control& control, int lane) {
       found = a;
       count++;
     }
-  return count > 1 || __builtin_fabs(control.matrix[4 * found + lane]) > 1 ? -1 : found;
+  return count > 1 ? -1 : found;
 }
 
 inline void find_middle(Control& control, const double* points) {
@@ -286,10 +267,14 @@ inline bool control_of(const VoxpipeJob& job, int lane, Control& control) {
   for (int a = 0; a < 3; a++) control.size[a] = job.control_size[a];
   for (int n = 0; n < 12; n++) control.matrix[n] = job.control_matrix[n];
   control.along = control_axis(control, lane);
+  control.counts = true;
+  for (int a = 0; a < 3; a++)
+    control.counts =
+        control.counts && __builtin_fabs(control.matrix[4 * a + lane]) * RUN + 2.0 < 255.0;
   control.stride[2] = 1;
   control.stride[1] = control.size[2] + 3;
   control.stride[0] = (control.size[1] + 3) * control.stride[1];
-  const size_t cells = control.along >= 0 ? 0 : static_cast<size_t>(CELLS);
+  constexpr size_t cells = static_cast<size_t>(CELLS);
   const size_t count = static_cast<size_t>((control.size[0] + 3) * control.stride[0]);
   control.memory = malloc(count * sizeof(Point) + cells * (sizeof(Cell) + sizeof(int64_t)));
   if (!control.memory) return false;

@@ -251,7 +251,7 @@ inline void sample_places(const Work& w, const int64_t* index, const Line* lines
   Moves moves;
   bool outside[RUN];
   const bool bends = w.job->control != 0;
-  if (bends) bend(w.control, w.g.lane, index, part, moves);
+  if (bends) bend(w.control, w.g.lane, index, part, advance.control, skip, moves);
   const bool is_cubic = w.job->mode == VOXPIPE_CUBIC;
   const Grains* grains =
       bends && !is_cubic && count_moves(w, lines, advance, skip, count, moves, counted) ? &counted
@@ -355,7 +355,7 @@ inline void sample_rows(const Work& w, const Box& box, int across, const int64_t
     index[across] = row;
     Line lines[3];
     for (int a = 0; a < 3; a++) lines[a] = line_of(w.g.axis[a].row, lane, index);
-    advance_to(lines, run, advance);
+    advance_to(w.g, w.job->control ? w.control.matrix : nullptr, run, advance);
     sample_run(w, index, lines, run, advance, target_of(row - box.begin[across], index));
   }
 }

@@ -28,22 +28,30 @@ struct Grains {
 struct Advance : Grains {
   int64_t begin;              // first voxel of the run; -1 as long as there is none
   double by[3][RUN + SPARE];  // in voxels
+  Grains control;             // the same on the control grid
 };
 
-inline void advance_to(const Line* lines, Interval run, Advance& advance) {
+inline void count_grains(double slope, Interval run, double& low, double* by, uint32_t* grains) {
+  const int64_t count = run.end - run.begin;
+  low = to_grain(slope * static_cast<double>(slope < 0 ? run.end - 1 : run.begin));
+  Doubles v;
+  for (int n = 0; n < LANES / 2; n++) v[n] = static_cast<double>(run.begin + n);
+  for (int64_t n = 0; n < count + SPARE; n += LANES / 2, v += LANES / 2)
+    put_vector(by + n, to_grain(slope * v));
+  for (int64_t n = 0; n < count + SPARE; n++)
+    grains[n] = static_cast<uint32_t>(whole_to_int((by[n] - low) * GRAINS));
+}
+
+// ``control`` is the matrix of the control grid, or null.
+inline void advance_to(const Geometry& g, const double* control, Interval run, Advance& advance) {
   if (advance.begin == run.begin) return;  // runs that begin together end together
   advance.begin = run.begin;
-  Doubles first;
-  for (int n = 0; n < LANES / 2; n++) first[n] = static_cast<double>(run.begin + n);
   for (int a = 0; a < 3; a++) {
-    advance.low[a] = to_grain(lines[a].slope * static_cast<double>(
-                                  lines[a].slope < 0 ? run.end - 1 : run.begin));
-    Doubles v = first;
-    for (int64_t n = 0; n < run.end - run.begin + SPARE; n += LANES / 2, v += LANES / 2)
-      put_vector(advance.by[a] + n, to_grain(lines[a].slope * v));
-    for (int64_t n = 0; n < run.end - run.begin + SPARE; n++)
-      advance.grains[a][n] =
-          static_cast<uint32_t>(whole_to_int((advance.by[a][n] - advance.low[a]) * GRAINS));
+    double unused[RUN + SPARE];
+    if (control)
+      count_grains(control[4 * a + g.lane], run, advance.control.low[a], unused,
+                   advance.control.grains[a]);
+    count_grains(g.axis[a].row[g.lane], run, advance.low[a], advance.by[a], advance.grains[a]);
   }
 }
 
@@ -61,9 +69,11 @@ inline Start start_of(const Axis& axis, const Line& line, double low, bool even)
           static_cast<int32_t>(axis.step)};
 }
 
-inline void put_weight(float* to, Words grains) {
-  put_vector(to, __builtin_convertvector((Ints)(grains & BELOW_VOXEL), Floats) * static_cast<float>(GRAIN));
+inline Floats fraction_of(Words grains) {
+  return __builtin_convertvector((Ints)(grains & BELOW_VOXEL), Floats) * static_cast<float>(GRAIN);
 }
+
+inline void put_weight(float* to, Words grains) { put_vector(to, fraction_of(grains)); }
 
 inline void put_weight(double* to, Words grains) {
   for (int n = 0; n < LANES; n++) to[n] = static_cast<double>(grains[n] & BELOW_VOXEL) * GRAIN;

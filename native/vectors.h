@@ -16,6 +16,9 @@ typedef int32_t HalfInts __attribute__((vector_size(2 * LANES)));
 typedef double Doubles __attribute__((vector_size(4 * LANES)));
 typedef float HalfFloats __attribute__((vector_size(2 * LANES)));
 
+// Minus nothing, which compilers leave out; plus nothing they may not, for the sake of -0.
+inline Floats all_of(float x) { return x - Floats{}; }
+
 template <class V, class T>
 inline V vector_at(const T* from) {
   V v;
