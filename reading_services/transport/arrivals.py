@@ -47,6 +47,7 @@ class SlotReader:
         self._looks: Counter[int] = Counter()  # how many batches look into each
         self._cooling: list[tuple[list[int], Check]] = []
         self._pinned: set[int] = set()
+        self._refused: set[int] = set()
         self._largest = 0
 
     def add(self, number: int, fd: int, size: int) -> None:
@@ -60,6 +61,7 @@ class SlotReader:
         """Forget a slot; it is unmapped when nothing looks into it any more."""
         self._memory.pop(number, None)
         self._pinned.discard(number)
+        self._refused.discard(number)
 
     def close(self) -> None:
         """Forget all slots; those that batches look into stay mapped until these are gone."""
@@ -127,14 +129,16 @@ class SlotReader:
         return sum(size for n, size in self._kept.items() if self._looks[n] > freed[n])
 
     def _pin(self, number: int) -> None:
-        """Page-lock a slot, once, as soon as there is a device to copy to."""
-        if number in self._pinned or not self._registrar.is_ready():
+        """Page-lock a slot as soon as there is a device to copy to; it is tried once."""
+        if number in self._pinned or number in self._refused or not self._registrar.is_ready():
             return
         memory = self._memory[number]
         registrar, address = self._registrar, memory.address
         if registrar.pin(address, memory.size):
             self._pinned.add(number)
             memory.before_unmap.append(lambda: registrar.unpin(address))
+        else:
+            self._refused.add(number)
 
 
 class Arrival:
