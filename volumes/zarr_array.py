@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from .chunk_cache import ChunkCache
-from .chunked_array import ChunkedArray, Index
+from .chunked_array import ChunkedArray, Index, Lookup
 from .ranges import RangeStore, ReadRange
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
@@ -41,6 +41,10 @@ class PlainChunks:
         """Return the object of each chunk."""
         return [ReadRange(self._path + self._metadata.key(index)) for index in chunks]
 
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return the same; nothing must be read for it."""
+        return Lookup([], lambda answers: self.locate(chunks))
+
 
 class ShardedChunks:
     """Chunks lie in shards, each with an index that is read once."""
@@ -57,40 +61,52 @@ class ShardedChunks:
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
+        lookup = self.lookup(chunks)
+        return lookup.places(self._store.get_ranges(lookup.requests) if lookup.requests else ())
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return which indices must be read to say where chunks lie, and how to say it then."""
         shards = [
             tuple(i // n for i, n in zip(index, self._per_shard, strict=True)) for index in chunks
         ]
-        indices = self._indices(dict.fromkeys(shards))
-        places: list[ReadRange | None] = []
-        for index, shard in zip(chunks, shards, strict=True):
-            table = indices[shard]
-            inner = tuple(i % n for i, n in zip(index, self._per_shard, strict=True))
-            offset, length = (_NOT_STORED,) * 2 if table is None else map(int, table[inner])
-            if (offset, length) == (_NOT_STORED, _NOT_STORED):
-                places.append(None)
-                continue
-            if offset + length >= 2**63:
-                raise self._corrupt(shard, f"chunk {inner} at {offset}, {length} bytes long")
-            places.append(ReadRange(self._key(shard), offset, offset + length))
-        return places
-
-    def _indices(self, shards: Mapping[Index, None]) -> dict[Index, NDArray[np.uint64] | None]:
         with self._lock:
             known = {shard: self._known[shard] for shard in shards if shard in self._known}
-        unknown = [shard for shard in shards if shard not in known]
-        if not unknown:
-            return known
+        unknown = [shard for shard in dict.fromkeys(shards) if shard not in known]
         at_end = self._metadata.index_at_end
         span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
-        answers = self._store.get_ranges([ReadRange(self._key(s), *span) for s in unknown])
-        for shard, answer in zip(unknown, answers, strict=True):
-            known[shard] = None if answer is None else self._parsed(shard, answer)
+
+        def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
+            indices = {**known, **self._learnt(unknown, answers)}
+            return [
+                self._place(index, shard, indices[shard])
+                for index, shard in zip(chunks, shards, strict=True)
+            ]
+
+        return Lookup([ReadRange(self._key(shard), *span) for shard in unknown], places)
+
+    def _learnt(
+        self, shards: Sequence[Index], answers: Sequence[bytes | None]
+    ) -> dict[Index, NDArray[np.uint64] | None]:
+        learnt = {
+            shard: None if answer is None else self._parsed(shard, answer)
+            for shard, answer in zip(shards, answers, strict=True)
+        }
         with self._lock:
-            for shard in unknown:
-                self._known[shard] = known[shard]
+            self._known.update(learnt)
             while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
                 self._known.popitem(last=False)
-        return known
+        return learnt
+
+    def _place(
+        self, index: Index, shard: Index, table: NDArray[np.uint64] | None
+    ) -> ReadRange | None:
+        inner = tuple(i % n for i, n in zip(index, self._per_shard, strict=True))
+        offset, length = (_NOT_STORED,) * 2 if table is None else map(int, table[inner])
+        if (offset, length) == (_NOT_STORED, _NOT_STORED):
+            return None
+        if offset + length >= 2**63:
+            raise self._corrupt(shard, f"chunk {inner} at {offset}, {length} bytes long")
+        return ReadRange(self._key(shard), offset, offset + length)
 
     def _parsed(self, shard: Index, data: bytes) -> NDArray[np.uint64]:
         if len(data) != self._index_bytes:
