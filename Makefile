@@ -1,6 +1,6 @@
 # make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
-# make bench   speed and memory, short settings
+# make bench   speed, memory and planning, short settings
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
 
 PYTHON ?= python3
@@ -58,6 +58,8 @@ demo: $(VENV)/installed-demo
 bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/throughput.py --workers 0 2 --seconds 5
 	$(RUN) benchmarks/memory.py
+	$(RUN) benchmarks/transport.py
+	$(RUN) benchmarks/planning.py --repeats 5
 
 clean:
 	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -29,6 +29,10 @@ knows nothing of voxpipe can still catch it::
     ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
     └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
 
+and one warning, which is no error unless you make it one::
+
+    SlotsUsedUp                      (RuntimeWarning) batches are copied: too many are kept
+
 A message says what happened, to which file, at which pipe as the user wrote it,
 and what to do. The last three are filled in on the way up: whoever knows the
 place calls :meth:`VoxpipeError.at`.
@@ -202,3 +206,7 @@ class IteratorInvalidated(VoxpipeError, RuntimeError):
 
 class LoaderShutDown(VoxpipeError, RuntimeError):
     """The loader was used after ``shutdown()``."""
+
+
+class SlotsUsedUp(RuntimeWarning):
+    """The shared memory for batches is used up, so batches are copied; nothing is lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .region import Region
+from .rows import Rows, applied, determinant, inverse, linear_of, product, rows_of
+
 Affine = NDArray[np.float64]
 """A 4x4 matrix of float64 that acts on homogeneous column vectors."""
+
+_SMALLEST = float(np.finfo(float).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +42,7 @@ class Grid:
     """4x4 float64, voxel index to world millimetres."""
 
     def __post_init__(self) -> None:
-        shape = tuple(int(n) for n in self.shape)
+        shape = tuple(map(int, self.shape))
         if len(shape) != 3:
             msg = f"a grid has three axes (2-D data have K = 1), got shape {self.shape}"
             raise ValueError(msg)
@@ -47,6 +53,22 @@ class Grid:
         affine.setflags(write=False)
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "affine", affine)
+
+    @cached_property
+    def region(self) -> Region:
+        """All voxels."""
+        return Region.of_shape(self.shape)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The first three rows of the affine, as plain floats."""
+        return rows_of(self.affine)
+
+    @cached_property
+    def is_singular(self) -> bool:
+        """Whether the affine has no inverse, so that voxels have no place of their own."""
+        # Written so that an affine with NaN is singular too.
+        return not abs(determinant(linear_of(self.rows))) >= _SMALLEST
 
     @property
     def spacing(self) -> tuple[float, float, float]:
@@ -78,11 +100,22 @@ class Grid:
         differ or this affine cannot be inverted. Measuring at the corners, and
         in voxels, makes one tolerance right for every spacing and extent.
         """
-        if self.shape != other.shape or abs(np.linalg.det(self.affine)) < np.finfo(float).tiny:
+        if self.shape != other.shape or self.is_singular:
             return float("inf")
-        corners = np.c_[self.corners(), np.ones(8)]
-        there = corners @ other.affine.T @ np.linalg.inv(self.affine).T
-        return float(np.abs(there - corners)[:, :3].max())
+        if self.rows == other.rows:
+            return 0.0
+        # How far a voxel is displaced is a linear function of its index: largest at a corner.
+        off = rows_of(other.affine - self.affine)
+        back = inverse(linear_of(self.rows))
+        turned, shifted = product(back, linear_of(off)), applied(back, off[3::4])
+        farthest = []
+        for axis, shift in enumerate(shifted):
+            each = turned[3 * axis : 3 * axis + 3]
+            ends = [m * (n - 1) for m, n in zip(each, self.shape, strict=True)]
+            farthest.append(shift + sum(min(end, 0.0) for end in ends))
+            farthest.append(shift + sum(max(end, 0.0) for end in ends))
+        distances = list(map(abs, farthest))
+        return max(distances) if math.isfinite(sum(distances)) else float("inf")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grid):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import ge
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Region:
             msg = f"start and stop need as many axes, got {self.start} and {self.stop}"
             raise ValueError(msg)
         # Plain ints: a region travels as JSON and as a slice.
-        object.__setattr__(self, "start", tuple(int(v) for v in self.start))
-        object.__setattr__(self, "stop", tuple(int(v) for v in self.stop))
+        values = self.__dict__
+        values["start"], values["stop"] = tuple(map(int, self.start)), tuple(map(int, self.stop))
 
     @classmethod
     def of_shape(cls, shape: Sequence[int]) -> Region:
@@ -56,7 +57,7 @@ class Region:
     @property
     def is_empty(self) -> bool:
         """Whether no voxel is inside."""
-        return self.size == 0
+        return any(map(ge, self.start, self.stop))
 
     @property
     def slices(self) -> tuple[slice, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,6 +99,19 @@ class Sample(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._data)
 
+    # Those of the dictionary are what the ones of MutableMapping imitate.
+    def keys(self) -> KeysView[str]:
+        """Return a view of the keys."""
+        return self._data.keys()
+
+    def values(self) -> ValuesView[Any]:
+        """Return a view of the things."""
+        return self._data.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Return a view of the pairs."""
+        return self._data.items()
+
     def replace(self, **changes: Any) -> Sample:
         """Return a sample in which the named attributes are others (``data=``, ``case=`` ...)."""
         state: dict[str, Any] = {
@@ -114,11 +127,22 @@ class Sample(MutableMapping[str, Any]):
 
     def with_data(self, **things: Any) -> Sample:
         """Return a sample in which the named keys hold other things."""
-        return self.replace(data={**self._data, **things})
+        return self.moved(things, self.identity)
 
     def child(self, ordinal: int) -> Sample:
         """Return the ``ordinal``-th item made from this one; its identity is one longer."""
-        return self.replace(identity=(*self.identity, ordinal))
+        return self.moved({}, (*self.identity, ordinal))
+
+    def moved(self, things: Mapping[str, Any], identity: tuple[int, ...]) -> Sample:
+        """Return the sample of another identity in which some keys hold other things."""
+        return Sample(
+            {**self._data, **things},
+            case=self.case,
+            identity=identity,
+            seed=self.seed,
+            epoch=self.epoch,
+            patches=self.patches,
+        )
 
     def provenance(self) -> dict[str, Any]:
         """Return where this sample comes from, as plain data.
@@ -161,6 +185,9 @@ def _restore(
     return Sample(data, case=case, identity=identity, seed=seed, epoch=epoch, patches=patches)
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` with NumPy arrays and scalars turned into what JSON knows.
 
@@ -169,6 +196,14 @@ def plain(value: Any) -> Any:
     >>> plain({"a": np.float64(1.5), "b": (np.int64(2), np.eye(1))})
     {'a': 1.5, 'b': [2, [[1.0]]]}
     """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list or kind is tuple:
+        # Most of a provenance are numbers in lists: not worth a call each.
+        return [v if type(v) in _PLAIN else plain(v) for v in value]
+    if kind is dict:
+        return {k: v if type(v) in _PLAIN else plain(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

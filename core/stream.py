@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -36,26 +37,53 @@ class Stream:
     name: str
     """Which pipe, by name, so that fusing or wrapping changes no draw."""
 
-    def _key(self) -> int:
+    def _key(self) -> bytes:
         # Hashing spreads neighbouring seeds and identities over the whole key
         # space of Philox; the lengths keep (1, 23) and (12, 3) apart.
-        text = struct.pack(
-            f"<QqI{len(self.identity)}q",
-            self.seed % 2**64,
-            self.epoch,
-            len(self.identity),
-            *self.identity,
-        )
-        digest = hashlib.blake2b(text + self.name.encode(), digest_size=16).digest()
-        return int.from_bytes(digest, "little")
+        length = len(self.identity)
+        numbers = _packing(length).pack(self.seed % 2**64, self.epoch, length, *self.identity)
+        return hashlib.blake2b(numbers + self.name.encode(), digest_size=16).digest()
 
     def generator(self) -> np.random.Generator:
         """Return a fresh counter-based generator (Philox 4x64) at its beginning.
 
         Reference: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
         """
-        return np.random.Generator(np.random.Philox(key=self._key()))
+        key = int.from_bytes(self._key(), "little")
+        return np.random.Generator(np.random.Philox(key=key))
+
+    def restart(self, generator: np.random.Generator) -> np.random.Generator:
+        """Bring a generator of another stream to the beginning of this one, and return it.
+
+        What it gives then is what a fresh one gives, at a tenth of the time. Whoever has it
+        already must be done with it.
+
+        Examples
+        --------
+        >>> used = Stream(7, 0, (3, 1), "rotate").generator()
+        >>> stream = Stream(7, 0, (3, 2), "zoom")
+        >>> float(stream.restart(used).random()) == float(stream.generator().random())
+        True
+        """
+        generator.bit_generator.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": _ZEROS, "key": _WORDS.unpack(self._key())},
+            "buffer": _ZEROS,
+            "buffer_pos": len(_ZEROS),  # nothing left in it
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return generator
 
     def integer(self) -> int:
         """Return one integer in [0, 2**63), e.g. to seed a foreign generator."""
-        return self._key() % 2**63
+        return int.from_bytes(self._key(), "little") % 2**63
+
+
+@cache
+def _packing(length: int) -> struct.Struct:
+    return struct.Struct(f"<QqI{length}q")
+
+
+_WORDS = struct.Struct("<2Q")
+_ZEROS = (0, 0, 0, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from ..datapipes.cost import cost_of
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
+from .ceilings import Subject, diagnose
+from .diagnosis import Diagnosis
+from .extent import BATCHES, SECONDS, Extent
+from .pace import Pace
 from .state import State
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
@@ -73,6 +78,7 @@ class DataLoader2:
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
+        self._pace = Pace()
         # The compiler, top to bottom.
         self._written = verify(datapipe)
         self._graph = clone(self._written)
@@ -103,6 +109,7 @@ class DataLoader2:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         self._end_live()
+        self._pace.interrupt()
         seed = self._seed_of_run()
         self._progress = Progress(self._epoch, self._place)
         self._place = Place()
@@ -216,6 +223,59 @@ class DataLoader2:
                 return adapter.table()
         raise ValueError("this loader is not profiled; give it the adapter Profile()")
 
+    def diagnose(
+        self,
+        *,
+        step: Callable[[Any], object] | None = None,
+        batches: int = BATCHES,
+        seconds: float = SECONDS,
+    ) -> Diagnosis:
+        """Measure what each part could do alone, and return which one limits the loader.
+
+        The parts are planning, fetching, decoding, resampling, transport and the consumer. They
+        are measured on the plans of the next batches by copies of the graph and of the workers,
+        so the loader stays where it is. Takes about ten times ``seconds``, and the start of the
+        workers.
+
+        Parameters
+        ----------
+        step
+            What you do with a batch, e.g. one training step; it is called some dozen times with
+            real batches, so give it a copy of a model that matters. It has to wait for a device
+            that it uses. Without it the time counts for which your loop has kept batches so far.
+        batches
+            Different batches that are looked at.
+        seconds
+            Time for which each part is measured, at least two batches per worker.
+
+        Returns
+        -------
+        Diagnosis
+            ``limit``, ``ceilings`` (batches/s) and ``advice``; print it for the table.
+
+        Raises
+        ------
+        GraphError
+            The graph cannot be split, so its parts cannot be measured apart; or its source
+            cannot be planned twice, because it is an iterator or an epoch is running.
+        """
+        if self._shut_down:
+            raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
+        self._pace.interrupt()
+        epoch, place = self._epoch, self._place
+        if self._progress is not None:
+            epoch, place = self._progress.epoch, self._progress.place
+        subject = Subject(
+            self._graph,
+            self._service,
+            self._seed or 0,
+            epoch,
+            place,
+            running=self._progress is not None and self._progress.begun,
+            kept=self._pace.seconds(),
+        )
+        return diagnose(subject, Extent(batches, seconds), step)
+
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""
         self._shut_down = True
@@ -264,6 +324,7 @@ class DataLoader2Iterator:
             raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
+        self._loader._pace.asked(time.perf_counter())
         try:
             batch = next(self._started())
         except StopIteration:
@@ -277,6 +338,7 @@ class DataLoader2Iterator:
                 error.at(self._loader._origin)
             raise
         self._progress.place = self._progress.place.after(self._started().last)
+        self._loader._pace.handed(time.perf_counter())
         return batch
 
     def _started(self) -> Epoch:

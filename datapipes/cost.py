@@ -55,7 +55,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     Reads the headers of the volumes concerned, and no voxel.
     """
     split = cut(graph)
-    if isinstance(split, NoCut) or not _may_look_ahead(split.planner):
+    if isinstance(split, NoCut) or not may_look_ahead(split.planner):
         return None
     # A copy: looking ahead must not disturb an epoch that is running.
     planner = clone(split.planner)
@@ -70,7 +70,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
         return None
 
 
-def _may_look_ahead(planner: Pipe) -> bool:
+def may_look_ahead(planner: Pipe) -> bool:
     """Whether planning a few items uses up nothing and runs nothing of the user's."""
     every = list(walk(planner))
     sources = [pipe for pipe in every if not parents_of(pipe)]

@@ -20,6 +20,7 @@ from .planned import PlannedEpoch
 from .pool import WorkerPool
 from .reading_service import Epoch
 from .replicated import ReplicatedEpoch
+from .transport.budget import SlotBudget
 from .work import Place, Planned, Replicated, Work, work_of
 
 START_METHODS = ("forkserver", "fork", "spawn")
@@ -41,7 +42,7 @@ class MultiProcessingReadingService:
         start), ``"fork"`` or ``"spawn"``.
     worker_prefetch_cnt
         Batches in flight per worker, the one being made included. With the batches that
-        the consumer holds they bound the memory.
+        the consumer holds they take the memory.
     order
         ``"plan"``: the order of the plan, whatever the workers' speed. ``"as_ready"``: the
         first that is done; the same batches in an order that depends on timing.
@@ -51,6 +52,11 @@ class MultiProcessingReadingService:
     persistent_workers
         Keep the workers from epoch to epoch, until ``stop()``. By default they end with
         the epoch and take all that they opened with them.
+    slot_bytes
+        Shared memory that batches may take together, those that you keep included, in
+        bytes; None for an eighth of the memory. When it is used up, batches are copied as
+        they arrive, with a :class:`~voxpipe.errors.SlotsUsedUp` warning. 0 sends them
+        through pipes.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class MultiProcessingReadingService:
         order: str = "plan",
         threads_per_worker: int | None = None,
         persistent_workers: bool = False,
+        slot_bytes: int | None = None,
     ) -> None:
         self.num_workers = index(num_workers)
         self.start_method = multiprocessing_context or "forkserver"
@@ -69,8 +76,10 @@ class MultiProcessingReadingService:
         self.order = order
         self.threads_per_worker = threads_per_worker
         self.persistent_workers = persistent_workers
+        self.slot_bytes = None if slot_bytes is None else index(slot_bytes)
         self._pool: WorkerPool | None = None
         self._check()
+        self._budget = SlotBudget(self.slot_bytes)
 
     def _check(self) -> None:
         if self.num_workers < 0:
@@ -87,6 +96,9 @@ class MultiProcessingReadingService:
             raise ValueError(msg)
         if self.order not in ORDERS:
             msg = f"order is one of {ORDERS}, got {self.order!r}"
+            raise ValueError(msg)
+        if self.slot_bytes is not None and self.slot_bytes < 0:
+            msg = f"slot_bytes is 0 or more, or None, got {self.slot_bytes}"
             raise ValueError(msg)
 
     def distribute(self, graph: Pipe) -> Work:
@@ -142,6 +154,8 @@ class MultiProcessingReadingService:
                 torch=isinstance(work, Replicated) or work.recipe is None,
                 threads=self.threads_per_worker or max(1, usable_cores() // count),
                 imports=imports,
+                budget=self._budget,
+                ahead=self.worker_prefetch_cnt,
             )
         return self._pool
 
@@ -161,7 +175,8 @@ class MultiProcessingReadingService:
             pool.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None}
+        # A copy belongs to another loader, which has a budget of its own.
+        return {**self.__dict__, "_pool": None, "_budget": SlotBudget(self.slot_bytes)}
 
     def __repr__(self) -> str:
         return f"MultiProcessingReadingService(num_workers={self.num_workers})"

@@ -20,9 +20,10 @@ from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from .payload import pickled
 from .script import WORKER_NAME, not_sent, script_of_this_process
+from .transport.arrivals import SlotReader
 from .transport.batches import unpack
+from .transport.budget import SlotBudget
 from .transport.messages import STOP, DoJob, Failed, NewSlot, Ready, RetireSlot
-from .transport.slots import SlotReader
 from .worker import ORPHANED, Settings, run_worker
 
 # What every worker imports anyway; a fork server that has it starts a worker in 0.1 s
@@ -45,14 +46,16 @@ _STOP_SECONDS = 0.1
 class Worker:
     """One process, its channel, and what it is busy with."""
 
-    def __init__(self, number: int, process: Any, channel: connection.Connection) -> None:
+    def __init__(
+        self, number: int, process: Any, channel: connection.Connection, slots: SlotReader
+    ) -> None:
         self.number = number
         self.process = process
         self.channel = channel
         self.jobs: deque[Any] = deque()
         self.answers: deque[Any] = deque()
         self.given = 0
-        self.slots = SlotReader()
+        self.slots = slots
         self.is_up = False
 
     def open(self, data: bytes) -> Any:
@@ -85,6 +88,10 @@ class WorkerPool:
         Patches that each worker realizes at once.
     imports
         Further modules that a fork server is to load before it starts workers.
+    budget
+        Bytes of shared memory for batches, over all workers.
+    ahead
+        Jobs that a worker may have at once.
     """
 
     def __init__(
@@ -96,8 +103,13 @@ class WorkerPool:
         torch: bool,
         threads: int = 1,
         imports: Sequence[str] = (),
+        budget: SlotBudget,
+        ahead: int,
     ) -> None:
         self.limits = limits
+        self._budget = budget
+        self._ahead = ahead
+        self._share = budget.share(len(payloads))
         self.broken = False
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
@@ -105,7 +117,9 @@ class WorkerPool:
             context.set_forkserver_preload(wanted)
         environment = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
         script = {} if torch else script_of_this_process()
-        settings = Settings(torch, threads, script, environment)
+        # Asked for no shared memory, a worker says nothing about having none.
+        slot_bytes = self._share if budget.limit else None
+        settings = Settings(torch, threads, script, environment, slot_bytes)
         try:
             for number, payload in enumerate(payloads):
                 self.workers.append(self._start(number, payload, context, settings))
@@ -135,7 +149,8 @@ class WorkerPool:
         finally:
             theirs.close()
         _limit_waits(ours, self.limits.item)
-        return Worker(number, process, ours)
+        slots = SlotReader(self._budget, self._share, self._ahead)
+        return Worker(number, process, ours, slots)
 
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
@@ -259,6 +274,7 @@ class WorkerPool:
         end += self.limits.stop / 2
         for worker in workers:
             worker.channel.close()
+            worker.slots.close()
             worker.process.join(max(0.0, end - time.monotonic()))
             # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
             if worker.process.exitcode is not None:

@@ -49,6 +49,8 @@ class Settings:
     """Where to find the user's script, if something of it arrives; empty if it was imported."""
     environment: dict[str, str]
     """Variables that were set after a fork server had started."""
+    slot_bytes: int | None
+    """Shared memory that it may take for batches; None sends them through the pipe."""
 
 
 def run_worker(
@@ -124,7 +126,9 @@ def _serve(
     def retire(number: int) -> None:
         channel.send(RetireSlot(number))
 
-    slots = SlotWriter(announce, retire) if HAS_SLOTS else None
+    slots: SlotWriter | None = None
+    if HAS_SLOTS and settings.slot_bytes is not None:
+        slots = SlotWriter(announce, retire, settings.slot_bytes)
     source: Any = None
     channel.send(Ready())
     while True:

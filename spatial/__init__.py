@@ -13,7 +13,7 @@ from .matrices import Space
 from .op import SpatialOp, Step
 from .pad import Pad
 from .patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
-from .pending import GRID_TOLERANCE, PendingPlan
+from .pending import GRID_TOLERANCE, PendingPlan, joined
 from .plan import Clip, SpatialPlan
 from .policy import INTENSITY, LABEL, Policy, policy_of
 from .resample import Source, resample
@@ -55,6 +55,7 @@ __all__ = [
     "Translate",
     "UniformPatch",
     "Zoom",
+    "joined",
     "policy_of",
     "positions",
     "resample",

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.rows import linear_of, rows_of
 from .amounts import as_probability, as_triple
 from .matrices import Space, as_space, pull_back
 from .op import Drawn
@@ -62,9 +63,9 @@ class Affine:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the mapped plan."""
-        matrix = np.array(drawn["matrix"], dtype=np.float64)
+        rows = rows_of(drawn["matrix"])
         shape = plan.shape if self.shape is None else self.shape
-        step = pull_back(plan, matrix[:3, :3], matrix[:3, 3], space=self.space, shape=shape)
+        step = pull_back(plan, linear_of(rows), rows[3::4], space=self.space, shape=shape)
         return plan.then(step, shape, lattice=False)
 
     def describe(self) -> str:

@@ -86,13 +86,19 @@ def draw_amount(
     shared
         Whether a scalar or one range is drawn once for all axes.
     """
-    random = generator.random(3)
-    if isinstance(amount, tuple) and len(amount) == 3:
+    return amount_at(generator.random(3).tolist(), amount, shared=shared)
+
+
+def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) -> list[float]:
+    """Return the three numbers that three uniform ones stand for; see :func:`draw_amount`."""
+    if not isinstance(amount, tuple):
+        return [amount] * 3
+    if len(amount) == 3:
         entries: Sequence[Entry] = amount
     else:
         entries = (amount,) * 3
-        random = np.repeat(random[:1], 3) if shared else random
-    return [_at(entry, float(u)) for entry, u in zip(entries, random, strict=True)]
+        random = (random[0],) * 3 if shared else random
+    return [_at(entry, u) for entry, u in zip(entries, random, strict=True)]
 
 
 def _at(entry: Entry, u: float) -> float:

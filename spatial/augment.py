@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .amounts import Amount, as_amount, as_probability, draw_amount, entries_of
+from ..core.rows import NO_TURN
+from .amounts import Amount, amount_at, as_amount, as_probability, entries_of
 from .flip import mirror
-from .matrices import Space, as_space, pull_back, rotation, shearing
+from .matrices import Space, as_space, pull_back, rotation, scaling, shearing
 from .op import Drawn
 from .plan import SpatialPlan
 from .rotate import in_words
@@ -58,28 +59,34 @@ class Augment:
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return what each part does, or None."""
-        acts = generator.random() < self.p
+        # All at once: the same numbers as one part after another, as its ops draw them.
+        u = generator.random(16).tolist()
         chances: Any = self.flip if isinstance(self.flip, tuple) else (self.flip,) * 3
         drawn = {
-            "rotate": draw_amount(generator, self.rotate),
-            "zoom": draw_amount(generator, self.zoom, shared=True),
-            "translate": draw_amount(generator, self.translate),
-            "shear": draw_amount(generator, self.shear),
-            "flip": [axis for axis, u in enumerate(generator.random(3)) if u < chances[axis]],
+            "rotate": amount_at(u[1:4], self.rotate),
+            "zoom": amount_at(u[4:7], self.zoom, shared=True),
+            "translate": amount_at(u[7:10], self.translate),
+            "shear": amount_at(u[10:13], self.shear),
+            "flip": [axis for axis in range(3) if u[13 + axis] < chances[axis]],
         }
-        return drawn if acts else None
+        return drawn if u[0] < self.p else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan followed by the bundle."""
+        plan = plan.interpolated()
         for forward, move in (
             (rotation(drawn["rotate"]), _STAY),
-            (np.diag(drawn["zoom"]), _STAY),
-            (np.eye(3), drawn["translate"]),
+            (scaling(drawn["zoom"]), _STAY),
+            (NO_TURN, drawn["translate"]),
             (shearing(drawn["shear"]), _STAY),
         ):
-            matrix = pull_back(plan, forward, move, space=self.space)
-            plan = plan.then(matrix, plan.shape, lattice=False)
-        return plan.then(mirror(plan, drawn["flip"]), plan.shape, lattice=True)
+            # What does nothing has the identity as its matrix, exactly.
+            if forward != NO_TURN or any(move):
+                matrix = pull_back(plan, forward, move, space=self.space)
+                plan = plan.then(matrix, plan.shape, lattice=False)
+        if drawn["flip"]:
+            plan = plan.then(mirror(plan, drawn["flip"]), plan.shape, lattice=True)
+        return plan
 
     def describe(self) -> str:
         """Return the parts that are not left out, in their order."""

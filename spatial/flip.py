@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core.rows import Rows, affine
 from .amounts import as_probability, entries_of, is_integer
 from .op import Drawn
 from .plan import SpatialPlan
-from .pull_back import Matrix
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,13 @@ class Flip:
         object.__setattr__(self, "p", _probabilities(self.p, len(axes)))
 
     def _chances(self) -> list[tuple[int, float]]:
-        axes, p = np.atleast_1d(self.axes), np.broadcast_to(self.p, np.shape(self.axes))
-        return [(int(axis), float(chance)) for axis, chance in zip(axes, p, strict=True)]
+        axes: Any = self.axes
+        p = self.p if isinstance(self.p, tuple) else (self.p,) * len(axes)
+        return list(zip(axes, p, strict=True))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the axes to flip, or None."""
-        random = generator.random(3)
+        random = generator.random(3).tolist()
         # A number belongs to an axis, whatever other axes are listed.
         found = [axis for axis, chance in self._chances() if random[axis] < chance]
         return {"axes": found} if found else None
@@ -64,13 +65,13 @@ class Flip:
         return f"flip {', '.join(each)}"
 
 
-def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Matrix:
-    """Return the 4x4 pull-back that reverses ``axes`` of the plan's output."""
-    matrix = np.eye(4)
+def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Rows:
+    """Return the pull-back that reverses ``axes`` of the plan's output."""
+    signs, shift = [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]
     for axis in axes:
-        matrix[axis, axis] = -1
-        matrix[axis, 3] = plan.shape[axis] - 1
-    return matrix
+        signs[axis], shift[axis] = -1.0, plan.shape[axis] - 1.0
+    i, j, k = signs
+    return affine((i, 0.0, 0.0, 0.0, j, 0.0, 0.0, 0.0, k), shift)
 
 
 def _probabilities(value: Any, count: int) -> float | tuple[float, ...]:

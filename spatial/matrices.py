@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import BadHeader
+from ..core.rows import Linear, Rows, Vector, affine, applied, inverse, linear_of, product
 from .plan import SpatialPlan
-from .pull_back import Matrix
 
 Space = Literal["world", "voxel"]
 """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""
 
-Linear = NDArray[np.float64]
-"""A 3x3 float64 matrix."""
+_STAY = (0.0, 0.0, 0.0)
 
 
 def as_space(value: str) -> Space:
@@ -41,14 +39,16 @@ def rotation(degrees: Sequence[float]) -> Linear:
 
     Examples
     --------
-    >>> rotation((0, 0, 90)).astype(int).tolist()
-    [[0, -1, 0], [1, 0, 0], [0, 0, 1]]
+    >>> rotation((0, 0, 90))[:6]
+    (0.0, -1.0, 0.0, 1.0, 0.0, 0.0)
     """
     (cx, sx), (cy, sy), (cz, sz) = map(_cos_sin, degrees)
-    about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
-    about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
-    about_z = np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]])
-    return np.asarray(about_z @ about_y @ about_x, dtype=np.float64)
+    up, across = sx * sy, cx * sy
+    return (
+        *(cy * cz, up * cz - cx * sz, across * cz + sx * sz),
+        *(cy * sz, up * sz + cx * cz, across * sz - sx * cz),
+        *(-sy, sx * cy, cx * cy),
+    )
 
 
 def _cos_sin(degrees: float) -> tuple[float, float]:
@@ -64,22 +64,28 @@ def shearing(factors: Sequence[float]) -> Linear:
 
     Examples
     --------
-    >>> shearing((0.1, 0.2, 0.3)).tolist()
-    [[1.0, 0.1, 0.2], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]]
+    >>> shearing((0.1, 0.2, 0.3))
+    (1.0, 0.1, 0.2, 0.0, 1.0, 0.3, 0.0, 0.0, 1.0)
     """
     xy, xz, yz = factors
-    return np.array([[1, xy, xz], [0, 1, yz], [0, 0, 1]], dtype=np.float64)
+    return (1.0, xy, xz, 0.0, 1.0, yz, 0.0, 0.0, 1.0)
+
+
+def scaling(factors: Sequence[float]) -> Linear:
+    """Return the diagonal matrix of the factors, one per axis."""
+    x, y, z = factors
+    return (x, 0.0, 0.0, 0.0, y, 0.0, 0.0, 0.0, z)
 
 
 def pull_back(
     plan: SpatialPlan,
     forward: Linear,
-    move: Sequence[float] | NDArray[np.float64] = (0.0, 0.0, 0.0),
+    move: Sequence[float] = _STAY,
     *,
     space: Space,
     shape: Sequence[int] | None = None,
-) -> Matrix:
-    """Return the 4x4 pull-back of a forward map about the centre of the plan's output.
+) -> Rows:
+    """Return the pull-back of a forward map about the centre of the plan's output.
 
     The world is that of the plan's *present* affine, which says where the content came from: an
     op after a rotation acts along the axes of the world, not along those of the turned grid. So
@@ -92,7 +98,7 @@ def pull_back(
     plan
         The present plan; its output grid has the centre.
     forward
-        3x3 float64.
+        3x3, row by row.
     move
         Millimetres along x, y, z, or voxels along the array's axes.
     space
@@ -105,29 +111,34 @@ def pull_back(
     BadHeader
         The affine cannot be inverted and ``space`` is ``"world"``.
     """
-    turn = np.linalg.inv(forward)
-    back = -turn @ np.asarray(move, dtype=np.float64)
-    # With no turn there is nothing to carry into voxels: zero strength is exactly the identity.
-    is_turned = not np.array_equal(turn, np.eye(3))
-    if space == "world" and (is_turned or back.any()):
-        to_world = plan.affine[:3, :3]
+    turn = inverse(forward)
+    x, y, z = applied(turn, move)
+    back = (-x, -y, -z)
+    # What is the same along all axes is so along the voxels' own, whatever these are. So zero
+    # strength is exactly the identity.
+    is_even = turn == scaling((turn[0],) * 3)
+    if space == "world" and (not is_even or any(back)):
+        to_world = linear_of(plan.affine_rows)
         to_voxel = _inverse_of_affine(to_world)
-        back = to_voxel @ back
-        turn = to_voxel @ turn @ to_world if is_turned else turn
-    centre = (np.array(plan.shape, dtype=np.float64) - 1) / 2
-    new_centre = (np.array(shape, dtype=np.float64) - 1) / 2 if shape is not None else centre
-    result = np.eye(4)
-    result[:3, :3] = turn
-    result[:3, 3] = (centre - turn @ new_centre) + back
-    return result
+        back = applied(to_voxel, back)
+        turn = turn if is_even else product(product(to_voxel, turn), to_world)
+    centre = _centre(plan.shape)
+    (i, j, k), (u, v, w) = centre, applied(turn, centre if shape is None else _centre(shape))
+    x, y, z = back
+    return affine(turn, ((i - u) + x, (j - v) + y, (k - w) + z))
+
+
+def _centre(shape: Sequence[int]) -> Vector:
+    i, j, k = shape
+    return ((i - 1) / 2, (j - 1) / 2, (k - 1) / 2)
 
 
 def _inverse_of_affine(linear: Linear) -> Linear:
     try:
-        return np.asarray(np.linalg.inv(linear), dtype=np.float64)
+        return inverse(linear)
     except np.linalg.LinAlgError:
+        rows = [list(linear[start : start + 3]) for start in (0, 3, 6)]
         raise BadHeader(
-            f"the affine has no inverse, so its voxels have no place in the world: "
-            f"{linear.tolist()}",
+            f"the affine has no inverse, so its voxels have no place in the world: {rows}",
             do='Pass affine= when opening the volume, or space="voxel" to this op.',
         ) from None

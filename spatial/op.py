@@ -31,7 +31,8 @@ class SpatialOp(Protocol):
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it.
 
-        How many numbers are drawn, and in which order, never depends on a drawn value.
+        The generator is lent for this call: later ones find it elsewhere. How many numbers are
+        drawn, and in which order, never depends on a drawn value.
         """
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:

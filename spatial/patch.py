@@ -45,9 +45,10 @@ class UniformPatch:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
         centred = centred_start(plan.shape, self.size)
+        random = generator.random(3).tolist()
         start = [
             min(int(u * (n - s + 1)), n - s) if n >= s else c
-            for u, n, s, c in zip(generator.random(3), plan.shape, self.size, centred, strict=True)
+            for u, n, s, c in zip(random, plan.shape, self.size, centred, strict=True)
         ]
         return {"start": start, "size": list(self.size)}
 

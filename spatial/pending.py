@@ -8,7 +8,7 @@ plan, so this happens once per sample and process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -24,6 +24,12 @@ from .plan import SpatialPlan
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
 GRID_TOLERANCE = 1e-2
 """How far apart the grids of one case may lie at their corners, in voxels."""
+
+
+# A generator is made once and restarted for every stream: making one takes longer than all that
+# is drawn from it. Taking it out of the list while it is in use makes one per thread that
+# plans, and another where an op resolves a plan of its own.
+_SPARE: list[np.random.Generator] = []
 
 
 class HasGrid(Protocol):
@@ -75,22 +81,29 @@ class PendingPlan:
             msg = "a plan needs at least one volume"
             raise ValueError(msg)
 
-    def then(self, step: Step) -> PendingPlan:
-        """Return the plan followed by ``step``, which draws from the identity as it is now.
+    def then(self, *steps: Step) -> PendingPlan:
+        """Return the plan followed by ``steps``, which draw from the identity as it is now.
 
         Raises
         ------
         GraphError
             The chain has a stream of this name already, so both would draw the same numbers.
         """
-        if any(step.stream_name == other.stream_name for other in self.steps):
-            raise GraphError(
-                f"two steps draw from the stream {step.stream_name!r}",
-                do="Give one of them another name.",
-            ).at(step.origin)
-        if step.depth is None:
-            step = replace(step, depth=len(self.identity))
-        return replace(self, steps=(*self.steps, step))
+        return self.following(self.identity, joined(self.steps, steps, len(self.identity)))
+
+    def following(self, identity: tuple[int, ...], steps: tuple[Step, ...]) -> PendingPlan:
+        """Return the plan of another item by other steps, which :func:`joined` made."""
+        # Past the constructor: what it makes sure of holds for this plan, and a planner makes
+        # one of these per sample and pipe.
+        plan = object.__new__(PendingPlan)
+        plan.__dict__.update(
+            references=self.references,
+            seed=self.seed,
+            epoch=self.epoch,
+            identity=identity,
+            steps=steps,
+        )
+        return plan
 
     def child(self, ordinal: int) -> PendingPlan:
         """Return the plan of the ``ordinal``-th item made from this one.
@@ -98,7 +111,7 @@ class PendingPlan:
         Steps that are there already keep their draws: all patches of a volume that was rotated
         as a whole see the same rotation.
         """
-        return replace(self, identity=(*self.identity, ordinal))
+        return self.following((*self.identity, ordinal), self.steps)
 
     @property
     def shared_grid(self) -> Grid:
@@ -134,16 +147,21 @@ class PendingPlan:
         grid = common_grid(self.references)
         plan = SpatialPlan.identity(grid)
         draws: dict[str, Drawn | None] = {}
+        try:
+            generator = _SPARE.pop()
+        except IndexError:
+            generator = Stream(0, 0, (), "").generator()
         for step in self.steps:
             identity = self.identity[: step.depth]
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                drawn = step.op.draw(stream.generator(), plan)
+                drawn = step.op.draw(stream.restart(generator), plan)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:
                 error.at(step.origin)
                 raise
             draws[step.stream_name] = drawn
+        _SPARE.append(generator)
         return grid, plan, draws
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,6 +171,26 @@ class PendingPlan:
     def describe(self) -> str:
         """Return the ops in the words of the user; reads nothing."""
         return " · ".join(step.op.describe() for step in self.steps) or "as it is"
+
+
+def joined(before: tuple[Step, ...], steps: Sequence[Step], depth: int) -> tuple[Step, ...]:
+    """Return ``before`` followed by ``steps``, which draw from ``depth`` entries of an identity.
+
+    Raises
+    ------
+    GraphError
+        Two of them draw from one stream, and so would draw the same numbers.
+    """
+    taken = {step.stream_name for step in before}
+    for step in steps:
+        if step.stream_name in taken:
+            raise GraphError(
+                f"two steps draw from the stream {step.stream_name!r}",
+                do="Give one of them another name.",
+            ).at(step.origin)
+        taken.add(step.stream_name)
+    placed = (replace(step, depth=depth) if step.depth is None else step for step in steps)
+    return (*before, *placed)
 
 
 def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
@@ -165,7 +203,7 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
     """
     (first_key, first), *others = volumes.items()
     grid = first.grid
-    if abs(np.linalg.det(grid.affine[:3, :3])) < np.finfo(float).tiny:
+    if grid.is_singular:
         raise BadHeader(
             f"the affine of {first.name} cannot be inverted: {grid.affine[:3].tolist()}",
             do="Pass affine= when opening, or mend the header.",

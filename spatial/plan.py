@@ -8,7 +8,7 @@ a further field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
+from ..core.rows import IDENTITY, Rows, composed, matrix_of, moved, rows_of
 from .policy import INTENSITY, Policy
-from .pull_back import Matrix, extremes, source_box, source_region, whole_voxel_matrix
+from .pull_back import Matrix, extremes, source_box, touched, whole_rows
 
 Shape = tuple[int, int, int]
 
@@ -62,30 +63,47 @@ class SpatialPlan:
 
     source: Grid
     """Grid of the stored volume."""
-    matrix: Matrix
-    """4x4 float64, read-only: ``index_in = matrix @ index_out``, voxel centres."""
+    rows: Rows
+    """The pull-back as plain floats, row by row; given as a matrix of 4x4."""
     shape: Shape
     """Shape (I, J, K) of the output."""
-    bounds: Region = field(default=Region((), ()))
+    bounds: Region
     """The source voxels that count as volume; by default all. Padding begins at its faces."""
-    clips: tuple[Clip, ...] = ()
+    clips: tuple[Clip, ...]
     """Hard crops made after an interpolating op."""
-    keeps_dtype: bool = True
+    keeps_dtype: bool
     """Whether only lattice ops were applied, so that the output has the stored type."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "matrix", _frozen(self.matrix))
-        object.__setattr__(self, "shape", _shape(self.shape))
-        object.__setattr__(self, "clips", tuple(self.clips))
-        if not self.bounds.start:
-            object.__setattr__(self, "bounds", Region.of_shape(self.source.shape))
+    def __init__(
+        self,
+        source: Grid,
+        matrix: Matrix | Rows,
+        shape: Sequence[int],
+        bounds: Region | None = None,
+        clips: Sequence[Clip] = (),
+        keeps_dtype: bool = True,
+    ) -> None:
+        # The dictionary, once: a chain makes several plans per sample.
+        self.__dict__.update(
+            source=source,
+            rows=matrix if isinstance(matrix, tuple) else rows_of(matrix),
+            shape=_shape(shape),
+            bounds=bounds if bounds is not None else source.region,
+            clips=tuple(clips),
+            keeps_dtype=keeps_dtype,
+        )
 
     @classmethod
     def identity(cls, grid: Grid) -> SpatialPlan:
         """Return the plan that gives back the volume on ``grid`` as it is."""
-        return cls(grid, np.eye(4), grid.shape)
+        return cls(grid, IDENTITY, grid.shape)
 
-    def then(self, pull_back: Matrix, shape: Sequence[int], *, lattice: bool) -> SpatialPlan:
+    @cached_property
+    def matrix(self) -> Matrix:
+        """4x4 float64, read-only: ``index_in = matrix @ index_out``, voxel centres."""
+        return matrix_of(self.rows)
+
+    def then(self, pull_back: Matrix | Rows, shape: Sequence[int], *, lattice: bool) -> SpatialPlan:
         """Return the plan followed by one more op.
 
         Parameters
@@ -97,14 +115,13 @@ class SpatialPlan:
         lattice
             Whether the op moves whole voxels only.
         """
-        step = np.asarray(pull_back, dtype=np.float64)
-        return replace(
-            self,
-            matrix=self.matrix @ step,
-            shape=_shape(shape),
-            clips=tuple(Clip(clip.matrix @ step, clip.shape) for clip in self.clips),
-            keeps_dtype=self.keeps_dtype and lattice,
-        )
+        step = pull_back if isinstance(pull_back, tuple) else rows_of(pull_back)
+        clips = self.clips
+        if clips:
+            matrix = matrix_of(step)
+            clips = tuple(Clip(clip.matrix @ matrix, clip.shape) for clip in clips)
+        rows, keeps_dtype = composed(self.rows, step), self.keeps_dtype and lattice
+        return SpatialPlan(self.source, rows, shape, self.bounds, clips, keeps_dtype)
 
     def crop(self, start: Sequence[int], size: Sequence[int], *, hard: bool = False) -> SpatialPlan:
         """Return the plan of a box of the present output, which may hang over its edges.
@@ -122,29 +139,49 @@ class SpatialPlan:
         hard
             Whether what lies outside the box is gone.
         """
-        shift = np.eye(4)
-        shift[:3, 3] = start
-        cropped = self.then(shift, size, lattice=True)
+        i, j, k = start
+        cropped = self.then(moved(IDENTITY, (i, j, k)), size, lattice=True)
         if not hard:
             return cropped
-        whole = whole_voxel_matrix(cropped.matrix, cropped.shape)
+        whole = whole_rows(cropped.rows, cropped.shape)
         if whole is None:
-            return replace(cropped, clips=(*cropped.clips, Clip(np.eye(4), cropped.shape)))
-        low, high = extremes(whole.astype(np.float64), cropped.shape)
+            return cropped._with(clips=(*cropped.clips, Clip(np.eye(4), cropped.shape)))
+        low, high = extremes(np.reshape(whole, (3, 4)), cropped.shape)
         box = Region(tuple(map(int, low)), tuple(int(v) + 1 for v in high))
-        return replace(cropped, bounds=self.bounds.intersect(box))
+        return cropped._with(bounds=self.bounds.intersect(box))
 
     def interpolated(self) -> SpatialPlan:
         """Return the plan after an interpolating op that did nothing this time.
 
         The type of the output then does not depend on whether a random op acted.
         """
-        return replace(self, keeps_dtype=False) if self.keeps_dtype else self
+        return self._with(keeps_dtype=False) if self.keeps_dtype else self
+
+    def _with(
+        self,
+        *,
+        bounds: Region | None = None,
+        clips: tuple[Clip, ...] | None = None,
+        keeps_dtype: bool | None = None,
+    ) -> SpatialPlan:
+        return SpatialPlan(
+            self.source,
+            self.rows,
+            self.shape,
+            self.bounds if bounds is None else bounds,
+            self.clips if clips is None else clips,
+            self.keeps_dtype if keeps_dtype is None else keeps_dtype,
+        )
+
+    @cached_property
+    def affine_rows(self) -> Rows:
+        """The affine of the output as plain floats, row by row."""
+        return composed(self.source.rows, self.rows)
 
     @cached_property
     def affine(self) -> NDArray[np.float64]:
         """4x4 float64 of the output: voxel index to world millimetres."""
-        return _frozen(self.source.affine @ self.matrix)
+        return matrix_of(self.affine_rows)
 
     @cached_property
     def grid(self) -> Grid:
@@ -154,14 +191,14 @@ class SpatialPlan:
     @cached_property
     def is_copy(self) -> bool:
         """Whether whole voxels are moved only, measured in voxels over the whole extent."""
-        return not self.clips and whole_voxel_matrix(self.matrix, self.shape) is not None
+        return not self.clips and whole_rows(self.rows, self.shape) is not None
 
     def source_region(self, policy: Policy = INTENSITY) -> Region:
         """Return exactly the source voxels that resampling by ``policy`` may touch.
 
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
-        return source_region(self.matrix, self.shape, self.bounds, policy)
+        return touched(self.rows, self.shape, self.bounds, policy.mode, policy.padding)
 
     def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
         """Return the oriented box in which the taps of :meth:`source_region` lie.
@@ -221,13 +258,13 @@ class SpatialPlan:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpatialPlan):
             return NotImplemented
-        return self._values() == other._values() and bool(np.array_equal(self.matrix, other.matrix))
+        return self._values() == other._values()
 
     def __hash__(self) -> int:
-        return hash((self._values(), self.matrix.tobytes()))
+        return hash(self._values())
 
     def _values(self) -> tuple[Any, ...]:
-        return (self.source, self.shape, self.bounds, self.clips, self.keeps_dtype)
+        return tuple(self.__getstate__().values())
 
     def __getstate__(self) -> dict[str, Any]:
         # What was computed is computed again: a plan travels as what it says.

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region
+from ..core.rows import Rows, rows_of
 from .padding import fold_interval
 from .policy import Policy
 
@@ -29,6 +31,9 @@ COPY_TOLERANCE = 1e-4
 CENTRE_TOLERANCE = 1e-6
 # How far beyond the last voxel centre a coordinate still clamps to it before it is fill.
 REACH = 0.5 + CENTRE_TOLERANCE
+# The same few questions come from the report of a sample, its read and its resampling, for each
+# of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
+_REMEMBERED = 1024
 
 
 def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64] | None:
@@ -53,23 +58,35 @@ def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64
     >>> whole_voxel_matrix(np.eye(4), (1990, 4, 4)).tolist()
     [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
     """
-    # Plain floats: the same IEEE operations as on arrays, at a tenth of the time for so few.
-    exact = np.asarray(matrix, dtype=np.float64)[:3].tolist()
-    # NaN and numbers beyond int64 are no whole voxels either.
-    if not all(-(2.0**62) < number < 2.0**62 for row in exact for number in row):
-        return None
-    whole = [[round(number) for number in row] for row in exact]
-    turned = [[abs(number) for number in row[:3]] for row in whole]
+    whole = whole_rows(rows_of(matrix), tuple(shape))
+    return None if whole is None else np.array(whole, dtype=np.int64).reshape(3, 4)
+
+
+@lru_cache(_REMEMBERED)
+def whole_rows(rows: Rows, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return what :func:`whole_voxel_matrix` does, as plain numbers row by row."""
+    lasts = (*(max(n - 1, 0) for n in shape), 1)
+    whole = []
+    for number, last in zip(rows, lasts * 3, strict=True):
+        # NaN and numbers beyond int64 are no whole voxels either.
+        if not -(2.0**62) < number < 2.0**62:
+            return None
+        near = round(number)
+        # An early way out of most rotations: an entry that moves the far corner by twice the
+        # tolerance moves it or the near one by the tolerance. Twice that again, for rounding.
+        if abs(number - near) * last >= 4 * COPY_TOLERANCE:
+            return None
+        whole.append(near)
+    turned = [[abs(number) for number in whole[start : start + 3]] for start in (0, 4, 8)]
     if any(sum(row) != 1 for row in turned) or any(
         sum(axis) != 1 for axis in zip(*turned, strict=True)
     ):
         return None
-    pairs = zip(exact, whole, strict=True)
-    off = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
+    off = [exact - near for exact, near in zip(rows, whole, strict=True)]
     low, high = _extremes(off, shape)
     if max(map(abs, low + high)) >= COPY_TOLERANCE:
         return None
-    return np.array(whole, dtype=np.int64)
+    return tuple(whole)
 
 
 def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -80,18 +97,21 @@ def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[fl
     >>> extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
     ([-2.0, 0.0, 0.0], [0.0, 4.0, 0.0])
     """
-    return _extremes(np.asarray(matrix, dtype=np.float64)[:3].tolist(), shape)
+    return _extremes(rows_of(matrix), shape)
 
 
-def _extremes(
-    rows: Sequence[Sequence[float]], shape: Sequence[int]
-) -> tuple[list[float], list[float]]:
+def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], list[float]]:
+    i, j, k = shape
+    i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
     lows, highs = [], []
-    last_i, last_j, last_k = (max(n - 1, 0) for n in shape)
-    for m0, m1, m2, shift in rows:
-        i, j, k = m0 * last_i, m1 * last_j, m2 * last_k
-        lows.append(((min(i, 0.0) + min(j, 0.0)) + shift) + min(k, 0.0))
-        highs.append(((max(i, 0.0) + max(j, 0.0)) + shift) + max(k, 0.0))
+    for m0, m1, m2, shift in (rows[:4], rows[4:8], rows[8:]):
+        # Written out: min and max would take most of the time of a plan's source regions.
+        a, b, c = m0 * i, m1 * j, m2 * k
+        low_a, high_a = (a, 0.0) if a < 0.0 else (0.0, a)
+        low_b, high_b = (b, 0.0) if b < 0.0 else (0.0, b)
+        low_c, high_c = (c, 0.0) if c < 0.0 else (0.0, c)
+        lows.append(((low_a + low_b) + shift) + low_c)
+        highs.append(((high_a + high_b) + shift) + high_c)
     return lows, highs
 
 
@@ -136,23 +156,45 @@ def source_region(
     >>> source_region(shift, (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear"))
     Region(2:7, 0:4, 0:4)
     """
+    rows = rows_of(matrix)
+    return touched(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
+
+
+@lru_cache(_REMEMBERED)
+def touched(
+    rows: Rows,
+    shape: tuple[int, ...],
+    bounds: Region,
+    mode: str,
+    padding: str,
+    moves: tuple[tuple[float, float], ...] = (),
+) -> Region:
+    """Return what :func:`source_region` does, from plain numbers."""
     nothing = Region(bounds.start, bounds.start)
     if bounds.is_empty or 0 in shape:
         return nothing
-    whole = None if moves else whole_voxel_matrix(matrix, shape)
-    lows, highs = extremes(matrix if whole is None else whole.astype(np.float64), shape)
+    is_whole, lows, highs = _spans(rows, shape)
     if moves:
+        is_whole, (lows, highs) = False, _extremes(rows, shape)
         lows = [low + move for low, (move, _) in zip(lows, moves, strict=True)]
         highs = [high + move for high, (_, move) in zip(highs, moves, strict=True)]
-    mode = policy.mode if whole is None else "nearest"
-    ranges = [
-        _range(low, high, a, b, mode, policy.padding)
-        for low, high, (a, b) in zip(lows, highs, bounds, strict=True)
-    ]
-    if None in ranges:
-        return nothing
-    found = [r for r in ranges if r is not None]
-    return Region(tuple(a for a, _ in found), tuple(b for _, b in found))
+    if is_whole:
+        mode = "nearest"
+    starts, stops = [], []
+    for low, high, start, stop in zip(lows, highs, bounds.start, bounds.stop, strict=True):
+        found = _range(low, high, start, stop, mode, padding)
+        if found is None:
+            return nothing
+        starts.append(found[0])
+        stops.append(found[1])
+    return Region(tuple(starts), tuple(stops))
+
+
+@lru_cache(_REMEMBERED)
+def _spans(rows: Rows, shape: tuple[int, ...]) -> tuple[bool, list[float], list[float]]:
+    """Return whether a plan moves whole voxels only, and the extremes of where it leads."""
+    whole = whole_rows(rows, shape)
+    return (whole is not None, *_extremes(rows if whole is None else whole, shape))
 
 
 # How far from a coordinate the furthest tap lies, in voxels, by mode; rounding included.
@@ -220,7 +262,7 @@ def _range(
         return _cubic_range(low, high, start, stop, padding)
     if padding == "reflection":
         low, high = fold_interval(low, high, start, stop)
-    low, high = (min(max(v, first), last) for v in (low, high))
+    low, high = min(max(low, first), last), min(max(high, first), last)
     if mode == "nearest":
         return round(low), round(high) + 1
     return math.floor(low + CENTRE_TOLERANCE), math.ceil(high - CENTRE_TOLERANCE) + 1

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..core.rows import NO_TURN
 from .amounts import Amount, as_amount, as_probability, draw_amount
 from .matrices import Space, as_space, pull_back
 from .op import Drawn
@@ -47,7 +48,7 @@ class Translate:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the moved plan."""
-        matrix = pull_back(plan, np.eye(3), drawn["amount"], space=self.space)
+        matrix = pull_back(plan, NO_TURN, drawn["amount"], space=self.space)
         return plan.then(matrix, plan.shape, lattice=False)
 
     def describe(self) -> str:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from .amounts import Amount, as_amount, as_probability, draw_amount
-from .matrices import Space, as_space, pull_back
+from .matrices import Space, as_space, pull_back, scaling
 from .op import Drawn
 from .plan import SpatialPlan
 from .rotate import in_words
@@ -47,7 +47,7 @@ class Zoom:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the zoomed plan."""
-        matrix = pull_back(plan, np.diag(drawn["factor"]), space=self.space)
+        matrix = pull_back(plan, scaling(drawn["factor"]), space=self.space)
         return plan.then(matrix, plan.shape, lattice=False)
 
     def describe(self) -> str:

@@ -53,6 +53,7 @@ def test_every_chained_form_and_public_name_is_documented():
     from torch.utils.data import IterDataPipe
 
     import voxpipe
+    import voxpipe.datapipes
 
     text = "\n".join(p.read_text("utf-8") for p in (ROOT / "docs").glob("*.md"))
     text += (ROOT / "README.md").read_text("utf-8")

@@ -25,7 +25,7 @@ HEAVY = {
 # Everything below the datapipes but the graph, whose nodes are torch's; and what workers run.
 CHEAP = ["voxpipe", "voxpipe.core", "voxpipe.intensity"]
 CHEAP += ["voxpipe.spatial", "voxpipe.volumes", "voxpipe.realizing"]
-CHEAP += ["voxpipe.reading_services.worker"]
+CHEAP += ["voxpipe.reading_services.worker", "voxpipe.realizing.parts"]
 # Other packages may have been imported at start-up, by a .pth file of the environment.
 PROGRAM = """
 import json, sys

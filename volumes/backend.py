@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Affine, ChunkGrid, OrientedBox, Region
+from ..core import Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import BadHeader
+from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
 from .voxels import Voxels, plain, refuse_unreadable
@@ -68,6 +70,11 @@ class Backend(ABC):
         """(C, I, J, K)."""
         return self.header.shape
 
+    @cached_property
+    def grid(self) -> Grid:
+        """Spatial shape and affine."""
+        return Grid(self.header.shape[1:], affine_matrix(self.header.affine))
+
     @property
     def affine(self) -> Affine:
         """4x4 float64, voxel index to world millimetres, RAS+."""
@@ -100,6 +107,13 @@ class Backend(ABC):
         first, last = channels or (0, self.shape[0])
         return region.size * (last - first) * self.disk_dtype.itemsize
 
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Bring in the stored bytes of a region without decoding them; return how many.
+
+        None, and nothing fetched, for a format that cannot tell the two apart.
+        """
+        return None
+
     def __getitem__(self, item: Any) -> torch.Tensor:
         """Return values as a 4-D tensor; integers keep their axis."""
         voxels, selection = self.select(item)
@@ -129,6 +143,10 @@ class ViewBackend(Backend):
         first, last = channels or (0, self.shape[0])
         view = self._view[(slice(first, last), *region.slices)]
         return Voxels(view, self.header.slope, self.header.intercept)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Touch every page on which the region lies."""
+        return touch(self.read(region, channels).array)
 
 
 def boxed(ranges: tuple[range, ...]) -> tuple[Channels, Region, tuple[slice, ...]]:

@@ -24,6 +24,7 @@ from ..core.errors import BadHeader, CorruptVolume, TruncatedVolume
 from .backend import Backend, Channels
 from .cache_directory import cache_budget, cache_directory
 from .decoded_cache import DecodedCache
+from .fetched import touch
 from .local_file import LocalFile, open_local, stamp_of
 from .mapped import MappedBackend
 from .nifti import mapped_view
@@ -71,6 +72,10 @@ class DecodedNifti(Backend):
             if self._decoded is None:
                 self._decoded = MappedBackend(self._decode(), self.header, self.name)
         return self._decoded.read(region, channels)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Touch the pages of the decoded file, which the first call may have to make."""
+        return touch(self.read(region, channels).array)
 
     def _decode(self) -> NDArray[Any]:
         cache = DecodedCache(cache_directory(), cache_budget())

@@ -83,7 +83,7 @@ class RemoteRanges(ABC):
     async def ask_keys(self, prefix: str) -> list[str]:
         """Ask once for all keys below a prefix."""
 
-    def after_fork(self) -> None:
+    def after_fork(self) -> None:  # noqa: B027  most clients need nothing
         """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
 
     def get(self, key: str) -> bytes | None:

@@ -126,6 +126,8 @@ def _stable(value: Any) -> Any:
     """Return something whose ``repr`` is equal for equal values, in this process."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, np.dtype, np.generic)):
         return value
+    if type(value) is dict and not value:
+        return []  # most options are not given; the rest of this takes microseconds per volume
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.ndarray):

@@ -139,6 +139,9 @@ class Volume:
     @property
     def grid(self) -> Grid:
         """Spatial shape and affine."""
+        if self._grid is None and self._affine is None and self._header is None:
+            # The one of the open backend: all volumes that come with the batches share it.
+            self._grid = self._backend().grid
         if self._grid is None:
             affine = affine_matrix(self._affine or self.header.affine)
             self._grid = Grid(self.spatial_shape, affine)
@@ -202,12 +205,7 @@ class Volume:
             The region reaches outside; this is an ``IndexError``.
         """
         backend = self._backend()
-        whole = Region.of_shape(backend.shape[1:])
-        if len(region.start) != len(whole.start) or not whole.contains(region):
-            raise OutOfVolume(
-                f"{region} does not lie inside {self.name}, of shape {backend.shape}.",
-                do="Intersect it with the volume first.",
-            )
+        _check_inside(region, backend.shape, self.name)
         if region.is_empty:
             empty = np.empty((backend.shape[0], *region.shape), backend.disk_dtype)
             return Voxels(empty, backend.header.slope, backend.header.intercept)
@@ -222,6 +220,28 @@ class Volume:
         if region.is_empty or self.access == "view":
             return None
         return self._backend().prefetch(region, box)
+
+    def fetch(self, region: Region) -> int | None:
+        """Bring in the stored bytes of a spatial region without decoding them: for measuring.
+
+        Parameters
+        ----------
+        region
+            Three axes (I, J, K), inside the volume.
+
+        Returns
+        -------
+        Bytes: as stored for chunks, of the region where its voxels lie bare. None, and nothing
+        is fetched, where the format cannot tell fetching from decoding.
+
+        Raises
+        ------
+        OutOfVolume
+            The region reaches outside; this is an ``IndexError``.
+        """
+        backend = self._backend()
+        _check_inside(region, backend.shape, self.name)
+        return 0 if region.is_empty else backend.fetch(region)
 
     def __getitem__(self, item: Any) -> Volume:
         """Read a part and return it as a volume in memory, with its place in the world.
@@ -326,6 +346,15 @@ def _counted_read(
         return voxels
     TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
     return backend.read(region, channels)
+
+
+def _check_inside(region: Region, shape: Shape, name: str) -> None:
+    whole = Region.of_shape(shape[1:])
+    if len(region.start) != len(whole.start) or not whole.contains(region):
+        raise OutOfVolume(
+            f"{region} does not lie inside {name}, of shape {shape}.",
+            do="Intersect it with the volume first.",
+        )
 
 
 def _steps(ranges: tuple[range, ...]) -> Affine:

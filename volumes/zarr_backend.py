@@ -21,6 +21,7 @@ from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
 from .content import content_key
+from .fetched import fetch_chunks
 from .header import IDENTITY, Header, affine_entries, affine_matrix
 from .location import remote_errors
 from .nifti_header import parse_nifti
@@ -131,13 +132,24 @@ class ZarrBackend(Backend):
         """Return the bytes of the chunks that a read touches, cut at the array's edge."""
         if region.is_empty:
             return 0
-        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        grid = ChunkGrid(self._layout.stored, tuple(self._array.chunks))
+        grid, wanted = self._wanted(region, channels)
         if box is None or not isinstance(self._array, ZarrArray):
-            return grid.cover(_region(index)).size * self.disk_dtype.itemsize
-        chunks = self._array.needed(_region(index), *self._culling(box))
+            return grid.cover(wanted).size * self.disk_dtype.itemsize
+        chunks = self._array.needed(wanted, *self._culling(box))
         voxels = sum(grid.region(tuple(row)).size for row in chunks.tolist())
         return voxels * self.disk_dtype.itemsize
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks that the region touches; None where zarr-python cannot."""
+        grid, wanted = self._wanted(region, channels)
+        if isinstance(self._array, ZarrArray):
+            return self._array.fetch(wanted)
+        return fetch_chunks(self._array, grid.touched(wanted))
+
+    def _wanted(self, region: Region, channels: Channels | None) -> tuple[ChunkGrid, Region]:
+        """Return the chunks as stored, and the region as an index of the stored array."""
+        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
+        return ChunkGrid(self._layout.stored, tuple(self._array.chunks)), _region(index)
 
 
 class LocalZarr(ZarrBackend):
@@ -177,6 +189,11 @@ class RemoteZarr(ZarrBackend):
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name, self._storage_options):
             return super()._decoded(index, box)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks; errors name the URL."""
+        with remote_errors(self.name, self._storage_options):
+            return super().fetch(region, channels)
 
 
 def metadata_stamp(path: str) -> tuple[int, ...]:

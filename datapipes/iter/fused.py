@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core import Sample
 from ..datapipe import PerItem
-from .spatial import SpatialPipe, stepped
+from .spatial import Adding, SpatialPipe, stepped
 
 
 class FusedSpatial(PerItem):
@@ -22,6 +22,7 @@ class FusedSpatial(PerItem):
         super().__init__(members[0].parent)
         # Members travel without their parents: those are upstream of this pipe already.
         self.steps = tuple(step for member in members for step in member.steps)
+        self.adding = Adding(self.steps)
         self.stream_names = tuple(name for member in members for name in member.stream_names)
         self.calls = tuple(member.describe() for member in members)
         self.samplings = tuple(member.sampling for member in members)
@@ -34,6 +35,7 @@ class FusedSpatial(PerItem):
             return cls([first, second])
         fused = copy.copy(first)
         fused.steps = (*first.steps, *second.steps)
+        fused.adding = Adding(fused.steps)
         fused.stream_names = (*first.stream_names, *second.stream_names)
         fused.calls = (*first.calls, second.describe())
         fused.samplings = (*first.samplings, second.sampling)
@@ -50,8 +52,8 @@ class FusedSpatial(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with all steps added to its plan."""
-        sample = stepped(self, item, *self.steps)
+        sample = stepped(self, item, self.adding)
         for sampling in self.samplings:
             if sampling.changes:
-                sample = stepped(self, sample, sampling=sampling)
+                sample = stepped(self, sample, Adding(()), sampling)
         return sample

@@ -10,7 +10,7 @@ from ...graph import Pipe, Traits
 from ...spatial import GridPatch, Step, UniformPatch
 from ..datapipe import DataPipe, chained, length_of, stream_name
 from .sizes import Size, three
-from .spatial import pending_of, stepped
+from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")
 
@@ -92,21 +92,21 @@ class LazyPatches(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
-        draw = UniformPatch(self.size)
+        step = Step(UniformPatch(self.size), self.stream_names[0], self.origin)
+        adding = Adding([step])
         for sample in self.parent:
             if self.sampling == "grid":
                 yield from self._grid(sample)
                 continue
-            step = Step(draw, self.stream_names[0], self.origin)
             for ordinal in range(self.samples_per_volume):
-                yield stepped(self, sample.child(ordinal), step)
+                yield stepped(self, sample, adding, ordinal=ordinal)
 
     def _grid(self, sample: Sample) -> Iterator[Sample]:
         shape = pending_of(self, sample).plan.shape
         patches = GridPatch(self.size, self.overlap).patches(shape)
         for ordinal, patch in enumerate(patches):
             step = Step(patch, self.stream_names[0], self.origin)
-            yield stepped(self, sample.child(ordinal), step)
+            yield stepped(self, sample, Adding([step]), ordinal=ordinal)
 
     def __len__(self) -> int:
         """Return the number of patches; TypeError for a grid, which depends on the headers."""

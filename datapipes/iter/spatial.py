@@ -9,7 +9,6 @@ change how intensities are sampled, or any volume by key: ``padding={"label": "b
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import inspect
 from collections.abc import Sequence
@@ -37,6 +36,7 @@ from ...spatial import (
     Step,
     Translate,
     Zoom,
+    joined,
 )
 from ..datapipe import DataPipe, PerItem, chained, stream_name, wrong_item
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
@@ -62,6 +62,7 @@ class SpatialPipe(PerItem):
             raise error.at(self.origin)  # noqa: B904
         self.stream_names = (stream_name(parent, name or type(self).chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin),)
+        self.adding = Adding(self.steps)
 
     def _refuse_unknown(self, sampling: dict[str, Any]) -> None:
         """Raise TypeError for an argument that no pipe of this kind has."""
@@ -76,36 +77,69 @@ class SpatialPipe(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the steps added to its plan."""
-        return stepped(self, item, *self.steps, sampling=self.sampling)
+        return stepped(self, item, self.adding, self.sampling)
 
 
-def stepped(pipe: DataPipe, sample: Any, *steps: Step, sampling: Sampling | None = None) -> Sample:
-    """Return ``sample`` with ``steps`` added to the one plan that its lazy patches share."""
-    pending = pending_of(pipe, sample)
-    for step in steps:
-        pending = pending.then(step)
+class Adding:
+    """Adds the same steps to the plan of every sample of a pipe.
+
+    All samples of a chain carry the same steps up to here, one object; so the joined ones are
+    made, and checked for streams of one name, once and not per sample.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = tuple(steps)
+        self._last: tuple[tuple[Step, ...], int, tuple[Step, ...]] | None = None
+
+    def to(self, before: tuple[Step, ...], depth: int) -> tuple[Step, ...]:
+        """Return ``before`` with the steps, for an identity of ``depth`` entries."""
+        # Read once: another thread may iterate the same pipe.
+        last = self._last
+        if last is not None and last[0] is before and last[1] == depth:
+            return last[2]
+        after = joined(before, self.steps, depth)
+        self._last = (before, depth, after)
+        return after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Adding, (self.steps,))
+
+
+def stepped(
+    pipe: DataPipe,
+    sample: Any,
+    adding: Adding,
+    sampling: Sampling | None = None,
+    *,
+    ordinal: int | None = None,
+) -> Sample:
+    """Return ``sample``, or its ``ordinal``-th child, with steps on the plan of its patches."""
+    pending = _pending(pipe, sample)
+    identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
+    after = pending.following(identity, adding.to(pending.steps, len(identity)))
+    changes = sampling is not None and sampling.changes
     lazy = {
-        key: dataclasses.replace(
-            thing,
-            pending=pending,
-            policy=sampling.applied(key, thing) if sampling else thing.policy,
+        key: thing.with_pending(
+            after, sampling.applied(key, thing) if changes and sampling else None
         )
         for key, thing in sample.items()
         if isinstance(thing, LazyPatch)
     }
-    moved: Sample = sample.with_data(**lazy)
+    moved: Sample = sample.moved(lazy, identity)
     return moved
 
 
 def pending_of(pipe: DataPipe, sample: Any) -> PendingPlan:
     """Return the plan that the lazy patches of ``sample`` share, under the sample's identity."""
+    pending = _pending(pipe, sample)
+    return pending.following(sample.identity, pending.steps)
+
+
+def _pending(pipe: DataPipe, sample: Any) -> PendingPlan:
     if isinstance(sample, Sample):
         for thing in sample.values():
             if isinstance(thing, LazyPatch):
-                pending = thing.pending
-                if pending.identity != sample.identity:
-                    pending = dataclasses.replace(pending, identity=sample.identity)
-                return pending
+                return thing.pending
         if sample.patches:
             do = "Move realize() after the spatial pipes: they act on plans, not on voxels."
             raise wrong_item(pipe, sample, "a lazy volume", do)

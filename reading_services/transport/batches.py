@@ -10,13 +10,16 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...realizing import Realized
-from .slots import SlotReader, SlotWriter
+from .slots import SlotWriter
+
+if TYPE_CHECKING:  # the consumer's side, which a worker does without
+    from .arrivals import Arrival, SlotReader
 
 # Below this an array is cheaper in the message than in a slot with its 2 MiB.
 _INLINE_BYTES = 16 * 1024
@@ -48,6 +51,8 @@ class _BatchPickler(pickle.Pickler):
             if array.nbytes < _INLINE_BYTES:
                 return None
             place = self.slots.copy_in(array)
+            if place is None:
+                return None
         self.used.add(place[0])
         return (*place, array.shape, array.dtype, element)
 
@@ -83,18 +88,15 @@ def _tensor(array: NDArray[Any], element: str) -> Any:
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, slots: SlotReader) -> None:
+    def __init__(self, file: io.BytesIO, arrival: Arrival) -> None:
         super().__init__(file)
-        self.slots = slots
-        self.opened: dict[int, Any] = {}
+        self.arrival = arrival
 
     def persistent_load(self, place: Any) -> Any:
-        """Return the array or tensor that lies at ``place``, without a copy."""
+        """Return the array or tensor that lies at ``place``, without a copy if it may stay."""
         number, offset, shape, dtype, element = place
-        if number not in self.opened:
-            self.opened[number] = self.slots.open(number)
         size = int(np.prod(shape)) * dtype.itemsize
-        array = self.opened[number][offset : offset + size].view(dtype).reshape(shape)
+        array = self.arrival.part(number, offset, size).view(dtype).reshape(shape)
         return array if element is None else _tensor(array, element)
 
 
@@ -108,4 +110,4 @@ def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
 
 def unpack(data: bytes, slots: SlotReader) -> Any:
     """Return the batch that :func:`pack` took apart; its tensors look into the slots."""
-    return _BatchUnpickler(io.BytesIO(data), slots).load()
+    return _BatchUnpickler(io.BytesIO(data), slots.arrival()).load()

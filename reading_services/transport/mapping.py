@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ if _LIBC is not None:
         ctypes.c_long,
     ]
     _LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+# Not in Python's mmap: gives the pages of a shared mapping back, for everyone who has it.
+_MADV_REMOVE = 9
 
 
 class Mapping:
@@ -43,9 +47,24 @@ class Mapping:
         self.address = int(address)
         self.size = size
         self._memory: Any = (ctypes.c_uint8 * size).from_address(self.address)
+        self.before_unmap: list[Callable[[], None]] = []
+        """Called first, in turn."""
         # Arrays hold the ctypes object, so the mapping lives as long as any of them.
-        weakref.finalize(self._memory, _LIBC.munmap, self.address, size).atexit = False
+        end = weakref.finalize(self._memory, _unmap, self.address, size, self.before_unmap)
+        end.atexit = False
 
     def bytes(self) -> NDArray[np.uint8]:
         """Return the mapping as an array of its own, which keeps it mapped."""
         return np.frombuffer(self._memory, np.uint8)
+
+    def discard(self) -> None:
+        """Give the memory back to the system now, whoever has it mapped; it reads as zeros."""
+        assert _LIBC is not None
+        _LIBC.madvise(self.address, self.size, _MADV_REMOVE)
+
+
+def _unmap(address: int, size: int, first: list[Callable[[], None]]) -> None:
+    assert _LIBC is not None
+    for call in first:
+        call()
+    _LIBC.munmap(address, size)

@@ -1,16 +1,17 @@
-"""Shared memory that a worker writes batches into and the consumer reads without a copy.
+"""Shared memory that a worker writes batches into; ``arrivals.py`` is the consumer's side.
 
 A slot is an anonymous memory file (``memfd_create``): it has no name, so nothing can be
 left behind in ``/dev/shm``, whoever is killed. The worker makes it and sends the
 descriptor once; both sides keep it mapped. A batch occupies a slot until the last
 tensor that looks into it is gone; then the consumer tells the worker, which uses it again.
+How many bytes of slots there may be is decided in ``budget.py``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import weakref
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...realizing import Layout
+from ...core.errors import SlotsUsedUp
+from ...realizing import Layout, OwnMemory
 from .mapping import Mapping
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
@@ -54,18 +56,29 @@ class SlotWriter:
         Called with each new slot, to send its descriptor to the consumer.
     retire
         Called with the number of a slot that is given up.
+    limit
+        Bytes that all slots together may take. Beyond it a batch gets the process's own
+        memory and travels through the pipe: the writer never waits for a slot.
     """
 
-    def __init__(self, announce: Callable[[Slot], None], retire: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        announce: Callable[[Slot], None],
+        retire: Callable[[int], None],
+        limit: int = sys.maxsize,
+    ) -> None:
         self._announce = announce
         self._retire = retire
+        self._limit = limit
         self._slots: dict[int, Slot] = {}
         self._made = 0
 
     def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
-        """Return one C-ordered array per layout, all in one free slot."""
+        """Return one C-ordered array per layout, all in one free slot if there is room."""
         offsets, total = _offsets(layouts)
         slot = self._free_slot(total)
+        if slot is None:
+            return OwnMemory().take(layouts)
         memory = slot.memory.bytes()
         arrays: list[NDArray[Any]] = []
         for (shape, dtype), offset in zip(layouts, offsets, strict=True):
@@ -84,13 +97,15 @@ class SlotWriter:
                 return slot.number, where - start
         return None
 
-    def copy_in(self, array: NDArray[Any]) -> tuple[int, int]:
-        """Copy an array into a slot of its own and return (slot, offset)."""
-        (inside,) = self.take([(array.shape, array.dtype)])
+    def copy_in(self, array: NDArray[Any]) -> tuple[int, int] | None:
+        """Copy an array into a slot of its own and return (slot, offset); None without room."""
+        slot = self._free_slot(array.nbytes)
+        if slot is None:
+            self._say_full()
+            return None
+        inside = slot.memory.bytes()[: array.nbytes].view(array.dtype).reshape(array.shape)
         inside[...] = array
-        found = self.place(inside)
-        assert found is not None
-        return found
+        return slot.number, 0
 
     def release(self, numbers: Sequence[int]) -> None:
         """Take back slots that the consumer no longer looks into."""
@@ -107,21 +122,36 @@ class SlotWriter:
         """Return the numbers of the slots in use."""
         return {slot.number for slot in self._slots.values() if slot.busy}
 
-    def _free_slot(self, size: int) -> Slot:
+    def _say_full(self) -> None:
+        # The same words for every batch: the consumer repeats them once.
+        warnings.warn(
+            f"a batch found no room in the {self._limit} bytes of shared memory that each worker "
+            "has, so it travels through a pipe, which takes two copies. Raise slot_bytes of "
+            "MultiProcessingReadingService: it should hold the largest batch worker_prefetch_cnt "
+            "+ 1 times for each worker.",
+            SlotsUsedUp,
+            stacklevel=2,
+        )
+
+    def _free_slot(self, size: int) -> Slot | None:
         free = [slot for slot in self._slots.values() if not slot.busy]
         fitting = [slot for slot in free if slot.size >= size]
         if fitting:
             slot = min(fitting, key=lambda s: s.size)
             slot.busy = True
             return slot
+        size = max(1, -(-size // _STEP)) * _STEP
+        if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:
+            return None
         # Free slots that are too small would pile up where batches grow.
         for slot in free:
             del self._slots[slot.number]
+            # The consumer unmaps it when it gets to it; its memory counts no longer now.
+            slot.memory.discard()
             self._retire(slot.number)
         return self._new_slot(size)
 
     def _new_slot(self, size: int) -> Slot:
-        size = max(1, -(-size // _STEP)) * _STEP
         fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
@@ -132,42 +162,6 @@ class SlotWriter:
         self._made += 1
         self._slots[slot.number] = slot
         return slot
-
-
-class SlotReader:
-    """The consumer's side of one worker's slots."""
-
-    def __init__(self) -> None:
-        self._memory: dict[int, Mapping] = {}
-        self._freed: list[int] = []
-
-    def add(self, number: int, fd: int, size: int) -> None:
-        """Map a slot that the worker announced; the descriptor is closed."""
-        try:
-            self._memory[number] = Mapping(fd, size)
-        finally:
-            os.close(fd)
-
-    def retire(self, number: int) -> None:
-        """Forget a slot; it is unmapped when nothing looks into it any more."""
-        self._memory.pop(number, None)
-
-    def open(self, number: int) -> NDArray[np.uint8]:
-        """Return the bytes of a slot for one batch; when the array is collected, the slot is free.
-
-        Arrays and tensors made from it keep it alive, and so do their views.
-        """
-        whole = self._memory[number].bytes()
-        freed = self._freed
-        weakref.finalize(whole, freed.append, number).atexit = False
-        return whole
-
-    def take_freed(self) -> list[int]:
-        """Return the slots that became free since the last call."""
-        # Finalizers run in any thread at any time: take what is there, leave what comes.
-        count = len(self._freed)
-        numbers, self._freed[:count] = self._freed[:count], []
-        return numbers
 
 
 def _offsets(layouts: Sequence[Layout]) -> tuple[list[int], int]:

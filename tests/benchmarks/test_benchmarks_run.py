@@ -42,6 +42,17 @@ def test_the_machine_is_described(tmp_path):
     assert all(word in done.stdout for word in ("cores", "Python", "torch", "numpy"))
 
 
+def test_planning(tmp_path):
+    """Planner and worker give rows with times, and leave no file."""
+    done = run(tmp_path, "planning.py", "--cases", "3", "--repeats", "1")
+
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert float(found["the same, augment"][1]) > 0
+    assert float(found["all that a worker does"][1]) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("form", ["nii", "nii.gz", "zarr64", "zarr32"])
 def test_throughput_of_every_format(tmp_path, form):
     """Each format gives a row with a rate and a peak, and leaves no file."""
@@ -69,6 +80,20 @@ def test_memory_is_compared_with_the_limit(tmp_path, form, limit, status, result
     assert done.returncode == status, done.stderr
     row = rows(done.stdout)[f"epoch from {form}"]
     assert row[5:] == ["8", result]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("limit", "status"), [("1e6", 0), ("0", 1)])
+def test_transport_is_compared_with_the_limit(tmp_path, limit, status):
+    """Three ways of travelling bring the same batches; the exit status tells slow from fast."""
+    small = ["--size", "16", "--batches", "3", "--limit-ms", limit]
+
+    done = run(tmp_path, "transport.py", *small)
+
+    assert done.returncode == status, done.stderr
+    table = rows(done.stdout)
+    assert {"voxpipe, slots", "torch DataLoader", "voxpipe, pipe"} <= set(table)
+    assert all(float(table[name][4]) > 0 for name in table if "," in name)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from voxpipe.core import Grid
 
@@ -42,3 +44,35 @@ def test_the_affine_cannot_be_changed():
     assert grid.affine[0, 0] == 1
     with pytest.raises(ValueError, match="read-only"):
         grid.affine[0, 0] = 5
+
+
+@given(
+    st.lists(st.floats(-1, 1), min_size=12, max_size=12),
+    st.lists(st.floats(-0.01, 0.01), min_size=12, max_size=12),
+    st.tuples(*[st.integers(1, 40)] * 3),
+)
+def test_the_distance_is_the_largest_over_all_corners(entries, noise, shape):
+    """The closed formula gives what mapping the eight corners one by one gives."""
+    affine = np.diag([3.0, 3.0, 4.0, 1.0])
+    affine[:3] += np.reshape(entries, (3, 4))
+    there = affine.copy()
+    there[:3] += np.reshape(noise, (3, 4))
+    grid = Grid(shape, affine)
+    corners = np.c_[grid.corners(), np.ones(8)]
+
+    slow = np.abs(corners @ there.T @ np.linalg.inv(affine).T - corners)[:, :3].max()
+
+    assert grid.distance_in_voxels(Grid(shape, there)) == pytest.approx(slow, abs=1e-10)
+    assert grid.distance_in_voxels(Grid(shape, affine)) == 0
+
+
+def test_what_is_no_place_is_infinitely_far():
+    """An affine without inverse, or with NaN, on either side."""
+    grid = Grid((2, 2, 2), np.eye(4))
+    flat = Grid((2, 2, 2), np.diag([1.0, 1.0, 0.0, 1.0]))
+    unknown = Grid((2, 2, 2), np.diag([1.0, np.nan, 1.0, 1.0]))
+
+    assert flat.is_singular
+    assert unknown.is_singular
+    assert [g.distance_in_voxels(g) for g in (grid, flat, unknown)] == [0, np.inf, np.inf]
+    assert grid.distance_in_voxels(unknown) == np.inf

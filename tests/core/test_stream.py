@@ -34,3 +34,32 @@ def test_known_numbers_stay():
 
 
 KNOWN = 6353571109880322605
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.lists(st.integers(0, 2**40), max_size=4),
+    st.lists(st.sampled_from(["random", "normal", "uint32", "integer"]), max_size=7),
+)
+def test_a_generator_that_is_restarted_is_as_good_as_a_fresh_one(seed, identity, uses):
+    """Whatever was drawn before, a half-used word included, nothing of it is left."""
+    used = Stream(seed, 1, (3,), "before").generator()
+    for use in uses:
+        draw(used, use)
+    stream = Stream(seed, 0, tuple(identity), "x")
+
+    again, fresh = stream.restart(used), stream.generator()
+
+    for use in ("uint32", "random", "uint32", "normal", "integer", "random"):
+        assert draw(again, use) == draw(fresh, use)
+
+
+def draw(generator, use):
+    """Draw one number in one of the ways that consume the generator's words differently."""
+    ways = {
+        "random": generator.random,
+        "normal": generator.normal,
+        "uint32": lambda: generator.integers(2**20, dtype="uint32"),
+        "integer": lambda: generator.integers(2**60),
+    }
+    return ways[use]()

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
 from scenes import full_chain, write_cases
 
 import voxpipe as vp
-from voxpipe.core.errors import IteratorInvalidated, LoaderShutDown
+from voxpipe.core.errors import IteratorInvalidated, LoaderShutDown, SlotsUsedUp
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -74,6 +75,40 @@ def test_an_abandoned_epoch_leaves_nothing(cases):
     assert mp.active_children() == []
     assert open_files() == before
     assert mapped() == set()
+
+
+@pytest.mark.parametrize("end", ["finished", "abandoned"])
+def test_kept_batches_leave_nothing_once_they_are_gone(cases, end):
+    """Batches in their slots and copies of them: what holds them is the user's list only."""
+    before, shm = open_files(), set(os.listdir("/dev/shm"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SlotsUsedUp)
+        it = iter(loader(cases, slot_bytes=6 * 2**21))
+        kept = [next(it) for _ in range(2)] if end == "abandoned" else list(it)
+    del it
+    gc.collect()
+
+    assert mp.active_children() == []
+    assert open_files() == before
+    assert mapped() != set()
+    del kept
+    gc.collect()
+    assert mapped() == set()
+    assert set(os.listdir("/dev/shm")) == shm
+
+
+def test_an_iterator_that_is_kept_keeps_no_slot(cases):
+    """The free slots of an epoch end with it, whoever still holds its iterator."""
+    pipe = full_chain(cases).filter(bool)
+    service = vp.MultiProcessingReadingService(2)
+    it = iter(vp.DataLoader2(pipe, None, service, seed=7))
+
+    for batch in it:
+        del batch
+
+    assert mapped() == set()
+    del it
 
 
 def test_a_failed_epoch_leaves_nothing(cases, tmp_path):
@@ -208,6 +243,20 @@ def test_workers_of_a_killed_parent_end(tmp_path, method):
     process.kill()
     process.communicate(timeout=30)
 
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+    assert set(os.listdir("/dev/shm")) == shm
+
+
+@pytest.mark.slow
+def test_batches_of_a_killed_parent_leave_nothing(tmp_path):
+    """Kill -9 of a consumer that looks into slots: no worker, no name, no memory stays."""
+    shm = set(os.listdir("/dev/shm"))
+    process = run(tmp_path, "forkserver", then="os.kill(os.getpid(), signal.SIGKILL)")
+    output, _ = process.communicate(timeout=60)
+
+    pids = [int(pid) for pid in output.split()]
+    assert process.returncode == -signal.SIGKILL
     assert len(pids) == 2
     assert all(gone(pid) for pid in pids)
     assert set(os.listdir("/dev/shm")) == shm

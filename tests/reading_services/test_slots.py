@@ -7,39 +7,12 @@ import sys
 import numpy as np
 import pytest
 import torch
+from links import Link, filled
 
+from voxpipe.reading_services.transport.arrivals import SlotReader
 from voxpipe.reading_services.transport.batches import pack, unpack
-from voxpipe.reading_services.transport.slots import SlotReader, SlotWriter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
-
-
-class Link:
-    """A writer and a reader in one process, joined as two processes would be."""
-
-    def __init__(self):
-        self.reader = SlotReader()
-        self.retired = []
-        self.writer = SlotWriter(self.announce, self.retire)
-
-    def announce(self, slot):
-        self.reader.add(slot.number, os.dup(slot.fd), slot.size)
-
-    def retire(self, number):
-        self.retired.append(number)
-        self.reader.retire(number)
-
-    def send(self, batch):
-        data, used = pack(batch, self.writer)
-        return unpack(data, self.reader), used
-
-
-def filled(writer, *arrays):
-    """Return tensors made in one slot, equal to ``arrays``."""
-    inside = writer.take([(a.shape, a.dtype) for a in arrays])
-    for place, array in zip(inside, arrays, strict=True):
-        place[...] = array
-    return [torch.from_numpy(place) for place in inside]
 
 
 def big(value, dtype=np.float32):

@@ -1,0 +1,313 @@
+"""Measure what each part of a loader could do alone, on the batches that come next.
+
+Everything runs on copies: of the graph, of the service and so of the workers. Each part is
+done by itself, for about as long as ``seconds``, by the loader's own number of processes, on
+the loader's own plans; then the whole is run once for comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+from ..core import ChunkGrid, Region
+from ..core.errors import GraphError
+from ..datapipes.iter import BatchPatches
+from ..graph import Cut, Pipe, traits_of, walk
+from ..reading_services import Planned, ReadingService
+from ..reading_services.work import Place, jobs
+from ..realizing import Job, usable_cores
+from ..realizing.parts import Read, Task, reads_of
+from ..volumes import close_volumes
+from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
+from .extent import Extent
+from .stage import Stage, Tasks
+from .twins import check_source, twin_of, untimed
+
+# A difference of two times that is smaller than this share of them is noise.
+NOISE = 0.05
+# What comes faster than this does not come from a disk that anybody waits for.
+MEMORY_BYTES_PER_SECOND = 2e9
+
+Step: TypeAlias = "Callable[[Any], object]"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loader, as far as it is measured. Nothing in it is changed."""
+
+    graph: Pipe
+    """The graph as it runs."""
+    service: ReadingService
+    """Where it runs."""
+    seed: int
+    """Seed of the run."""
+    epoch: int
+    """Epoch of the next batch."""
+    place: Place
+    """Which batches of it were delivered."""
+    running: bool = False
+    """Whether an epoch is under way."""
+    kept: float | None = None
+    """Seconds for which the caller's own loop kept a batch, if it ran."""
+
+
+def diagnose(
+    subject: Subject, extent: Extent, step: Step | None = None, cores: int | None = None
+) -> Diagnosis:
+    """Return what limits a loader.
+
+    Raises
+    ------
+    GraphError
+        The graph cannot be split, so its parts cannot be measured apart; or its source cannot
+        be read while an epoch is running; or there is no batch.
+    """
+    service = twin_of(subject.service)
+    work = service.distribute(untimed(subject.graph))
+    if not isinstance(work, Planned):
+        raise GraphError(
+            f"the parts of this graph cannot be measured apart: {work.reason}",
+            do="Give Profile() among the adapters; it times each pipe where it runs.",
+        )
+    check_source(work.cut.planner, running=subject.running)
+    try:
+        return _Measuring(subject, extent, service, work).diagnosis(step, cores or usable_cores())
+    finally:
+        service.stop()
+        close_volumes()
+
+
+class _Measuring:
+    """The measurements of one diagnosis, in the order in which they are made."""
+
+    def __init__(
+        self, subject: Subject, extent: Extent, service: ReadingService, work: Planned
+    ) -> None:
+        self._subject = subject
+        self._extent = extent
+        self._service = service
+        self._work = work
+        self._workers = getattr(service, "num_workers", 0) if work.cut.realizing else 0
+        # Each process makes two of everything before the time may end a measurement.
+        self._least = 2 * max(1, self._workers)
+        self._stage = Stage.of(work, subject.seed, subject.epoch)
+        self._seconds: dict[str, float] = {}
+        self._notes: list[str] = []
+        self._together: tuple[str, ...] = ()
+        self._waits = False
+
+    def diagnosis(self, step: Step | None, cores: int) -> Diagnosis:
+        """Measure everything and judge it."""
+        planned = self._planning()
+        reads = {job.index: reads_of(job.items) for job in planned}
+        tasks = [Task("", job, reads[job.index]) for job in planned]
+        if self._work.cut.realizing:
+            tasks = self._realizing(tasks)
+        self._service.stop()  # the next service needs the cores
+        rate = self._whole(tasks[-1].job.index, step)
+        split = self._work.cut
+        facts = Facts(
+            workers=self._workers,
+            threads=self._threads(cores),
+            cores=cores,
+            items=sum(len(task.job.items) for task in tasks) / len(tasks),
+            amplification=amplification([read for task in tasks for read in task.reads]),
+            waits=self._waits,
+            together=self._together,
+            straight=all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
+            functions=any(traits_of(pipe).opaque for pipe in split.realizing),
+            planned_functions=any(traits_of(pipe).opaque for pipe in walk(split.planner)),
+        )
+        notes = tuple(self._notes)
+        return judged(self._seconds, rate, facts, notes, stepped=step is not None)
+
+    def _threads(self, cores: int) -> int:
+        """Return how many patches a worker realizes at once; an unknown service says nothing."""
+        told = getattr(self._service, "threads_per_worker", 1) if self._workers else 1
+        return told or max(1, cores // self._workers)
+
+    def _planning(self) -> list[Job]:
+        """Plan batches without making them; return the first of them."""
+        kept: list[Job] = []
+        for epoch, place in islice(_runs(self._subject.epoch, self._subject.place), 2):
+            done = self._extent.done(self._least)
+            moments = [self._extent.clock()]
+            for job in jobs(self._work.cut, self._subject.seed, epoch, place):
+                moments.append(self._extent.clock())
+                if len(kept) < self._extent.batches:
+                    kept.append(job)
+                if done(len(moments) - 1):
+                    break
+            if kept:
+                # The first one waits for the list of cases and the shuffle of them.
+                steady = moments[1:] if len(moments) > 2 else moments
+                self._seconds["planning"] = (steady[-1] - steady[0]) / (len(steady) - 1)
+                return kept
+        raise _nothing()
+
+    def _realizing(self, tasks: list[Task]) -> list[Task]:
+        """Measure the parts that are done where the batches are made; return what was used."""
+        if any(task.reads for task in tasks):
+            self._decode_once(tasks)
+            tasks = self._storage(tasks)
+        else:
+            self._notes.append("no lazy patches: resample is all that is done to the items")
+        self._pass("hold", tasks, most=len(tasks))
+        self._seconds["resample"] = self._pass("resample", tasks)[0]
+        if self._workers:
+            self._pass("transport", tasks, most=self._least)  # the layout is looked at once
+            self._seconds["transport"] = self._pass("transport", tasks)[0]
+        return tasks
+
+    def _decode_once(self, tasks: Sequence[Task]) -> None:
+        """Make the decoded copies of volumes that can only be read from their beginning."""
+        every = {v.token: v for task in tasks for v, _ in task.reads if v.access == "stream"}
+        started = self._extent.clock()
+        for volume in every.values():
+            volume.read(Region((0, 0, 0), (1, 1, 1)))
+        if every:
+            took = self._extent.clock() - started
+            self._notes.append(f"{len(every)} volumes were made readable first, in {took:.2g} s")
+
+    def _storage(self, tasks: list[Task]) -> list[Task]:
+        """Measure fetching and decoding."""
+        volumes = {v.token: (v, region) for task in tasks for v, region in task.reads}
+        opening = Task("", tasks[0].job, tuple(volumes.values()))
+        self._pass("open", [opening] * self._least, most=self._least)
+        cold, outcomes = self._pass("fetch", tasks, most=len(tasks))
+        tasks = tasks[: len(outcomes)]
+        self._together = tuple(dict.fromkeys(name for names in outcomes for name in names))
+        if self._together:
+            self._seconds["decode"] = cold
+            self._notes.append(
+                "decode holds fetching too: they cannot be told apart for "
+                + self._together[0]
+                + (f" and {len(self._together) - 1} more" if self._together[1:] else "")
+            )
+            return tasks
+        warm, _ = self._pass("fetch", tasks)
+        needed = sum(_bytes(read, whole=True) for task in tasks for read in task.reads)
+        slow = cold > 0 and needed / len(tasks) / cold < MEMORY_BYTES_PER_SECOND
+        self._waits = warm < FROM_MEMORY * cold and slow
+        self._seconds["fetch"] = cold if self._waits else warm
+        if self._waits:
+            self._notes.append(f"fetched a second time it took {warm / cold:.0%} as long")
+        self._seconds["decode"] = 0.0
+        if any(volume.chunks is not None for volume, _ in volumes.values()):
+            both, _ = self._pass("read", tasks)
+            self._seconds["decode"] = both - warm if both - warm > NOISE * both else 0.0
+        return tasks
+
+    def _pass(
+        self, part: str, tasks: Sequence[Task], most: int | None = None
+    ) -> tuple[float, list[Any]]:
+        """Do one part of the tasks, in turn; return seconds per batch and what came of each."""
+        done = self._extent.done(self._least, most)
+        own = [Task(part, task.job, task.reads) for task in tasks]
+        imports = sorted({m for p in walk(self._work.cut.planner) for m in _imports(p)})
+        split = Cut(Tasks(own, done, imports), (self._stage,), group=1, drop_last=False)
+        outcomes = []
+        started = self._extent.clock()
+        for outcome in self._outcomes(split):
+            # A batch is dropped at once, as one that was used.
+            outcomes.append(None if part == "transport" else outcome)
+            del outcome
+        return (self._extent.clock() - started) / len(outcomes), outcomes
+
+    def _outcomes(self, split: Cut) -> Iterator[Any]:
+        if not self._workers:
+            # Not by the service, whose epochs close the volumes at their end.
+            yield from split.onto(split.planner)
+            return
+        subject = self._subject
+        work = Planned(split, self._work.limits)
+        running = self._service.epoch(work, subject.seed, subject.epoch, Place())
+        try:
+            yield from running
+        finally:
+            running.close()
+
+    def _whole(self, last: int, step: Step | None) -> float:
+        """Run the loader for a while on what comes next; return batches per second."""
+        service = twin_of(self._subject.service)
+        batches = self._batches(service, last)
+        try:
+            # Workers start, import and open; the consumer's first step warms up.
+            for _ in range(self._least):
+                batch = next(batches)
+                if step is not None:
+                    step(batch)
+            number, started = 0, self._extent.clock()
+            done = self._extent.done(self._least)
+            while not done(number):
+                batch = next(batches)
+                number += 1
+                if step is not None:
+                    step(batch)
+            rate = number / (self._extent.clock() - started)
+        finally:
+            batches.close()
+            service.stop()
+        self._consuming(batch, step)
+        return rate
+
+    def _batches(self, service: ReadingService, last: int) -> Generator[Any, None, None]:
+        work = service.distribute(untimed(self._subject.graph))
+        for epoch, place in _runs(self._subject.epoch, Place(last + 1)):
+            running = service.epoch(work, self._subject.seed, epoch, place)
+            try:
+                yield from running
+            finally:
+                running.close()
+            if running.last < 0 and epoch > self._subject.epoch:
+                raise _nothing()
+
+    def _consuming(self, batch: Any, step: Step | None) -> None:
+        """Measure the consumer, by itself."""
+        if step is None:
+            if self._subject.kept is None:
+                self._notes.append(
+                    "the consumer was not measured: give step=, or run your loop over the loader "
+                    "before"
+                )
+            else:
+                self._seconds["consumer"] = self._subject.kept
+                self._notes.append("consumer: how long your loop kept a batch, the median")
+            return
+        done, number, started = self._extent.done(1), 0, self._extent.clock()
+        while not done(number):
+            step(batch)
+            number += 1
+        self._seconds["consumer"] = (self._extent.clock() - started) / number
+
+
+def amplification(reads: Sequence[Read]) -> float:
+    """Return the voxels in the chunks that are read, by those that are needed."""
+    needed = sum(_bytes(read, whole=False) for read in reads)
+    return sum(_bytes(read, whole=True) for read in reads) / needed if needed else 1.0
+
+
+def _bytes(read: Read, *, whole: bool) -> int:
+    volume, region = read
+    if whole and volume.chunks is not None:
+        region = ChunkGrid(volume.spatial_shape, volume.chunks).cover(region)
+    return int(region.size * volume.shape[0] * volume.disk_dtype.itemsize)
+
+
+def _runs(epoch: int, place: Place) -> Iterator[tuple[int, Place]]:
+    """Yield where to read on: the rest of this epoch, then the whole of the following ones."""
+    yield epoch, place
+    while True:
+        epoch += 1
+        yield epoch, Place()
+
+
+def _nothing() -> GraphError:
+    return GraphError("an epoch has no batch to measure", do="Look at the list of cases.")
+
+
+def _imports(pipe: Pipe) -> Sequence[str]:
+    return getattr(pipe, "imports", ())

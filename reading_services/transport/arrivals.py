@@ -1,0 +1,162 @@
+"""The consumer's side of the slots: batches are looked into where they lie, or copied out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .budget import SlotBudget
+from .mapping import Mapping
+from .pinning import Check, Cuda, Registrar
+
+
+class SlotReader:
+    """The consumer's side of one worker's slots.
+
+    Parameters
+    ----------
+    budget
+        What all batches of the loader take together.
+    share
+        Bytes that the worker's slots may take.
+    ahead
+        Batches of this worker that may be in flight; room for them is left in the share.
+    registrar
+        Who page-locks slots.
+    """
+
+    def __init__(
+        self,
+        budget: SlotBudget | None = None,
+        share: int = sys.maxsize,
+        ahead: int = 0,
+        registrar: Registrar | None = None,
+    ) -> None:
+        self.budget = budget or SlotBudget()
+        self._share = share
+        self._ahead = ahead
+        self._registrar = registrar or Cuda()
+        self._memory: dict[int, Mapping] = {}
+        self._freed: list[int] = []
+        self._kept: dict[int, int] = {}  # slots that batches look into, and their sizes
+        self._cooling: list[tuple[list[int], Check]] = []
+        self._pinned: set[int] = set()
+        self._largest = 0
+
+    def add(self, number: int, fd: int, size: int) -> None:
+        """Map a slot that the worker announced; the descriptor is closed."""
+        try:
+            self._memory[number] = Mapping(fd, size)
+        finally:
+            os.close(fd)
+
+    def retire(self, number: int) -> None:
+        """Forget a slot; it is unmapped when nothing looks into it any more."""
+        self._memory.pop(number, None)
+        self._pinned.discard(number)
+
+    def close(self) -> None:
+        """Forget all slots; those that batches look into stay mapped until these are gone."""
+        for number in list(self._memory):
+            self.retire(number)
+
+    def arrival(self) -> Arrival:
+        """Return the access to one batch that has arrived."""
+        return Arrival(self)
+
+    def take_freed(self) -> list[int]:
+        """Return the slots that may be written again, each once."""
+        # Finalizers run in any thread at any time: take what is there, leave what comes.
+        count = len(self._freed)
+        numbers, self._freed[:count] = self._freed[:count], []
+        # What was copied out of a pinned slot was copied by this process, and is done.
+        pinned = [n for n in numbers if n in self._pinned and n in self._kept]
+        if pinned:
+            self._cooling.append((pinned, self._registrar.mark()))
+        free = [number for number in numbers if number not in pinned]
+        # In turn: what the devices were given later is done later.
+        while self._cooling and self._cooling[0][1]():
+            free += self._cooling.pop(0)[0]
+        for number in free:
+            self._kept.pop(number, None)
+        return free
+
+    def open(self, number: int, others: int = 0) -> tuple[NDArray[np.uint8], bool]:
+        """Return the bytes of a slot for one batch, and whether the batch may stay in it.
+
+        When the array is collected, the slot is free. Arrays and tensors made from it keep it
+        alive, and so do their views.
+
+        Parameters
+        ----------
+        number
+            The slot.
+        others
+            Bytes of the slots of the same batch that were opened before.
+        """
+        memory = self._memory[number]
+        whole = memory.bytes()
+        weakref.finalize(whole, self._freed.append, number).atexit = False
+        self._largest = max(self._largest, others + memory.size)
+        in_flight = self._ahead * self._largest
+        stays = self._kept_bytes() + memory.size + in_flight <= self._share
+        if stays:
+            self._kept[number] = memory.size
+            self.budget.shared.add(whole, memory.size, 0 if others else 1)
+            self._pin(number)
+        return whole, stays
+
+    def copied(self, private: NDArray[np.uint8], size: int, *, is_first: bool) -> None:
+        """Count ``size`` bytes that were copied to ``private``, and say so."""
+        self.budget.copies.add(private, size, 1 if is_first else 0)
+        self.budget.say_copied(self._share)
+
+    def _kept_bytes(self) -> int:
+        """Return the bytes of the slots that the worker cannot have back yet."""
+        free = set(self._freed) - self._pinned
+        return sum(size for number, size in self._kept.items() if number not in free)
+
+    def _pin(self, number: int) -> None:
+        """Page-lock a slot, once, as soon as there is a device to copy to."""
+        if number in self._pinned or not self._registrar.is_ready():
+            return
+        memory = self._memory[number]
+        registrar, address = self._registrar, memory.address
+        if registrar.pin(address, memory.size):
+            self._pinned.add(number)
+            memory.before_unmap.append(lambda: registrar.unpin(address))
+
+
+class Arrival:
+    """One batch that has arrived: its bytes, where they lie or copied."""
+
+    def __init__(self, slots: SlotReader) -> None:
+        self._slots = slots
+        self._opened: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
+        self._bytes = 0
+        self._copies = 0
+
+    def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
+        """Return ``size`` bytes of a slot, which keep it from being used again.
+
+        Where the share of the worker is full they are a copy, and the slot is free with the
+        end of this arrival.
+        """
+        if number not in self._opened:
+            whole, stays = self._slots.open(number, self._bytes)
+            # Only what is copied into it is ever touched, and only that takes memory.
+            private = None if stays else np.empty(whole.size, np.uint8)
+            self._opened[number] = whole, private
+            self._bytes += whole.size
+        whole, private = self._opened[number]
+        inside = slice(offset, offset + size)
+        if private is None:
+            return whole[inside]
+        private[inside] = whole[inside]
+        self._slots.copied(private, size, is_first=not self._copies)
+        self._copies += 1
+        return private[inside]

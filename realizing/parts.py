@@ -1,0 +1,272 @@
+"""One part of making a batch at a time: what ``diagnose`` runs where batches are made.
+
+A reading service is given tasks instead of jobs, and one instruction that does a single part
+of each. So workers, channels and slots are those of the loader, and only what is done with a
+batch differs. No torch here, as in all that a worker runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Region, Sample
+from ..intensity import VolumeStatistics
+from ..spatial import LazyPatch
+from ..volumes import Volume, volume_statistics
+from ..volumes.fetched import touch
+from ..volumes.voxels import Voxels
+from .job import Job
+from .memory import BatchMemory, Layout, batch_memory, using
+from .realized import Realized
+from .threads import in_threads
+
+# What one process keeps in memory to resample from: a batch of 4 rotated patches of 96^3, image
+# and label, takes about 26 MB.
+MOST_HELD_BYTES = 256 * 1024**2
+
+Read = tuple[Volume, Region]
+"""One read that a batch needs."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part of the making of one batch."""
+
+    part: str
+    """``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``."""
+    job: Job
+    """The batch."""
+    reads: tuple[Read, ...]
+    """What it reads."""
+
+    @property
+    def case(self) -> str:
+        """Names of the cases, for messages."""
+        return self.job.cases()
+
+
+class Maker(Protocol):
+    """Makes batches: a ``Recipe``, or what stands for one where pipes are needed."""
+
+    def run(self, job: Job, seed: int, epoch: int) -> Any:
+        """Return the batch of ``job``."""
+
+
+class Parts:
+    """An instruction that does the part that each task names.
+
+    Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
+    Neither travels.
+    """
+
+    def __init__(self, maker: Maker, seed: int, epoch: int) -> None:
+        self._maker = maker
+        self._run = (seed, epoch)
+        self._held: list[tuple[Any, ...]] = []
+        self._held_bytes = 0
+        self._turn = 0
+        self._template: _Template | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        empty = {"_held": [], "_held_bytes": 0, "_turn": 0, "_template": None}
+        return {**self.__dict__, **empty}
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return what comes of each task."""
+        return [getattr(self, task.part)(task) for task in items]
+
+    def open(self, task: Task) -> None:
+        """Open the volumes, and fetch and decode a voxel of each, with all that this imports."""
+        for volume, region in task.reads:
+            voxel = Region(region.start, tuple(n + 1 for n in region.start))
+            volume.fetch(voxel)
+            volume.read(voxel)
+
+    def fetch(self, task: Task) -> tuple[str, ...]:
+        """Bring in the stored bytes; return the volumes of which that cannot be done alone."""
+        told = in_threads(_fetched, task.reads)
+        pairs = zip(task.reads, told, strict=True)
+        return tuple(volume.name for (volume, _), is_apart in pairs if not is_apart)
+
+    def read(self, task: Task) -> None:
+        """Fetch and decode."""
+        in_threads(_read, task.reads)
+
+    def hold(self, task: Task) -> None:
+        """Keep what a batch needs in memory, as far as there is room, and make it once.
+
+        What is worked out once per volume, such as its statistics, is then there.
+        """
+        if self._held and self._held_bytes >= MOST_HELD_BYTES:
+            return
+        items, size = held(task.job.items)
+        self._held.append(items)
+        self._held_bytes += size
+        self._made(_again(task.job.index, items))
+
+    def resample(self, task: Task) -> None:
+        """Make a batch of voxels that are in memory."""
+        if not self._held:
+            self.hold(task)
+        items = self._held[self._turn % len(self._held)]
+        self._turn += 1
+        self._made(_again(task.job.index, items))
+
+    def transport(self, task: Task) -> Any:
+        """Return a batch of the real layout, made of nothing."""
+        if self._template is None:
+            memory = _Noting(batch_memory())
+            with using(memory):
+                batch = self._made(task.job)
+            self._template = _Template(batch, memory.taken)
+        return self._template.filled(batch_memory())
+
+    def _made(self, job: Job) -> Any:
+        return self._maker.run(job, *self._run)
+
+
+def _fetched(read: Read) -> bool:
+    volume, region = read
+    if volume.fetch(region) is not None:
+        return True
+    _read(read)
+    return False
+
+
+def _read(read: Read) -> None:
+    volume, region = read
+    touch(volume.read(region).array)
+
+
+class _InMemory:
+    """A volume of which one region is in memory; everything else is asked of the real one."""
+
+    def __init__(self, volume: Any, region: Region, voxels: Voxels) -> None:
+        self._volume = volume
+        self._region = region
+        self._voxels = voxels
+
+    def read(self, region: Region) -> Voxels:
+        """Return the voxels that are there, or read others."""
+        return self._voxels if region == self._region else self._volume.read(region)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._volume, name)
+
+
+def held(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
+    """Read what lazy patches need; return items that find it in memory, and its bytes."""
+    known: dict[tuple[int, Region], Voxels] = {}
+    changed = tuple(map_patches(items, lambda patch: _in_memory(patch, known)))
+    return changed, sum(voxels.array.nbytes for voxels in known.values())
+
+
+def _in_memory(patch: LazyPatch, known: dict[tuple[int, Region], Voxels]) -> LazyPatch:
+    volume: Any = patch.volume
+    region = patch.source_region
+    if region.is_empty or not isinstance(volume, Volume):
+        return patch
+    key = (id(volume), region)
+    if key not in known:
+        voxels = volume.read(region)
+        known[key] = replace(voxels, array=voxels.array.copy(order="K"))
+    statistics = patch.statistics or volume_statistics
+
+    def of_the_real_one(_: Any) -> VolumeStatistics:
+        return statistics(volume)
+
+    held: Any = _InMemory(volume, region, known[key])
+    return replace(patch, volume=held, statistics=of_the_real_one)
+
+
+def _again(index: int, items: tuple[Any, ...]) -> Job:
+    return Job(index, tuple(map_patches(items, lambda patch: patch)))
+
+
+def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) -> Iterator[Any]:
+    """Yield the items with each lazy patch changed, and its plan not worked out yet.
+
+    A plan is worked out once per object; a batch that is made twice has to do it twice.
+    """
+    for item in items:
+        if not isinstance(item, Sample):
+            yield item
+            continue
+        fresh: dict[int, Any] = {}
+        patches = {}
+        for key, patch in item.items():
+            if isinstance(patch, LazyPatch):
+                pending = fresh.setdefault(id(patch.pending), replace(patch.pending))
+                patches[key] = change(patch.with_pending(pending))
+        yield item.with_data(**patches)
+
+
+def reads_of(items: Sequence[Any]) -> tuple[Read, ...]:
+    """Return the reads that the lazy patches among ``items`` need; reads headers only."""
+    every = (
+        t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
+    )
+    patches = [thing for thing in every if isinstance(thing, LazyPatch)]
+    reads = [(patch.volume, patch.source_region) for patch in patches]
+    return tuple(
+        (volume, region)
+        for volume, region in reads
+        if isinstance(volume, Volume) and not region.is_empty
+    )
+
+
+class _Noting:
+    """Batch memory that remembers what it has handed out."""
+
+    def __init__(self, memory: BatchMemory) -> None:
+        self._memory = memory
+        self.taken: list[tuple[list[Layout], list[NDArray[Any]]]] = []
+
+    def take(self, layouts: Sequence[Layout]) -> list[NDArray[Any]]:
+        """Return the arrays."""
+        arrays: list[NDArray[Any]] = self._memory.take(layouts)
+        self.taken.append((list(layouts), arrays))
+        return arrays
+
+
+class _Template:
+    """A batch whose arrays in batch memory can be replaced by fresh ones."""
+
+    def __init__(self, batch: Any, taken: list[tuple[list[Layout], list[NDArray[Any]]]]) -> None:
+        self._batch = batch
+        self._layouts = [layouts for layouts, _ in taken]
+        self._places = [array.ctypes.data for _, arrays in taken for array in arrays]
+
+    def filled(self, memory: BatchMemory) -> Any:
+        """Return the batch with uninitialised arrays of ``memory``; what lay elsewhere stays."""
+        fresh = [array for layouts in self._layouts for array in memory.take(layouts)]
+        return _swapped(self._batch, dict(zip(self._places, fresh, strict=True)))
+
+
+def _swapped(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
+    if isinstance(thing, dict):
+        return {key: _swapped(value, arrays) for key, value in thing.items()}
+    if type(thing) in (list, tuple):
+        return type(thing)(_swapped(value, arrays) for value in thing)
+    if isinstance(thing, Realized):
+        return Realized(arrays.get(thing.array.ctypes.data, thing.array))
+    if isinstance(thing, np.ndarray):
+        return arrays.get(thing.ctypes.data, thing)
+    return _swapped_tensor(thing, arrays) if "torch" in sys.modules else thing
+
+
+def _swapped_tensor(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
+    import torch
+
+    if not isinstance(thing, torch.Tensor):
+        return thing
+    array = arrays.get(thing.data_ptr())
+    if array is None or array.nbytes != thing.nbytes:
+        return thing
+    return torch.from_numpy(array)

@@ -1,0 +1,447 @@
+"""Diagnosing measures the parts of the real loader and leaves it as it was."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scenes import full_chain, same, write_cases
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import voxpipe as vp
+from voxpipe.core import TALLY
+from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
+from voxpipe.dataloader2.ceilings import Subject, diagnose
+from voxpipe.dataloader2.diagnosis import WORKERS_LINE
+from voxpipe.dataloader2.extent import Extent
+from voxpipe.dataloader2.stage import Stage, Tasks
+from voxpipe.datapipes.tensors import as_tensors
+from voxpipe.reading_services.work import Place, jobs, work_of
+from voxpipe.realizing import Job
+from voxpipe.realizing.parts import Task, held, reads_of
+from voxpipe.volumes.backend import Backend
+from voxpipe.volumes.header import IDENTITY, array_header
+from voxpipe.volumes.voxels import Voxels
+
+BRIEF = {"batches": 2, "seconds": 1e-6}
+SERVICES = pytest.mark.parametrize("workers", [0, 1])
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+def loader_of(chain, workers=0, adapters=None, **settings):
+    service = vp.MultiProcessingReadingService(workers, **settings)
+    return vp.DataLoader2(chain, adapters, service, seed=3)
+
+
+def keep(case):
+    return case
+
+
+def doubled(batch):
+    return {**batch, "image": batch["image"] * 2}
+
+
+@SERVICES
+def test_the_loader_stays_where_it_is(cases, workers):
+    """Before the first batch, in the middle of an epoch and after it."""
+    with loader_of(full_chain(cases), workers) as undisturbed:
+        expected = [list(undisturbed), list(undisturbed)]
+
+    with loader_of(full_chain(cases), workers) as loader:
+        states = [loader.state_dict()]
+        loader.diagnose(**BRIEF)
+        batches = iter(loader)
+        found = [next(batches)]
+        states += [loader.state_dict()]
+        loader.diagnose(**BRIEF)
+        states += [loader.state_dict()]
+        found += list(batches)
+        loader.diagnose(**BRIEF)
+        again = list(loader)
+
+    assert states[1] == states[2]
+    assert (states[0]["epoch"], states[0]["next_batch"]) == (0, 0)
+    assert same(found, expected[0])
+    assert same(again, expected[1])
+
+
+def test_no_seed_is_drawn(cases):
+    """A loader without a seed takes it from torch's generator as if nothing had happened."""
+    with vp.DataLoader2(full_chain(cases)) as loader:
+        torch.manual_seed(5)
+        expected = loader.state_dict()["seed"]
+    with vp.DataLoader2(full_chain(cases)) as loader:
+        torch.manual_seed(5)
+        loader.diagnose(**BRIEF)
+
+        assert loader.state_dict()["seed"] == expected
+
+
+def test_persistent_workers_are_not_borrowed(cases):
+    """The measurements have workers of their own, which end."""
+    with loader_of(full_chain(cases), 1, persistent_workers=True) as loader:
+        first = list(loader)
+        pool = loader._service._pool
+        pids = [worker.process.pid for worker in pool.workers]
+        loader.diagnose(**BRIEF)
+
+        assert loader._service._pool is pool
+        assert [worker.process.pid for worker in pool.workers] == pids
+        assert pool.is_well()
+        assert len(list(loader)) == len(first)
+
+
+@SERVICES
+def test_every_part_has_a_ceiling(cases, workers):
+    """Transport is measured where there is any; the consumer where it is known."""
+    with loader_of(full_chain(cases), workers) as loader:
+        diagnosis = loader.diagnose(**BRIEF)
+
+    transport = {"transport"} if workers else set()
+    assert set(diagnosis.ceilings) == {"planning", *WORKERS_LINE} | transport
+    assert diagnosis.limit in diagnosis.ceilings
+    assert diagnosis.facts.workers == workers
+    assert diagnosis.facts.items == 4
+    assert diagnosis.end_to_end > 0
+    assert "give step=" in str(diagnosis)
+
+
+@SERVICES
+def test_step_gets_real_batches(cases, workers):
+    """The consumer is the function that is given."""
+    seen = []
+    with loader_of(full_chain(cases), workers) as loader:
+        diagnosis = loader.diagnose(step=lambda b: seen.append(tuple(b["image"].shape)), **BRIEF)
+
+    assert set(seen) == {(4, 1, 6, 6, 6)}
+    assert "consumer" in diagnosis.ceilings
+    assert "step=" not in str(diagnosis)
+
+
+def test_without_step_the_loop_so_far_is_the_consumer(cases):
+    """One batch that came back is enough."""
+    with loader_of(full_chain(cases)) as loader:
+        assert len(list(loader)) > 1
+        diagnosis = loader.diagnose(**BRIEF)
+
+    assert "consumer" in diagnosis.ceilings
+    assert "how long your loop kept a batch" in str(diagnosis)
+
+
+@SERVICES
+def test_a_profile_counts_what_the_user_runs(cases, workers):
+    """Measuring adds nothing to it."""
+    adapters = [vp.FuseSpatial(), vp.Timeout(item=60), vp.Profile()]
+    with loader_of(full_chain(cases), workers, adapters) as loader:
+        list(loader)
+        before = loader.profile()
+        diagnosis = loader.diagnose(**BRIEF)
+
+        assert loader.profile() == before
+    assert diagnosis.facts.straight
+
+
+def test_functions_of_the_user_are_part_of_resampling(cases):
+    """And what global generators give is as before."""
+    chain = full_chain(cases).map(doubled)
+    with loader_of(chain, 1) as loader:
+        torch.manual_seed(1)
+        expected = torch.rand(3)
+        torch.manual_seed(1)
+        diagnosis = loader.diagnose(**BRIEF)
+
+        assert bool((torch.rand(3) == expected).all())
+    assert diagnosis.facts.functions
+    assert not diagnosis.facts.planned_functions
+
+
+def test_items_that_are_not_patches():
+    """Where nothing is read lazily, all of the realizing part is one."""
+    chain = IterableWrapper([{"a": 1}] * 6).map(keep).batch_patches(2)
+    with loader_of(chain, 1) as loader:
+        diagnosis = loader.diagnose(**BRIEF)
+
+    assert set(diagnosis.ceilings) == {"planning", "resample", "transport"}
+    assert "no lazy patches" in str(diagnosis)
+
+
+def test_a_graph_that_only_plans(cases):
+    """There is nothing to realize, so nothing is sent to workers."""
+    chain = vp.from_cases(cases).open_volume().lazy_patch(4)
+    with loader_of(chain, 1) as loader:
+        diagnosis = loader.diagnose(**BRIEF)
+
+    assert (list(diagnosis.ceilings), diagnosis.facts.workers) == (["planning"], 0)
+
+
+@pytest.mark.parametrize("shards", [None, (8, 8, 8)])
+def test_zarr_tells_fetching_from_decoding_unless_in_shards(tmp_path, shards):
+    """Together they count as decoding, and a note says so."""
+    zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
+    path = tmp_path / "scan.zarr"
+    array = zarr.create_array(path, shape=(12, 12, 12), chunks=(4, 4, 4), shards=shards, dtype="i2")
+    array[...] = 1
+    chain = vp.from_cases([{"image": str(path)}]).open_volume().lazy_patch(4, samples_per_volume=4)
+    with loader_of(chain.batch_patches(2), 1) as loader:
+        diagnosis = loader.diagnose(**BRIEF)
+
+    together = shards is not None
+    assert ("fetch" in diagnosis.ceilings) is not together
+    assert "decode" in diagnosis.ceilings
+    assert ("cannot be told apart" in str(diagnosis)) is together
+    assert diagnosis.facts.together == ((str(path),) if together else ())
+    assert diagnosis.facts.amplification > 1
+
+
+def test_a_gzipped_volume_is_decoded_before_anything_is_measured(tmp_path):
+    """That happens once per machine, so it is no part of a batch."""
+    nibabel = pytest.importorskip("nibabel")
+    path = tmp_path / "scan.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((9, 9, 9), np.int16), np.eye(4)), path)
+    chain = vp.from_cases([{"image": str(path)}] * 3).open_volume().lazy_patch(4).batch_patches(1)
+    with loader_of(chain) as loader:
+        diagnosis = loader.diagnose(**BRIEF)
+
+    assert "1 volumes were made readable first" in str(diagnosis)
+
+
+def test_an_epoch_that_ends_is_followed_by_the_next(cases):
+    """The last batch was delivered: what is measured belongs to the next epoch."""
+    chain = full_chain(cases[:1], samples=4, batch=4)
+    with loader_of(chain) as loader:
+        batches = iter(loader)
+        next(batches)
+        diagnosis = loader.diagnose(**BRIEF)
+
+        assert loader.state_dict()["next_batch"] == 1
+    assert diagnosis.end_to_end > 0
+
+
+def test_a_bad_file_is_reported_as_by_the_loader(tmp_path):
+    """The error is the one that the epoch would raise, and no process stays."""
+    path = tmp_path / "scan.zarr"
+    zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
+    array = zarr.create_array(path, shape=(4, 4, 4), chunks=(4, 4, 4), dtype="i2")
+    array[...] = 1
+    (path / "c" / "0" / "0" / "0").write_bytes(b"nonsense")
+    chain = vp.from_cases([{"image": str(path)}] * 4).open_volume().batch_patches(1)
+    with (
+        loader_of(chain, 1) as loader,
+        pytest.raises(CorruptVolume, match=r"scan\.zarr cannot be decoded"),
+    ):
+        loader.diagnose(**BRIEF)
+
+
+class TestRefusals:
+    """What cannot be measured without harm is refused, with the way out."""
+
+    def test_a_graph_that_cannot_be_split(self, cases):
+        """Its parts are not apart."""
+        chain = vp.from_cases(cases).open_volume().realize().filter(keep).batch_patches(1)
+        with (
+            loader_of(chain) as loader,
+            pytest.raises(GraphError, match=r"cannot be measured apart(.|\n)*Profile\(\)"),
+        ):
+            loader.diagnose(**BRIEF)
+
+    def test_a_source_that_would_be_used_up(self):
+        """An iterator yields its items once."""
+        items = iter([{"a": 1}] * 4)
+        with (
+            loader_of(IterableWrapper(items, deepcopy=False).batch_patches(1)) as loader,
+            pytest.raises(GraphError, match="which planning ahead would use up"),
+        ):
+            loader.diagnose(**BRIEF)
+
+        assert len(list(items)) == 4
+
+    def test_functions_in_the_planner_of_a_running_epoch(self, cases):
+        """They may remember something; between epochs they may run."""
+        chain = vp.from_cases(cases).map(keep).open_volume().lazy_patch(4).batch_patches(1)
+        with loader_of(chain) as loader:
+            batches = iter(loader)
+            next(batches)
+            with pytest.raises(GraphError, match="an epoch is running"):
+                loader.diagnose(**BRIEF)
+            assert len(list(batches)) == 2
+            assert loader.diagnose(**BRIEF).facts.planned_functions
+
+    def test_no_batch(self, cases):
+        """Fewer items than a batch, and the last one is dropped."""
+        chain = vp.from_cases(cases).open_volume().lazy_patch(4).batch_patches(9, drop_last=True)
+        with loader_of(chain) as loader, pytest.raises(GraphError, match="no batch to measure"):
+            loader.diagnose(**BRIEF)
+
+    def test_a_loader_that_was_shut_down(self, cases):
+        """As for iterating."""
+        loader = loader_of(full_chain(cases))
+        loader.shutdown()
+        with pytest.raises(LoaderShutDown):
+            loader.diagnose()
+
+    @pytest.mark.parametrize("wrong", [{"batches": 0}, {"seconds": 0}])
+    def test_numbers_that_measure_nothing(self, cases, wrong):
+        """At least one batch, and some time."""
+        with loader_of(full_chain(cases)) as loader, pytest.raises(ValueError, match="=0"):
+            loader.diagnose(**wrong)
+
+
+class TestStages:
+    """What each part does and does not do, counted."""
+
+    @pytest.fixture
+    def work(self, cases):
+        return work_of(full_chain(cases))
+
+    @pytest.fixture
+    def tasks(self, work):
+        planned = list(itertools.islice(jobs(work.cut, 3, 0, Place()), 2))
+        return [(job, reads_of(job.items)) for job in planned]
+
+    def run(self, stage, part, tasks, times=1):
+        number = times * len(tasks)
+        every = [Task(part, job, reads) for job, reads in tasks]
+        stage.parent = Tasks(every, lambda n: n >= number)
+        before = TALLY.snapshot()
+        outcomes = [as_tensors(outcome) for outcome in stage]
+        return outcomes, TALLY.snapshot() - before
+
+    def test_workers_are_those_of_the_loader(self, work, cases):
+        """They have torch only where those of the loader have it too."""
+        with_function = work_of(full_chain(cases).map(doubled))
+
+        assert Stage.of(work, 3, 0).instructions() is not None
+        assert Stage.of(with_function, 3, 0).instructions() is None
+
+    def test_one_read_per_volume_and_item_is_planned(self, tasks):
+        """Image and label of four patches."""
+        assert [len(reads) for _, reads in tasks] == [8, 8]
+
+    def test_fetching_reads_nothing_and_reading_does_not_resample(self, work, tasks):
+        """Each does its own part."""
+        stage = Stage.of(work, 3, 0)
+        fetched = self.run(stage, "fetch", tasks)[1]
+        read = self.run(stage, "read", tasks)[1]
+
+        assert (fetched.reads, fetched.interpolations + fetched.copies) == (0, 0)
+        assert (read.reads, read.interpolations + read.copies) == (16, 0)
+
+    def test_resampling_reads_nothing(self, work, tasks):
+        """However often, the voxels are those that were held."""
+        stage = Stage.of(work, 3, 0)
+        self.run(stage, "hold", tasks)
+        done = self.run(stage, "resample", tasks, times=3)[1]
+
+        assert (done.reads, done.interpolations + done.copies) == (0, 3 * 16)
+
+    def test_transport_makes_one_batch_and_hands_over_its_layout(self, work, tasks):
+        """Other memory each time, the same keys, shapes and types."""
+        stage = Stage.of(work, 3, 0)
+        outcomes, done = self.run(stage, "transport", tasks, times=2)
+
+        first, *_ = outcomes
+        assert done.reads == 8
+        assert len({batch["image"].data_ptr() for batch in outcomes}) == 4
+        assert [list(batch) for batch in outcomes] == [["image", "label", "meta"]] * 4
+        assert {(b["label"].shape, b["label"].dtype) for b in outcomes} == {
+            (first["label"].shape, torch.uint8)
+        }
+
+    def test_held_voxels_make_the_same_batch(self, work, tasks):
+        """Bit for bit, and provenance included: it is the real work that is measured."""
+        for job, _ in tasks:
+            items, size = held(job.items)
+            batch, expected = (work.cut.realizing[-1].gather(each) for each in (items, job.items))
+
+            assert size > 0
+            assert same([batch], [expected])
+
+
+class Ticking:
+    """A clock that moves when it is told to, and a little whenever it is asked."""
+
+    TICK = 2.0**-30
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += self.TICK
+        return self.now
+
+
+class Slow(Backend):
+    """Chunks that take made-up times to fetch and to decode."""
+
+    clock = Ticking()
+    fetching = decoding = resampling = 0.0
+
+    def __init__(self, request):
+        header = array_header(np.zeros((1, 8, 8, 8), np.int16), IDENTITY, "slow")
+        super().__init__(replace(header, chunks=(4, 4, 4), access="range"), "slow")
+
+    def fetch(self, region, channels=None):
+        Slow.clock.now += Slow.fetching
+        return region.size
+
+    def read(self, region, channels=None):
+        Slow.clock.now += Slow.fetching + Slow.decoding
+        return Voxels(np.zeros((1, *region.shape), np.int16))
+
+
+def slowly(batch):
+    Slow.clock.now += Slow.resampling
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("fetching", "decoding", "resampling", "stepping", "limit"),
+    [
+        (4.0, 1.0, 0.5, 2.0, "fetch"),
+        (2.0, 6.0, 1.5, 3.0, "decode"),
+        (2.0, 3.0, 7.0, 3.0, "resample"),
+        (1.0, 1.0, 1.0, 9.0, "consumer"),
+    ],
+)
+def test_made_up_times_are_found_again(
+    monkeypatch, fetching, decoding, resampling, stepping, limit
+):
+    """Each part is measured by itself, and together they explain the whole."""
+    monkeypatch.setattr(Slow, "fetching", fetching)
+    monkeypatch.setattr(Slow, "decoding", decoding)
+    monkeypatch.setattr(Slow, "resampling", resampling)
+    vp.register_backend("slow", lambda request: str(request.source).endswith(".slow"), Slow)
+
+    def step(batch):
+        Slow.clock.now += stepping
+
+    try:
+        chain = vp.from_cases([{"image": "a.slow"}]).open_volume()
+        chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1).map(slowly)
+        service = vp.InProcessReadingService()
+        subject = Subject(chain, service, seed=0, epoch=0, place=Place())
+        extent = Extent(batches=3, seconds=20.0, clock=Slow.clock)
+        diagnosis = diagnose(subject, extent, step, cores=1)
+    finally:
+        vp.unregister_backend("slow")
+
+    ceilings = {"fetch": fetching, "decode": decoding, "resample": resampling, "consumer": stepping}
+    for part, seconds in ceilings.items():
+        assert diagnosis.ceilings[part] == pytest.approx(1 / seconds, rel=1e-6)
+    whole = fetching + decoding + resampling + stepping
+    assert diagnosis.end_to_end == pytest.approx(1 / whole, rel=1e-6)
+    assert diagnosis.explained == pytest.approx(1.0, rel=1e-6)
+    assert diagnosis.limit == limit
+
+
+def test_a_task_names_its_cases():
+    """Errors of a worker say which; what is no lazy patch is not read."""
+    sample = vp.Sample({"image": 1}, case="knee")
+
+    assert Task("read", Job(0, (sample, sample)), ()).case == "knee"
+    assert reads_of([sample, "other"]) == ()
