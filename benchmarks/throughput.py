@@ -166,9 +166,12 @@ def measure_rate(job: dict[str, Any]) -> dict[str, float]:
         first = time.perf_counter() - started
         # Batches are dealt in turn and come in plan order: after these, every worker has
         # delivered twice, and its imports and first page faults are over.
-        for _ in range(max(1, 2 * job["workers"])):
+        begun = max(1, 2 * job["workers"])
+        for _ in range(begun):
             _touch(next(batches))
-        return {"first": first, **_steady(batches, job["seconds"])}
+        steady = _steady(batches, job["seconds"])
+        patches = steady["patches"] + BATCH * (1 + begun)
+        return {**steady, "first": first, "patches": patches}
 
 
 def _steady(batches: Iterator[Any], seconds: float) -> dict[str, float]:
@@ -185,6 +188,7 @@ def _steady(batches: Iterator[Any], seconds: float) -> dict[str, float]:
     rates = _window_rates(arrivals, start)
     return {
         "rate": total / (now - start),
+        "patches": total,
         "low": min(rates),
         "high": max(rates),
         "cpu_ms": 1000 * cpu / total,

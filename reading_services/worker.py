@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import pickle
-import queue
 import signal
 import threading
 import traceback
@@ -18,6 +17,7 @@ from typing import Any
 from ..core.ledger import LEDGER
 from ..realizing import Job, using, using_threads
 from ..volumes import register_backend
+from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
 from .transport.messages import (
@@ -82,13 +82,13 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(settings.environment)
     LEDGER.take()  # a forked child inherits what its parent has counted
-    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with using_threads(settings.threads):
         _serve(channel, inbox, payload, settings)
 
 
-def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[bytes]) -> None:
+def _listen(channel: connection.Connection, inbox: Inbox) -> None:
     """Take messages while the main thread works, so that the consumer never waits to send."""
     parent = parent_process()
     watched: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
@@ -109,7 +109,7 @@ def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[bytes]) -> 
 
 def _serve(
     channel: connection.Connection,
-    inbox: queue.SimpleQueue[bytes],
+    inbox: Inbox,
     payload: bytes,
     settings: Settings,
 ) -> None:
@@ -132,17 +132,20 @@ def _serve(
     source: Any = None
     channel.send(Ready())
     while True:
-        message: DoJob = pickle.loads(inbox.get())
+        waiting = inbox.get()
+        message = waiting.message
         if slots is not None:
             slots.release(message.freed)
         job: Any = None
         try:
             if source is None:
                 source = _opened(payload, settings.script)
-            job = ScriptUnpickler(message.job, settings.script).load()
+                inbox.look_ahead()
+            job = waiting.job()
             answer = pickle.dumps(_answer(source, job, message, slots))
         except BaseException as error:  # told to the consumer, whatever it is
             answer = pickle.dumps(_failure(message.index, job, error))
+        waiting.close()
         channel.send_bytes(answer)
 
 

@@ -141,7 +141,8 @@ def parse_range(asked: str, size: int) -> tuple[int, int] | None:
 
 def _joined(body: bytes) -> bytes:
     """Return what chunks of ``length;signature CRLF data CRLF`` hold."""
-    whole, at = [], 0
+    whole: list[bytes] = []
+    at = 0
     while True:
         line = body.index(b"\r\n", at)
         length = int(body[at:line].split(b";", 1)[0], 16)

@@ -60,7 +60,7 @@ class FsspecRanges(RemoteRanges):
         retry: Retry | None = None,
     ) -> None:
         super().__init__(url, options, retry)
-        self._open = lambda: file_system(url, with_defaults(url, options))[0]
+        self._url, self._options = url, options
         # What a forked child found of its parent. It must not be the one that closes its
         # connections, in an event loop that it does not have.
         self._inherited: list[Any] = []
@@ -75,7 +75,8 @@ class FsspecRanges(RemoteRanges):
     def after_fork(self) -> None:
         """Open the file system again: fsspec's own objects refuse to work in a child."""
         self._inherited.append(self._system)
-        self._use(self._open())
+        system, _ = file_system(self._url, with_defaults(self._url, self._options))
+        self._use(system)
 
     async def ask(self, key: str, start: int, stop: int | None) -> Any:
         """Send one request."""

@@ -135,7 +135,7 @@ class RemoteRanges(ABC):
     async def _one(self, wanted: ReadRange) -> bytes | None:
         key, start, stop = wanted
         size = -start if start < 0 else _USUAL_BYTES if stop is None else stop - start
-        found = await self._tried(key, lambda: self.ask(key, start, stop), size)
+        found: bytes | None = await self._tried(key, lambda: self.ask(key, start, stop), size)
         if found is None or stop is None:
             return found
         if len(found) > size:
