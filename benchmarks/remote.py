@@ -47,8 +47,9 @@ def main() -> None:
     print("## Remote\n")
     print(machine.describe())
     print(
-        f"- {chosen.count} cases of {'x'.join(map(str, chosen.shape))}, patches of {chosen.size}^3, "
-        f"{chosen.workers} workers, {chosen.rounds} rounds of {chosen.seconds:g} s\n"
+        f"- {chosen.count} cases of {'x'.join(map(str, chosen.shape))}, patches of "
+        f"{chosen.size}^3, {chosen.workers} workers, "
+        f"{chosen.rounds} rounds of {chosen.seconds:g} s\n"
         f"- {1000 * chosen.latency:g} ms before each answer, {chosen.bandwidth / 1e6:g} MB/s per "
         "connection\n"
     )
@@ -87,9 +88,7 @@ def _installed_clients() -> list[str]:
     return ["fsspec"] if machine.version("obstore") == "not installed" else list(CLIENTS)
 
 
-def _row(
-    chosen: argparse.Namespace, folder: Path, form: str, client: str, url: str
-) -> list[str]:
+def _row(chosen: argparse.Namespace, folder: Path, form: str, client: str, url: str) -> list[str]:
     local = phantom.cases(folder, chosen.count, form)
     prefix = f"s3://{BUCKET}/"
     remote = [
