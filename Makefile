@@ -2,12 +2,16 @@
 # make test    lint, types and the quick tests        make demo    train a small network on real data
 #              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
+# make aarch64 compile the kernel for ARM, emulate it, and compare its results with this machine's
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
 
 PYTHON ?= python3
 VENV ?= .venv
 DEMO_OUTPUT ?= demo-output
 FUZZ_COUNT ?= 10000
+# Debian: apt install g++-aarch64-linux-gnu qemu-user
+AARCH64_CXX ?= aarch64-linux-gnu-g++
+AARCH64_RUN ?= qemu-aarch64
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 PYTEST_ARGS ?=
 
@@ -17,7 +21,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow lint types native sanitize demo bench clean
+.PHONY: test test-slow lint types native sanitize aarch64 demo bench clean
 .DELETE_ON_ERROR:
 
 test: lint types
@@ -52,6 +56,25 @@ build/fuzz: tests/native/fuzz_resample.cpp $(wildcard native/*)
 	mkdir -p build
 	$(CXX) -std=c++17 -O1 -g -ffp-contract=off -Wno-psabi $(SANITIZERS) $(filter %.cpp,$^) -o $@
 
+# The same random jobs on both processors: one digest of all results, which has to be the same.
+aarch64: build/fuzz-aarch64 build/fuzz-host
+	@command -v $(AARCH64_RUN) > /dev/null || { echo "$< is compiled, but not run: there is no" \
+		"$(AARCH64_RUN) (Debian: qemu-user); name another emulator: AARCH64_RUN=..." >&2; exit 1; }
+	@there=$$($(AARCH64_RUN) build/fuzz-aarch64 $(FUZZ_COUNT)) && here=$$(build/fuzz-host $(FUZZ_COUNT)) \
+		&& echo "aarch64: $$there" && echo "here:    $$here" \
+		&& { test "$${there##* }" = "$${here##* }" || { echo "the results differ" >&2; exit 1; }; }
+
+# Static: an emulator has no libraries of the other processor.
+build/fuzz-aarch64: tests/native/fuzz_resample.cpp $(wildcard native/*)
+	@command -v $(AARCH64_CXX) > /dev/null || { echo "there is no $(AARCH64_CXX)" \
+		"(Debian: g++-aarch64-linux-gnu); name another cross compiler: AARCH64_CXX=..." >&2; exit 1; }
+	mkdir -p build
+	$(AARCH64_CXX) -std=c++17 -O2 -static -ffp-contract=off -Wno-psabi $(filter %.cpp,$^) -o $@
+
+build/fuzz-host: tests/native/fuzz_resample.cpp $(wildcard native/*)
+	mkdir -p build
+	$(CXX) -std=c++17 -O2 -ffp-contract=off -Wno-psabi $(filter %.cpp,$^) -o $@
+
 # With BUCKET=1 a small S3 server of this machine holds the cases; its address and credentials
 # reach the demo through the environment, as those of a real bucket would.
 SERVED := $(RUN) -m voxpipe.testing.s3 $(DEMO_OUTPUT)/buckets --
@@ -64,6 +87,8 @@ demo: $(VENV)/installed-demo
 bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/throughput.py --workers 0 2 --seconds 5
 	$(RUN) benchmarks/memory.py
+	$(RUN) benchmarks/io.py --count 1
+	$(RUN) benchmarks/scaling.py --sections volume patch chunk --rounds 3
 	$(RUN) benchmarks/transport.py
 	$(RUN) benchmarks/planning.py --repeats 5
 

@@ -39,7 +39,8 @@ class Timeout(Adapter):
     Parameters
     ----------
     item
-        Seconds from asking for a batch to getting it.
+        Seconds from asking for a batch to getting it. ``math.inf``, or more than a week, here and
+        below: no limit.
     start
         Seconds that the first batch of an epoch may take in addition.
     stop

@@ -109,7 +109,7 @@ def _command(measure: str, job: dict[str, Any]) -> list[str]:
     return [sys.executable, __file__, "--measure", measure, "--job", json.dumps(job)]
 
 
-def _patches(job: dict[str, Any]) -> Any:
+def chain(job: dict[str, Any]) -> Any:
     """Return the chain up to its descriptions; the same for the writer and the reader."""
     import voxpipe as vp
 
@@ -122,11 +122,11 @@ def _patches(job: dict[str, Any]) -> Any:
     )
 
 
-def _planned_regions(job: dict[str, Any]) -> Iterator[Any]:
+def planned_regions(job: dict[str, Any]) -> Iterator[Any]:
     """Yield the source region of every patch of the epoch; reads the header, and no voxel."""
     import voxpipe as vp
 
-    with vp.DataLoader2(_patches(job), seed=SEED) as loader:
+    with vp.DataLoader2(chain(job), seed=SEED) as loader:
         yield from (sample["image"].source_region for sample in loader)
 
 
@@ -145,10 +145,32 @@ def write_nii(job: dict[str, Any]) -> None:
     with open(job["path"], "wb") as file:
         file.write(header.binaryblock)
         file.truncate(NIFTI_HEADER + ITEM_BYTES * shape[0] * shape[1] * shape[2])
+    if job.get("rows"):
+        _write_rows(job["path"], planned_regions(job), shape)
+        return
     voxels = np.memmap(job["path"], np.int16, "r+", NIFTI_HEADER, shape, order="F")
-    for region in _planned_regions(job):
+    for region in planned_regions(job):
         voxels[region.slices] = _scan(region, shape)
     voxels.flush()
+
+
+def _write_rows(path: str, regions: Iterator[Any], shape: Sequence[int]) -> None:
+    """Write whole rows, plane by plane, as whoever writes a scan does.
+
+    The system caches a file in the pieces in which it was written. Written patch by patch it
+    would lie there in single pages, which no real file does, and each would have to be mapped.
+    """
+    import numpy as np
+
+    from voxpipe.core import Region
+
+    with open(path, "r+b", buffering=0) as file:
+        for region in regions:
+            (_, _), (j0, j1), (k0, k1) = region
+            whole = _scan(Region((0, j0, k0), (shape[0], j1, k1)), shape)
+            for k in range(k0, k1):
+                file.seek(NIFTI_HEADER + ((k * shape[1] + j0) * shape[0]) * ITEM_BYTES)
+                file.write(np.asfortranarray(whole[..., k - k0]).tobytes("F"))
 
 
 def write_zarr(job: dict[str, Any]) -> None:
@@ -158,10 +180,10 @@ def write_zarr(job: dict[str, Any]) -> None:
     from voxpipe.core import ChunkGrid
 
     shape = tuple(job["shape"])
-    chunks = tuple(min(CHUNK, n) for n in shape)
+    chunks = tuple(min(job.get("chunk", CHUNK), n) for n in shape)
     stored = zarr.create_array(job["path"], shape=shape, chunks=chunks, dtype="int16")
     grid = ChunkGrid(shape, chunks)
-    touched = {chunk for region in _planned_regions(job) for chunk in grid.touched(region)}
+    touched = {chunk for region in planned_regions(job) for chunk in grid.touched(region)}
     for chunk in sorted(touched):
         region = grid.region(chunk)
         stored[region.slices] = _scan(region, shape)
@@ -179,7 +201,7 @@ def measure_epoch(job: dict[str, Any]) -> dict[str, int]:
 
     service = vp.MultiProcessingReadingService(job["workers"])
     seen = set()
-    pipe = _patches(job).batch_patches(BATCH)
+    pipe = chain(job).batch_patches(BATCH)
     with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=SEED) as loader:
         for batch in loader:
             for patch, origin in zip(batch["image"], batch["meta"], strict=True):

@@ -1,11 +1,13 @@
-"""Patches per second and peak memory, by format and number of workers.
+"""Patches per second and peak memory, by format and number of workers, and beside other loaders.
 
     python benchmarks/throughput.py
     python benchmarks/throughput.py --formats nii zarr64 --workers 0 2 --seconds 5
+    python benchmarks/throughput.py --formats nii nii.gz --workers 2 --peers --rounds 3
+    python benchmarks/throughput.py --formats nii --workers 2 --peers monai_lazy
 
 Image (int16) and label (uint8) patches of 96^3, each rotated, zoomed and flipped, in batches of
 4, as in the README; the consumer touches one element of each tensor. Every row is measured in
-a process of its own.
+a process of its own, peers in a virtual environment of their own, on the same files.
 """
 
 from __future__ import annotations
@@ -13,36 +15,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import machine
 import phantom
 import processes
+import results
+import steady
+from peers import venvs
 
 BATCH = 4
 SAMPLES_PER_VOLUME = 8
-WINDOWS = 5
-"""The measured time is cut into so many windows; their spread says what the figure is worth."""
 MB = 10**6
-COLUMNS = (
-    "format",
-    "workers",
-    "patches/s",
-    "spread",
-    "ratio",
-    "CPU ms/patch",
-    "first batch s",
-    "peak MB",
-    "anonymous",
-    "shared",
-    "mapped",
-)
 
 
 def main() -> None:
@@ -55,21 +44,28 @@ def main() -> None:
     print(machine.describe())
     print(
         f"- {chosen.count} cases of {'x'.join(map(str, chosen.shape))}, patches of {chosen.size}^3 "
-        f"(image int16, label uint8), batches of {BATCH}, {chosen.seconds:g} s per row\n"
+        f"(image int16, label uint8), batches of {BATCH}, {chosen.seconds:g} s per row, "
+        f"{chosen.rounds} rounds\n",
+        flush=True,
     )
+    pythons = {name: _python_of(name, chosen.venvs) for name in chosen.peers}
     with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as name:
         folder = Path(name)
+        # Peers read .nii, whether voxpipe is measured from it or not.
+        formats = sorted({*chosen.formats, *(["nii"] if pythons else [])})
         writer = [sys.executable, phantom.__file__, name, "--count", str(chosen.count)]
-        writer += ["--shape", *map(str, chosen.shape), "--formats", *chosen.formats]
-        processes.run(writer)
+        processes.run(
+            [*writer, "--shape", *map(str, chosen.shape), "--formats", *formats],
+        )
         if "nii.gz" in chosen.formats:
             _say_first_touch(chosen, folder)
-        print("| " + " | ".join(COLUMNS) + " |")
-        print("|" + "---|" * len(COLUMNS))
-        for row in _rows(chosen, folder):
-            print("| " + " | ".join(row) + " |", flush=True)
+        rows = [*_own_rows(chosen, folder), *_peer_rows(chosen, folder, pythons)]
+        found = _measured(rows, chosen.rounds)
+        print(results.table(found))
         sizes = [f"{form} {_size(folder, form, chosen.count)} MB" for form in chosen.formats]
-        print("\nSize on disk: " + ", ".join(sizes))
+    print("\nSize on disk: " + ", ".join(sizes))
+    print(_kernel(found[0]))
+    print("\n".join(["", *results.verdicts(found, chosen.size)]))
 
 
 def _arguments() -> argparse.Namespace:
@@ -77,42 +73,128 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--formats", nargs="+", choices=phantom.FORMATS, default=phantom.FORMATS)
     parser.add_argument("--workers", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--seconds", type=float, default=15.0, help="measured time of each row")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="times that all rows are measured, one after another"
+    )
     parser.add_argument("--size", type=int, default=96, help="edge of a patch, in voxels")
     parser.add_argument("--shape", type=int, nargs=3, default=(320, 320, 256))
     parser.add_argument("--count", type=int, default=6, help="number of cases")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=venvs.PEERS,
+        help="measure these loaders too; all if none named",
+    )
+    parser.add_argument(
+        "--venvs", type=Path, default=venvs.VENVS, help="where the peers' environments are made"
+    )
     # How a row is started in a process of its own.
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    chosen.peers = list(venvs.PEERS) if chosen.peers == [] else chosen.peers or []
+    return chosen
 
 
-def _rows(chosen: argparse.Namespace, folder: Path) -> Iterator[list[str]]:
-    base = 0.0
+class _Row:
+    """One row to be measured: a command, or the reason why there is none."""
+
+    def __init__(
+        self,
+        what: str,
+        workers: int,
+        run: Callable[[], processes.Finished] | str,
+        target: float | None = None,
+    ) -> None:
+        self.what, self.workers, self.run, self.target = what, workers, run, target
+
+
+def _measured(rows: list[_Row], rounds: int) -> list[results.Result]:
+    """Measure all rows, then all again: a busy minute then hits every row alike."""
+    done: list[list[processes.Finished]] = [[] for _ in rows]
+    problems = [row.run if isinstance(row.run, str) else "" for row in rows]
+    for turn in range(rounds):
+        for row, finished, number in zip(rows, done, range(len(rows)), strict=True):
+            if problems[number] or isinstance(row.run, str):
+                continue
+            try:
+                finished.append(row.run())
+            except SystemExit as ended:
+                if row.target is None and row.what in phantom.FORMATS:
+                    raise
+                # A peer that breaks does not take the other rows with it.
+                finished.clear()
+                problems[number] = f"it ended with status {ended.code}"
+                continue
+            rate = finished[-1].answer()["rate"]
+            said = f"round {turn + 1}: {row.what}, {row.workers} workers: {rate:.1f} patches/s"
+            print(said, file=sys.stderr, flush=True)
+    return [
+        results.Result(row.what, row.workers, finished, problem, row.target)
+        for row, finished, problem in zip(rows, done, problems, strict=True)
+    ]
+
+
+def _own_rows(chosen: argparse.Namespace, folder: Path) -> Iterator[_Row]:
     for name in chosen.formats:
-        cases = phantom.cases(folder, chosen.count, name)
         for workers in chosen.workers:
-            job = {
-                "cases": cases,
-                "workers": workers,
-                "seconds": chosen.seconds,
-                "size": chosen.size,
-            }
-            finished = processes.run(_command("rate", job), _settings(folder))
-            answer, peak = finished.answer(), finished.peak
-            base = base or answer["rate"]
-            yield [
-                name,
-                str(workers),
-                f"{answer['rate']:.1f}",
-                f"{answer['low']:.1f}–{answer['high']:.1f}",
-                f"{answer['rate'] / base:.2f}",
-                f"{answer['cpu_ms']:.0f}",
-                f"{answer['first']:.2f}",
-                *(
-                    f"{part / MB:.0f}"
-                    for part in (peak.total, peak.anonymous, peak.shared, peak.mapped)
-                ),
-            ]
+            command = _command("rate", _job(chosen, folder, name, workers))
+            yield _Row(name, workers, _runner(command, _settings(folder)))
+
+
+def _peer_rows(
+    chosen: argparse.Namespace, folder: Path, pythons: dict[str, Path | str]
+) -> Iterator[_Row]:
+    for name, python in pythons.items():
+        peer = venvs.PEERS[name]
+        extra: dict[str, Any] = {}
+        if peer.prepares and isinstance(python, Path):
+            job = {**_job(chosen, folder, "nii", 0), "folder": str(folder / name)}
+            extra["prepared"] = processes.run(
+                [str(python), str(peer.script), "--prepare", "--job", json.dumps(job)],
+                _peer_settings(),
+            ).answer()
+        for variant in peer.variants:
+            target = peer.target[1] if peer.target and peer.target[0] == variant else None
+            for workers in chosen.workers:
+                what = f"{name.replace('_', ' ')}: {variant}"
+                if isinstance(python, str):
+                    yield _Row(what, workers, python, target)
+                    continue
+                job = {**_job(chosen, folder, "nii", workers), **extra, "variant": variant}
+                command = [str(python), str(peer.script), "--job", json.dumps(job)]
+                yield _Row(what, workers, _runner(command, _peer_settings()), target)
+
+
+def _kernel(row: results.Result) -> str:
+    """Say which code resampled: without the kernel, a row tells nothing about voxpipe."""
+    path = row.rounds[0].answer()["kernel"]
+    if path is None:
+        return "NOT voxpipe's speed: the kernel was not built. Do so (make native) and run again."
+    return f"Resampled by the native kernel, {path}."
+
+
+def _python_of(name: str, folder: Path) -> Path | str:
+    """Return the Python of a peer, or why there is none."""
+    try:
+        return venvs.python_of(venvs.PEERS[name], folder)
+    except venvs.CannotInstall as problem:
+        return str(problem)
+
+
+def _runner(command: list[str], settings: dict[str, str]) -> Callable[[], processes.Finished]:
+    return lambda: processes.run(command, settings)
+
+
+def _job(chosen: argparse.Namespace, folder: Path, form: str, workers: int) -> dict[str, Any]:
+    return {
+        "cases": phantom.cases(folder, chosen.count, form),
+        "workers": workers,
+        "seconds": chosen.seconds,
+        "size": chosen.size,
+        "batch": BATCH,
+        "samples_per_volume": SAMPLES_PER_VOLUME,
+    }
 
 
 def _say_first_touch(chosen: argparse.Namespace, folder: Path) -> None:
@@ -121,13 +203,19 @@ def _say_first_touch(chosen: argparse.Namespace, folder: Path) -> None:
     decoded = chosen.count * math.prod(chosen.shape) * 3 / MB  # int16 and uint8
     print(
         f"First touch of .nii.gz: {answer['volumes']} volumes decoded into the cache in "
-        f"{answer['seconds']:.1f} s, {decoded / answer['seconds']:.0f} MB/s, by one process.\n"
+        f"{answer['seconds']:.1f} s, {decoded / answer['seconds']:.0f} MB/s, by one process.\n",
+        flush=True,
     )
 
 
 def _settings(folder: Path) -> dict[str, str]:
     """Return the environment of every measured process: a cache that goes with the folder."""
     return {"VOXPIPE_CACHE": str(folder / "cache")}
+
+
+def _peer_settings() -> dict[str, str]:
+    """Return the environment of a peer: the modules of this folder, and nothing of voxpipe's."""
+    return {"PYTHONPATH": str(Path(__file__).resolve().parent)}
 
 
 def _size(folder: Path, name: str, count: int) -> int:
@@ -144,66 +232,35 @@ def _command(measure: str, job: Any) -> list[str]:
     return [sys.executable, __file__, "--measure", measure, "--job", json.dumps(job)]
 
 
-def measure_rate(job: dict[str, Any]) -> dict[str, float]:
+def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
     """Return what the steady state of one loader gives, and how long its first batch took."""
     import torch  # noqa: F401  its import is not part of the time to the first batch
 
     import voxpipe as vp
+    from voxpipe.spatial import native
 
     started = time.perf_counter()
     pipe = (
         vp.from_cases(job["cases"])
         .shuffle()
         .open_volume()
-        .lazy_patch(job["size"], samples_per_volume=SAMPLES_PER_VOLUME)
+        .lazy_patch(job["size"], samples_per_volume=job["samples_per_volume"])
         .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
-        .batch_patches(BATCH)
+        .batch_patches(job["batch"])
     )
     service = vp.MultiProcessingReadingService(job["workers"], persistent_workers=True)
     with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=0) as loader:
-        batches = _endless(loader)
-        _touch(next(batches))
-        first = time.perf_counter() - started
         # Batches are dealt in turn and come in plan order: after these, every worker has
         # delivered twice, and its imports and first page faults are over.
-        begun = max(1, 2 * job["workers"])
-        for _ in range(begun):
-            _touch(next(batches))
-        steady = _steady(batches, job["seconds"])
-        patches = steady["patches"] + BATCH * (1 + begun)
-        return {**steady, "first": first, "patches": patches}
+        warm = max(1, 2 * job["workers"])
+        seen: list[int] = []
 
+        def touch(batch: Any) -> int:
+            seen.append(_touch(batch))
+            return seen[-1]
 
-def _steady(batches: Iterator[Any], seconds: float) -> dict[str, float]:
-    pids = processes.tree(os.getpid())
-    cpu = processes.cpu_seconds(pids)
-    start = now = time.perf_counter()
-    arrivals: list[tuple[float, int]] = []
-    while now - start < seconds:
-        patches = _touch(next(batches))
-        now = time.perf_counter()
-        arrivals.append((now, patches))
-    cpu = processes.cpu_seconds(pids) - cpu
-    total = sum(patches for _, patches in arrivals)
-    rates = _window_rates(arrivals, start)
-    return {
-        "rate": total / (now - start),
-        "patches": total,
-        "low": min(rates),
-        "high": max(rates),
-        "cpu_ms": 1000 * cpu / total,
-    }
-
-
-def _window_rates(arrivals: list[tuple[float, int]], start: float) -> list[float]:
-    """Return the rate in each of ``WINDOWS`` runs of equally many batches."""
-    length = max(1, len(arrivals) // WINDOWS)
-    rates = []
-    for begin in range(0, len(arrivals) - length + 1, length):
-        window = arrivals[begin : begin + length]
-        rates.append(sum(patches for _, patches in window) / (window[-1][0] - start))
-        start = window[-1][0]
-    return rates
+        found = steady.measure(_endless(loader), touch, started, job["seconds"], warm=warm)
+    return {**found, "kernel": native.path(), "patches": sum(seen)}
 
 
 def _endless(loader: Any) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """DataLoader2: compile the graph, iterate, state."""
 
+from ..diagnosing import Diagnosis
 from .dataloader2 import DataLoader2, DataLoader2Iterator
-from .diagnosis import Diagnosis
 from .state import State
 
 __all__ = ["DataLoader2", "DataLoader2Iterator", "Diagnosis", "State"]

@@ -16,13 +16,10 @@ import torch
 from ..adapters import Adapter, Profile
 from ..core.errors import IteratorInvalidated, LoaderShutDown, VoxpipeError
 from ..datapipes.cost import cost_of
+from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
-from .ceilings import Subject, diagnose
-from .diagnosis import Diagnosis
-from .extent import BATCHES, SECONDS, Extent
-from .pace import Pace
 from .state import State
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
@@ -332,10 +329,10 @@ class DataLoader2Iterator:
             self._loader._finished(self._progress)
             raise
         except BaseException as error:
-            self._failure = error if isinstance(error, Exception) else None
             self._close()
             if isinstance(error, VoxpipeError):
                 error.at(self._loader._origin)
+            self._failure = _again(error) if isinstance(error, Exception) else None
             raise
         self._progress.place = self._progress.place.after(self._started().last)
         self._loader._pace.handed(time.perf_counter())
@@ -365,6 +362,20 @@ class DataLoader2Iterator:
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
         self._close()
+
+
+def _again(error: Exception) -> Exception:
+    """Return the error to raise when a failed epoch is asked once more.
+
+    A copy: the traceback of the error holds the caller's frames, these hold the iterator, and
+    an iterator that held the error would keep the caller's batch until the next collection.
+    """
+    try:
+        again = copy.copy(error)
+    except Exception:  # a user's class whose constructor wants more than its message
+        return error
+    again.__cause__ = error.__cause__
+    return again
 
 
 def _listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:

@@ -49,7 +49,7 @@ inline uint64_t touch_line(const Geometry& g, const uint8_t* base, int axis, con
     Doubles offset = Doubles{} + g.origin;
     for (int a = 0; a < 3; a++) {
       const Line& line = lines[a];
-      const Doubles c = ((line.slope * v + line.with) + line.then) + line.late;
+      const Doubles c = line.slope * v + line.rest;
       offset += round_even(between(c, g.axis[a].start, g.axis[a].end)) * g.axis[a].stride;
     }
     const Signed bytes = whole_to_int(offset);

@@ -3,169 +3,224 @@
 // Control point p lies at control index p; beyond the ends the last one repeats. Every value is a
 // weighted mean of control points, so no displacement exceeds the largest of them.
 
+
 // One control point: the displacement along each source axis in source voxels, and a spare number.
 typedef double Point __attribute__((vector_size(32)));
-// Four points in a row are sixteen numbers of float32, in this many vectors.
-constexpr int PARTS = 16 / LANES;
+
+// The cubic polynomial of one cell: the numbers of s^a t^b u^c, for each source axis, where s, t and
+// u are the places on the control axes from the middle of the cell, -1/2 .. 1/2. About the middle
+// no term outgrows the sum, so float32 is enough.
+struct Cell {
+  float of[3][64];
+};
+
+// Cells whose polynomial is kept, by the last bits of where they lie. A tile of the output meets
+// fewer, as long as control points are eight voxels apart; and all of them fit a level 2 cache.
+constexpr int64_t CELL_BITS[3] = {3, 3, 4};
+constexpr int64_t CELLS = int64_t{1} << (CELL_BITS[0] + CELL_BITS[1] + CELL_BITS[2]);
 
 struct Control {
   int64_t size[3];
   double matrix[12];  // output index to control index
-  int along;          // the control axis that runs follow, or -1 where they cross several
-  // (a + 3, b + 3, c + 3) points, the ends repeated, so that no cell needs a second thought;
-  // Points where runs follow an axis, else fours of float32.
-  void* padded;
-  int64_t stride[3];  // between points of ``padded``, in points
+  // Whole voxels that are taken from every control point and given to the shift of the pull-back:
+  // what is left reaches equally far to both sides.
+  double middle[3];
+  double reach[3];  // and so far, in whole voxels
+  int along;        // the control axis that runs follow, or -1 where they cross several
+  bool counts;      // whether what a run spans on the grid can be said in 32 bits
+  // The points with their ends repeated, so that no cell needs a second thought: (a + 3, b + 3,
+  // c + 3) of them.
+  Point* padded;
+  int64_t stride[3];  // between points
+  Cell* cells;        // CELLS of them
+  int64_t* keys;      // which cell each of them is, or -1
+  void* memory;       // to be freed
 };
 
-template <class T>
-inline void spline_weights(T t, T* weight) {
-  const T s = 1 - t;
-  weight[0] = s * s * s / 6;
-  weight[1] = (3 * t * t * t - 6 * t * t + 4) / 6;
-  weight[2] = (3 * s * s * s - 6 * s * s + 4) / 6;
-  weight[3] = t * t * t / 6;
-}
+// How far a run is moved, in voxels.
+struct Moves {
+  float by[3][RUN + SPARE];
+};
 
-inline double clamp_to(double c, int64_t size) {
-  return most(0.0, least(static_cast<double>(size - 1), c));
+// A cubic B-spline between the two middle ones of four points, as powers of the place from the middle.
+template <class T>
+inline void about_middle(T p0, T p1, T p2, T p3, T* k) {
+  k[0] = ((p0 + p3) + 23 * (p1 + p2)) / 48;
+  k[1] = ((p3 - p0) + 5 * (p2 - p1)) / 8;
+  k[2] = ((p0 + p3) - (p1 + p2)) / 4;
+  k[3] = ((p3 - p0) + 3 * (p1 - p2)) / 6;
 }
 
 inline int64_t within(int64_t n, int64_t size) { return n < 0 ? 0 : (n >= size ? size - 1 : n); }
 
+// A run on the control grid: which cell each voxel lies in, and where from the middle of it.
+struct Route {
+  int32_t cell[3][RUN + SPARE];
+  float place[3][RUN + SPARE];
+};
+
 // Places on one control axis along a run, kept on the grid; whole vectors, behind the end too.
-inline void control_places(const Control& control, int axis, int lane, const int64_t* index,
-                           Interval run, double* places) {
-  const Line line = line_of(control.matrix + 4 * axis, lane, index);
-  const double last = static_cast<double>(control.size[axis] - 1);
+inline void follow_slowly(const Line& line, double last, Interval run, int32_t* cell, float* place) {
   Doubles v;
   for (int n = 0; n < LANES / 2; n++) v[n] = static_cast<double>(run.begin + n);
   for (int64_t n = 0; n < run.end - run.begin; n += LANES / 2, v += LANES / 2) {
-    const Doubles place = ((line.slope * v + line.with) + line.then) + line.late;
-    put_vector(places + n, between(place, 0.0, last));
+    const Doubles at = between(to_grain(line.slope * v) + line.rest, 0.0, last);
+    const Doubles whole = floor_of(at);
+    put_vector(cell + n, __builtin_convertvector(whole, HalfInts));
+    put_vector(place + n, as_weight(at - whole - 0.5, 0.0f));
   }
 }
 
-// Control points that one run can meet along its axis: a grid is never finer than the output here.
-constexpr int64_t LINE = RUN + 8;
+// The same in integers, where no voxel leaves the grid.
+inline void follow(const Control& control, int lane, const int64_t* index, Interval run,
+                   const Grains& along, int64_t skip, Route& route) {
+  const int64_t count = run.end - run.begin;
+  for (int a = 0; a < 3; a++) {
+    const Line line = line_of(control.matrix + 4 * a, lane, index);
+    const double last = static_cast<double>(control.size[a] - 1);
+    const double one = line.at(run.begin), other = line.at(run.end - 1);
+    if (least(one, other) < 0 || most(one, other) >= last || !control.counts) {
+      follow_slowly(line, last, run, route.cell[a], route.place[a]);
+    } else {
+      const double at = line.rest + along.low[a], whole = floor_of(at);
+      const uint32_t grains = static_cast<uint32_t>((at - whole) * GRAINS);
+      for (int64_t v = 0; v < count; v += LANES) {
+        const Words place = vector_at<Words>(along.grains[a] + skip + v) + grains;
+        put_vector(route.cell[a] + v, (Ints)(place >> GRAIN_BITS) + static_cast<int32_t>(whole));
+        put_vector(route.place[a] + v,
+                   fraction_of(place) - 0.5f);
+      }
+    }
+    for (int64_t v = count; v < count + SPARE; v++) route.place[a][v] = 0;
+  }
+}
 
-// The points on the line of one run, the two other control axes blended. ``at`` is any place on
-// the line; the first point is the one before ``low``.
-inline void control_line(const Control& control, const double* at, int64_t low, int64_t count,
-                         Point* line) {
-  const int along = control.along, p = along == 0 ? 1 : 0, q = 3 - along - p;
-  const double up = clamp_to(at[p], control.size[p]), uq = clamp_to(at[q], control.size[q]);
-  const int64_t ip = static_cast<int64_t>(up), iq = static_cast<int64_t>(uq);
-  double wp[4], wq[4];
-  spline_weights(up - static_cast<double>(ip), wp);
-  spline_weights(uq - static_cast<double>(iq), wq);
-  const int64_t step = control.stride[along];
-  for (int64_t n = 0; n < count; n++) line[n] = Point{};
+// The polynomial of the cell whose first point is ``from``: one axis after the other.
+inline void make_cell(const Control& control, const Point* from, Cell& cell) {
+  Point k[4][4][4], l[4];
   for (int a = 0; a < 4; a++)
     for (int b = 0; b < 4; b++) {
-      const Point* row = static_cast<const Point*>(control.padded) + low * step +
-                         (ip + a) * control.stride[p] + (iq + b) * control.stride[q];
-      const double weight = wp[a] * wq[b];
-      for (int64_t n = 0; n < count; n++)
-        line[n] += load<Point>(reinterpret_cast<const uint8_t*>(row + n * step)) * weight;
+      const uint8_t* row = reinterpret_cast<const uint8_t*>(from + a * control.stride[0] +
+                                                            b * control.stride[1]);
+      Point p[4];
+      for (int c = 0; c < 4; c++) p[c] = load<Point>(row + c * static_cast<int64_t>(sizeof(Point)));
+      about_middle(p[0], p[1], p[2], p[3], k[a][b]);
+    }
+  for (int a = 0; a < 4; a++)
+    for (int c = 0; c < 4; c++) {
+      about_middle(k[a][0][c], k[a][1][c], k[a][2][c], k[a][3][c], l);
+      for (int b = 0; b < 4; b++) k[a][b][c] = l[b];
+    }
+  for (int b = 0; b < 4; b++)
+    for (int c = 0; c < 4; c++) {
+      about_middle(k[0][b][c], k[1][b][c], k[2][b][c], k[3][b][c], l);
+      for (int a = 0; a < 4; a++)
+        for (int axis = 0; axis < 3; axis++)
+          cell.of[axis][16 * a + 4 * b + c] = static_cast<float>(l[a][axis]);
     }
 }
 
-// Every cell is a cubic in the place within the cell: its voxels are worked out in whole vectors,
-// which the next cell overwrites where they reach into it.
-inline void bend_along(const Control& control, int lane, const int64_t* index, Interval run,
-                       Places& places) {
-  const int64_t count = run.end - run.begin;
-  double at[3], u[RUN + SPARE], added[3][RUN + SPARE];
-  for (int a = 0; a < 3; a++) at[a] = line_of(control.matrix + 4 * a, lane, index).at(run.begin);
-  control_places(control, control.along, lane, index, run, u);
-  for (int64_t v = count; v < count + SPARE; v++) u[v] = u[count - 1];
-  const int64_t low = static_cast<int64_t>(least(u[0], u[count - 1]));
-  const int64_t high = static_cast<int64_t>(most(u[0], u[count - 1]));
-  Point line[LINE];
-  control_line(control, at, low, high - low + 4, line);
-  for (int64_t v = 0; v < count;) {
-    const double cell = floor_of(u[v]);
-    int64_t end = v + 1;
-    while (end < count && u[end] >= cell && u[end] < cell + 1) end++;
-    const Point* p = line + (static_cast<int64_t>(cell) - low);
-    const Point k0 = (p[0] + 4 * p[1] + p[2]) / 6, k1 = (p[2] - p[0]) / 2;
-    const Point k2 = (p[0] - 2 * p[1] + p[2]) / 2, k3 = (p[3] - p[0] + 3 * (p[1] - p[2])) / 6;
-    for (int64_t n = v; n < end; n += LANES / 2) {
-      const Doubles t = vector_at<Doubles>(u + n) - cell;
-      for (int c = 0; c < 3; c++)
-        put_vector(added[c] + n, ((k3[c] * t + k2[c]) * t + k1[c]) * t + k0[c]);
+inline const Cell& cell_at(const Control& control, const int64_t* index) {
+  int64_t slot = 0, key = 0;
+  for (int a = 0; a < 3; a++) {
+    slot = (slot << CELL_BITS[a]) | (index[a] & ((int64_t{1} << CELL_BITS[a]) - 1));
+    key += index[a] * control.stride[a];
+  }
+  if (control.keys[slot] != key) {
+    make_cell(control, control.padded + key, control.cells[slot]);
+    control.keys[slot] = key;
+  }
+  return control.cells[slot];
+}
+
+inline Floats cubic(const float* k, Floats t) {
+  Floats sum = multiply_add(all_of(k[3]), t, all_of(k[2]));
+  sum = multiply_add(sum, t, all_of(k[1]));
+  return multiply_add(sum, t, all_of(k[0]));
+}
+
+// Where the run moves along all axes of the grid: 63 products a voxel and source axis, those of all
+// voxels within one cell together. Multiplied and added in one step, which halves them, and is
+// rounded once, everywhere.
+inline void bend_across(const Cell& k, const Route& route, Interval part, Moves& moves) {
+  for (int64_t n = part.begin; n < part.end; n += LANES) {
+    const Floats s = vector_at<Floats>(route.place[0] + n);
+    const Floats t = vector_at<Floats>(route.place[1] + n);
+    const Floats u = vector_at<Floats>(route.place[2] + n);
+    for (int axis = 0; axis < 3; axis++) {
+      Floats rows[4];
+      for (int a = 0; a < 4; a++) {
+        const float* of = k.of[axis] + 16 * a;
+        Floats sum = multiply_add(cubic(of + 12, u), t, cubic(of + 8, u));
+        sum = multiply_add(sum, t, cubic(of + 4, u));
+        rows[a] = multiply_add(sum, t, cubic(of, u));
+      }
+      Floats sum = multiply_add(rows[3], s, rows[2]);
+      sum = multiply_add(sum, s, rows[1]);
+      put_vector(moves.by[axis] + n, multiply_add(sum, s, rows[0]));
     }
+  }
+}
+
+typedef float Sixteen __attribute__((vector_size(64)));
+
+template <class V, class T>
+inline V cubic_of(V k0, V k1, V k2, V k3, T t) {
+  return ((k3 * t + k2) * t + k1) * t + k0;
+}
+
+// Where it moves along one axis only: the places on the two others are worked in first.
+inline void bend_along(const Cell& k, int along, const Route& route, Interval part, Moves& moves) {
+  const int64_t v = part.begin;
+  const float s = route.place[0][v], t = route.place[1][v], u = route.place[2][v];
+  for (int axis = 0; axis < 3; axis++) {
+    Sixteen planes[4];
+    Four lines[4], left;
+    for (int n = 0; n < 4; n++) planes[n] = vector_at<Sixteen>(k.of[axis] + 16 * n);
+    if (along == 0) {
+      for (int n = 0; n < 4; n++) {
+        Four of[4];
+        __builtin_memcpy(of, planes + n, sizeof(of));
+        lines[n] = cubic_of(of[0], of[1], of[2], of[3], t);
+      }
+    } else {
+      const Sixteen plane = cubic_of(planes[0], planes[1], planes[2], planes[3], s);
+      __builtin_memcpy(lines, &plane, sizeof(plane));
+    }
+    if (along == 2) {
+      left = cubic_of(lines[0], lines[1], lines[2], lines[3], t);
+    } else {
+      const Fours turned = turn_fours(lines);
+      left = cubic_of(turned.of[0], turned.of[1], turned.of[2], turned.of[3], u);
+    }
+    for (int64_t n = part.begin; n < part.end; n += LANES)
+      put_vector(moves.by[axis] + n, cubic_of(all_of(left[0]), all_of(left[1]), all_of(left[2]),
+                                              all_of(left[3]),
+                                              vector_at<Floats>(route.place[along] + n)));
+  }
+}
+
+// Cell by cell: each is worked out in whole vectors, which the next one overwrites.
+inline void bend(const Control& control, int lane, const int64_t* index, Interval run,
+                 const Grains& along, int64_t skip, Moves& moves) {
+  const int64_t count = run.end - run.begin;
+  Route route;
+  follow(control, lane, index, run, along, skip, route);
+  const int32_t *i = route.cell[0], *j = route.cell[1], *k = route.cell[2];
+  for (int64_t v = 0; v < count;) {
+    int64_t end = v + 1;
+    while (end < count && i[end] == i[v] && j[end] == j[v] && k[end] == k[v]) end++;
+    const int64_t at[3] = {i[v], j[v], k[v]};
+    const Cell& cell = cell_at(control, at);
+    if (control.along >= 0) bend_along(cell, control.along, route, Interval{v, end}, moves);
+    else bend_across(cell, route, Interval{v, end}, moves);
     v = end;
   }
   for (int c = 0; c < 3; c++)
-    for (int64_t v = 0; v < count; v++) places.at[c][v] += added[c][v];
+    for (int64_t v = count; v < count + SPARE; v++) moves.by[c][v] = moves.by[c][count - 1];
 }
 
-// Any direction: sixteen fours of control points per voxel, in float32.
-inline void bend_across(const Control& control, int lane, const int64_t* index, Interval run,
-                        Places& places) {
-  const int64_t count = run.end - run.begin;
-  float weight[3][4][RUN + SPARE];
-  double offset[RUN + SPARE], u[RUN + SPARE];
-  int64_t where[RUN + SPARE];
-  for (int a = 0; a < 3; a++) {
-    control_places(control, a, lane, index, run, u);
-    const double stride = static_cast<double>(4 * control.stride[a]);
-    for (int64_t v = 0; v < count; v += LANES / 2) {
-      const Doubles place = vector_at<Doubles>(u + v), cell = floor_of(place);
-      const Doubles before = a ? vector_at<Doubles>(offset + v) : Doubles{};
-      put_vector(offset + v, before + cell * stride);
-      Doubles w[4];
-      spline_weights(place - cell, w);
-      for (int n = 0; n < 4; n++) put_vector(weight[a][n] + v, as_weight(w[n], 0.0f));
-    }
-  }
-  for (int64_t v = 0; v < count; v += LANES / 2)
-    put_vector(where + v, whole_to_int(vector_at<Doubles>(offset + v)));
-  const float* points = static_cast<const float*>(control.padded);
-  const int64_t si = 4 * control.stride[0], sj = 4 * control.stride[1];
-  for (int64_t v = 0; v < count; v++) {
-    float sum[16];
-    for (int part = 0; part < PARTS; part++) {
-      const float* from = points + where[v] + part * LANES;
-      Floats all = {};
-      for (int i = 0; i < 4; i++) {
-        Floats row = {};
-        for (int j = 0; j < 4; j++)
-          row += vector_at<Floats>(from + i * si + j * sj) * weight[1][j][v];
-        all += row * weight[0][i][v];
-      }
-      put_vector(sum + part * LANES, all);
-    }
-    for (int c = 0; c < 3; c++) {
-      float total = 0;
-      for (int k = 0; k < 4; k++) total += sum[4 * k + c] * weight[2][k][v];
-      places.at[c][v] += static_cast<double>(total);
-    }
-  }
-}
-
-inline void bend(const Control& control, int lane, const int64_t* index, Interval run,
-                 Places& places) {
-  if (control.along >= 0) bend_along(control, lane, index, run, places);
-  else bend_across(control, lane, index, run, places);
-}
-
-template <class T>
-inline void pad_points(const Control& control, const double* points, T* to) {
-  const int64_t* size = control.size;
-  const int64_t all = size[0] * size[1] * size[2];
-  for (int64_t i = -1; i < size[0] + 2; i++)
-    for (int64_t j = -1; j < size[1] + 2; j++)
-      for (int64_t k = -1; k < size[2] + 2; k++) {
-        const int64_t at =
-            (within(i, size[0]) * size[1] + within(j, size[1])) * size[2] + within(k, size[2]);
-        for (int n = 0; n < 4; n++) *to++ = n < 3 ? static_cast<T>(points[n * all + at]) : T{0};
-      }
-}
-
-// The control axis along which a run moves, or -1 where it crosses several or jumps over points.
+// The control axis along which a run moves, or -1 where it crosses several.
 inline int control_axis(const Control& control, int lane) {
   int found = 0, count = 0;
   for (int a = 0; a < 3; a++)
@@ -173,25 +228,62 @@ inline int control_axis(const Control& control, int lane) {
       found = a;
       count++;
     }
-  return count > 1 || __builtin_fabs(control.matrix[4 * found + lane]) > 1 ? -1 : found;
+  return count > 1 ? -1 : found;
 }
 
-// Fills in ``control``; false where there is no memory. ``free(control.padded)`` afterwards.
+inline void find_middle(Control& control, const double* points) {
+  const int64_t all = control.size[0] * control.size[1] * control.size[2];
+  for (int c = 0; c < 3; c++) {
+    double low = points[c * all], high = low;
+    for (int64_t n = 1; n < all; n++) {
+      low = least(low, points[c * all + n]);
+      high = most(high, points[c * all + n]);
+    }
+    control.middle[c] = round_even((low + high) / 2);
+    // One more: the sums of a spline are rounded.
+    control.reach[c] = floor_of((high - low) / 2) + 2;
+  }
+}
+
+inline void pad(const Control& control, const double* points) {
+  Point* to = control.padded;
+  const int64_t* size = control.size;
+  const int64_t all = size[0] * size[1] * size[2];
+  for (int64_t i = -1; i < size[0] + 2; i++)
+    for (int64_t j = -1; j < size[1] + 2; j++)
+      for (int64_t k = -1; k < size[2] + 2; k++, to++) {
+        const double* from = points + (within(i, size[0]) * size[1] + within(j, size[1])) * size[2] +
+                             within(k, size[2]);
+        const Point point = {from[0] - control.middle[0], from[all] - control.middle[1],
+                             from[2 * all] - control.middle[2], 0.0};
+        put(reinterpret_cast<uint8_t*>(to), point);
+      }
+}
+
+// Fills in ``control``; false where there is no memory. ``free(control.memory)`` afterwards.
 inline bool control_of(const VoxpipeJob& job, int lane, Control& control) {
-  control.padded = nullptr;
+  control.memory = nullptr;
   if (!job.control) return true;
   for (int a = 0; a < 3; a++) control.size[a] = job.control_size[a];
   for (int n = 0; n < 12; n++) control.matrix[n] = job.control_matrix[n];
   control.along = control_axis(control, lane);
+  control.counts = true;
+  for (int a = 0; a < 3; a++)
+    control.counts =
+        control.counts && __builtin_fabs(control.matrix[4 * a + lane]) * RUN + 2.0 < 255.0;
   control.stride[2] = 1;
   control.stride[1] = control.size[2] + 3;
   control.stride[0] = (control.size[1] + 3) * control.stride[1];
-  const int64_t count = (control.size[0] + 3) * control.stride[0];
-  const int64_t bytes = count * static_cast<int64_t>(4 * sizeof(double));
-  control.padded = malloc(static_cast<size_t>(bytes));
-  if (!control.padded) return false;
+  constexpr size_t cells = static_cast<size_t>(CELLS);
+  const size_t count = static_cast<size_t>((control.size[0] + 3) * control.stride[0]);
+  control.memory = malloc(count * sizeof(Point) + cells * (sizeof(Cell) + sizeof(int64_t)));
+  if (!control.memory) return false;
+  control.padded = static_cast<Point*>(control.memory);
+  control.cells = reinterpret_cast<Cell*>(control.padded + count);
+  control.keys = reinterpret_cast<int64_t*>(control.cells + cells);
+  for (size_t n = 0; n < cells; n++) control.keys[n] = -1;
   const double* points = reinterpret_cast<const double*>(job.control);
-  if (control.along >= 0) pad_points(control, points, static_cast<double*>(control.padded));
-  else pad_points(control, points, static_cast<float*>(control.padded));
+  find_middle(control, points);
+  pad(control, points);
   return true;
 }

@@ -44,25 +44,33 @@ inline void cubic_axis(const Axis& axis, int64_t padding, int a, double c, Cubic
   }
 }
 
+// Slope and intercept of the taps themselves: under padding "zeros" a tap outside is the value zero,
+// not the stored number. Elsewhere 1 and 0, and the sum is scaled.
+struct Scaling {
+  double slope;
+  double intercept;
+};
+
 template <class S, class W>
-void cubic_apart(const Geometry& g, int64_t padding, const uint8_t* base, const Places& places,
-                 int64_t count, W* values) {
+void cubic_apart(const Geometry& g, int64_t padding, const Scaling& scaling, const uint8_t* base,
+                 const Places& places, int64_t count, W* values) {
   for (int64_t v = 0; v < count; v++) {
     CubicTaps t;
     for (int a = 0; a < 3; a++) cubic_axis(g.axis[a], padding, a, places.at[a][v], t);
     double sum = 0;
     for (int i = 0; i < t.count[0]; i++)
       for (int j = 0; j < t.count[1]; j++)
-        for (int k = 0; k < t.count[2]; k++)
+        for (int k = 0; k < t.count[2]; k++) {
+          const double stored =
+              load_value<S, double>(base + t.offset[0][i] + t.offset[1][j] + t.offset[2][k]);
           sum += t.weight[0][i] * t.weight[1][j] * t.weight[2][k] *
-                 load_value<S, double>(base + t.offset[0][i] + t.offset[1][j] + t.offset[2][k]);
+                 (stored * scaling.slope + scaling.intercept);
+        }
     values[v] = static_cast<W>(sum);
   }
 }
 
 // Four neighbours in memory as values.
-typedef float Four __attribute__((vector_size(16)));
-
 typedef int32_t FourInts __attribute__((vector_size(16)));
 
 template <class S>
@@ -96,69 +104,94 @@ inline Four four_values<HalfTag>(const uint8_t* at) {
               load_value<HalfTag, float>(at + 4), load_value<HalfTag, float>(at + 6)};
 }
 
-// The places of a run as the first of its taps and the weights of all.
+// The places of a run as the first of its taps, products of the weights on the two outer axes, and
+// the weights along ``unit``, the axis of neighbours in memory.
 struct CubicRun {
-  int64_t offset[RUN];
-  float weight[3][4][RUN];
+  int unit;
+  int64_t offset[RUN + SPARE];
+  float outer[16][RUN + SPARE];
+  float inner[4][RUN + SPARE];
 };
 
-// False where some tap of the run is not at hand.
-inline bool cubic_inside(const Geometry& g, const Places& places, int64_t count, CubicRun& run) {
-  for (int a = 0; a < 3; a++) {
+// The axis along which neighbours are ``size`` bytes apart, or -1.
+inline int unit_axis(const Geometry& g, int64_t size) {
+  for (int unit = 2; unit >= 0; unit--)
+    if (g.axis[unit].step == size) return unit;
+  return -1;
+}
+
+// False where some tap of the run is not at hand, or no axis has neighbours in memory.
+inline bool cubic_inside(const Geometry& g, int64_t size, Places& places, int64_t count,
+                         CubicRun& run) {
+  run.unit = unit_axis(g, size);
+  if (run.unit < 0) return false;
+  alignas(64) float weight[2][4][RUN + SPARE];
+  double offset[RUN + SPARE];
+  for (int64_t v = 0; v < count + LANES; v++) offset[v] = g.origin;
+  for (int a = 0, outer = 0; a < 3; a++) {
     const Axis& axis = g.axis[a];
-    double low = places.at[a][0], high = low;
+    double* at = places.at[a];
+    double low = at[0], high = low;
     for (int64_t v = 1; v < count; v++) {
-      low = least(low, places.at[a][v]);
-      high = most(high, places.at[a][v]);
+      low = least(low, at[v]);
+      high = most(high, at[v]);
     }
     if (axis.single || floor_of(low) - 1 < axis.start || floor_of(high) + 2 > axis.end)
       return false;
-  }
-  double offset[RUN];
-  for (int64_t v = 0; v < count; v++) offset[v] = g.origin;
-  for (int a = 0; a < 3; a++)
-    for (int64_t v = 0; v < count; v++) {
-      const double lower = floor_of(places.at[a][v]);
-      float weight[4];
-      keys_weights(static_cast<float>(places.at[a][v] - lower), weight);
-      for (int n = 0; n < 4; n++) run.weight[a][n][v] = weight[n];
-      offset[v] += (lower - 1) * g.axis[a].stride;
+    for (int64_t v = count; v < count + LANES; v++) at[v] = at[count - 1];
+    float(*to)[RUN + SPARE] = a == run.unit ? run.inner : weight[outer++];
+    for (int64_t v = 0; v < count; v += LANES / 2) {
+      const Doubles place = vector_at<Doubles>(at + v), lower = floor_of(place);
+      put_vector(to[0] + v, as_weight(place - lower, 0.0f));
+      put_vector(offset + v, vector_at<Doubles>(offset + v) + (lower - 1.0) * axis.stride);
     }
-  for (int64_t v = 0; v < count; v++) run.offset[v] = whole_to_int(offset[v]);
+    // Half a vector that the loop above left out is never used, but is read.
+    for (int64_t v = count; v < count + LANES; v++) to[0][v] = 0;
+    for (int64_t v = 0; v < count; v += LANES) {
+      Floats w[4];
+      keys_weights(vector_at<Floats>(to[0] + v), w);
+      for (int n = 0; n < 4; n++) put_vector(to[n] + v, w[n]);
+    }
+  }
+  for (int64_t v = 0; v < count; v += LANES / 2)
+    put_vector(run.offset + v, whole_to_int(vector_at<Doubles>(offset + v)));
+  for (int64_t v = 0; v < count; v += LANES)
+    for (int n = 0; n < 16; n++)
+      put_vector(run.outer[n] + v,
+                 vector_at<Floats>(weight[0][n / 4] + v) * vector_at<Floats>(weight[1][n % 4] + v));
   return true;
 }
 
-// Neighbours lie along ``unit``; ``p`` and ``q`` are the two other axes.
+// Sixteen times four neighbours for a voxel, then four voxels at a time along the last axis.
 template <class S>
-void cubic_fours(const Geometry& g, int unit, const uint8_t* base, const CubicRun& run,
-                 int64_t count, float* values) {
-  const int p = unit == 0 ? 1 : 0, q = 3 - unit - p;
-  const int64_t sp = g.axis[p].step, sq = g.axis[q].step;
+void cubic_fours(const Geometry& g, const uint8_t* base, const CubicRun& run, int64_t count,
+                 float* values) {
+  const int p = run.unit == 0 ? 1 : 0, q = 3 - run.unit - p;
+  int64_t away[16];
+  for (int n = 0; n < 16; n++) away[n] = (n / 4) * g.axis[p].step + (n % 4) * g.axis[q].step;
+  Four sums[4] = {};
   for (int64_t v = 0; v < count; v++) {
     const uint8_t* at = base + run.offset[v];
-    Four sum = {};
-    for (int i = 0; i < 4; i++) {
-      Four row = {};
-      for (int j = 0; j < 4; j++)
-        row += four_values<S>(at + i * sp + j * sq) * run.weight[q][j][v];
-      sum += row * run.weight[p][i][v];
+    Four even = {}, odd = {};  // two sums: one would wait for itself
+    for (int n = 0; n < 16; n += 2) {
+      even += four_values<S>(at + away[n]) * run.outer[n][v];
+      odd += four_values<S>(at + away[n + 1]) * run.outer[n + 1][v];
     }
-    float total = 0;
-    for (int n = 0; n < 4; n++) total += sum[n] * run.weight[unit][n][v];
-    values[v] = total;
+    sums[v % 4] = even + odd;
+    if (v % 4 < 3 && v + 1 < count) continue;
+    const int64_t first = v - v % 4;
+    const Fours turned = turn_fours(sums);
+    Four weighted[4];
+    for (int n = 0; n < 4; n++) weighted[n] = turned.of[n] * vector_at<Four>(run.inner[n] + first);
+    put_vector(values + first, (weighted[0] + weighted[1]) + (weighted[2] + weighted[3]));
   }
 }
 
 template <class S>
 inline bool cubic_together(const Geometry& g, const uint8_t* base, const CubicRun* run,
                            int64_t count, float* values) {
-  if (!run) return false;
-  for (int unit = 2; unit >= 0; unit--)
-    if (g.axis[unit].step == sizeof(typename Memory<S>::type)) {
-      cubic_fours<S>(g, unit, base, *run, count, values);
-      return true;
-    }
-  return false;
+  if (run) cubic_fours<S>(g, base, *run, count, values);
+  return run != nullptr;
 }
 
 template <class S>
@@ -168,12 +201,13 @@ inline bool cubic_together(const Geometry&, const uint8_t*, const CubicRun*, int
 
 // ``run`` is null where some tap is not at hand.
 template <class W>
-inline void cubic_run(const Geometry& g, int64_t type, int64_t padding, const uint8_t* base,
-                      const Places& places, const CubicRun* run, int64_t count, W* values) {
+inline void cubic_run(const Geometry& g, int64_t type, int64_t padding, const Scaling& scaling,
+                      const uint8_t* base, const Places& places, const CubicRun* run,
+                      int64_t count, W* values) {
   switch (type) {
 #define VOXPIPE_CUBIC_TYPE(S)                                  \
   if (!cubic_together<S>(g, base, run, count, values))         \
-    cubic_apart<S, W>(g, padding, base, places, count, values)
+    cubic_apart<S, W>(g, padding, scaling, base, places, count, values)
     VOXPIPE_SOURCE_TYPES(VOXPIPE_CUBIC_TYPE)
 #undef VOXPIPE_CUBIC_TYPE
     default: break;

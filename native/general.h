@@ -64,6 +64,8 @@ struct Work {
   int64_t channels;  // of one pass, whose first ones are:
   const uint8_t* source;
   uint8_t* out;
+  int64_t run;        // output voxels of one run
+  bool counts_moves;  // whether displaced runs fit the integers, too
   Control control;
 };
 
@@ -102,7 +104,7 @@ inline void blend_run(const Work& w, Taps<W>& taps, bool fades, int64_t begin, i
   spare(count, taps);
   alignas(64) W values[RUN + SPARE];
   for (int64_t c = 0; c < w.channels; c++) {
-    blend_type<W>(w, w.source + c * w.job->source_channel_stride, taps, count, values);
+    blend_type<W>(w, w.source + taps.from + c * w.job->source_channel_stride, taps, count, values);
     finish<W>(w.f, values, fades ? taps.fade : nullptr, count, to.at(c, begin), to.stride);
   }
 }
@@ -127,30 +129,36 @@ inline void nearest_part(const Work& w, const Line* lines, const Advance& advanc
                          Interval part, bool is_inside, const Target& to) {
   const int64_t count = part.end - part.begin;
   if (count <= 0) return;
-  int64_t offset[RUN + SPARE];
+  Spots spots;
   if (is_inside) {
-    inside_nearest(w.g, lines, advance, part.begin - start, count, offset);
+    inside_nearest(w.g, lines, advance, part.begin - start, count, spots);
   } else {
     Places places;
     places_of(lines, advance, part.begin - start, count, places);
-    anywhere_nearest(w.g, count, places, offset);
+    anywhere_nearest(w.g, count, places, spots);
   }
   for (int64_t c = 0; c < w.channels; c++)
-    nearest_run(*w.job, w.f, w.source + c * w.job->source_channel_stride, offset, count,
+    nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset, count,
                 to.at(c, part.begin), to.stride);
 }
 
 template <class W>
-inline void cubic_part(const Work& w, Interval part, const Places& places, const Target& to) {
+inline void cubic_part(const Work& w, Interval part, Places& places, const Target& to) {
   const int64_t count = part.end - part.begin;
   CubicRun run;
-  const bool is_inside = !w.wide && cubic_inside(w.g, places, count, run);
-  W values[RUN];
+  const bool scales_taps = w.zeros && w.f.scaled;
+  const bool is_inside =
+      !scales_taps && !w.wide &&
+      cubic_inside(w.g, size_of_type(w.job->source_type), places, count, run);
+  const Scaling scaling{scales_taps ? w.f.slope : 1.0, scales_taps ? w.f.intercept : 0.0};
+  Finish f = w.f;
+  f.scaled = f.scaled && !scales_taps;
+  W values[RUN + SPARE];
   for (int64_t c = 0; c < w.channels; c++) {
     const uint8_t* base = w.source + c * w.job->source_channel_stride;
-    cubic_run<W>(w.g, w.job->source_type, w.job->padding, base, places, is_inside ? &run : nullptr,
-                 count, values);
-    finish<W>(w.f, values, nullptr, count, to.at(c, part.begin), to.stride);
+    cubic_run<W>(w.g, w.job->source_type, w.job->padding, scaling, base, places,
+                 is_inside ? &run : nullptr, count, values);
+    finish<W>(f, values, nullptr, count, to.at(c, part.begin), to.stride);
   }
 }
 
@@ -177,33 +185,85 @@ inline bool find_outside(const Work& w, int64_t count, const Places& places, boo
   return true;
 }
 
+// The displaced run in integers; false where some voxel needs a second thought. ``moves`` are rounded
+// to grains in either way of counting, so both find the same place.
+inline bool count_moves(const Work& w, const Line* lines, const Advance& advance, int64_t skip,
+                        int64_t count, const Moves& moves, Grains& grains) {
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    const double reach = w.control.reach[a];
+    if (axis.single || !w.counts_moves) return false;
+    const double low = advance.low[a] - reach;
+    grains.low[a] = low;
+    const uint32_t offset = static_cast<uint32_t>(reach) << GRAIN_BITS;
+    Words least_yet = Words{} - 1, most_yet = {};
+    for (int64_t v = 0; v < count; v += LANES) {
+      const Floats by = vector_at<Floats>(moves.by[a] + v) * static_cast<float>(GRAINS);
+      const Words at = vector_at<Words>(advance.grains[a] + skip + v) + offset + (Words)round_int(by);
+      least_yet = at < least_yet ? at : least_yet;
+      most_yet = at > most_yet ? at : most_yet;
+      put_vector(grains.grains[a] + v, at);
+    }
+    uint32_t lowest = least_yet[0], highest = most_yet[0];
+    for (int n = 1; n < LANES; n++) {
+      lowest = least(lowest, least_yet[n]);
+      highest = most(highest, most_yet[n]);
+    }
+    const double from = lines[a].rest + low;
+    if (from + lowest * GRAIN < axis.start || from + highest * GRAIN >= axis.end) return false;
+  }
+  return true;
+}
+
+inline void add_moves(const Moves& moves, int64_t count, Places& places) {
+  for (int a = 0; a < 3; a++)
+    for (int64_t v = 0; v < count; v++)
+      places.at[a][v] += to_grain(static_cast<double>(moves.by[a][v]));
+}
+
+template <class W>
+inline void sample_linear(const Work& w, const Line* lines, const Grains* grains, Interval part,
+                          Places& places, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  alignas(64) Taps<W> taps;
+  if (grains) inside<W>(w.g, lines, *grains, 0, count, taps);
+  else anywhere<W>(w.g, count, w.zeros, places, taps);
+  blend_run<W>(w, taps, w.zeros && !grains, part.begin, count, to);
+}
+
+inline void sample_nearest(const Work& w, const Line* lines, const Grains* grains, Interval part,
+                           Places& places, const Target& to) {
+  const int64_t count = part.end - part.begin;
+  Spots spots;
+  if (grains) inside_nearest(w.g, lines, *grains, 0, count, spots);
+  else anywhere_nearest(w.g, count, places, spots);
+  for (int64_t c = 0; c < w.channels; c++)
+    nearest_run(*w.job, w.f, w.source + spots.from + c * w.job->source_channel_stride, spots.offset,
+                count, to.at(c, part.begin), to.stride);
+}
+
 // Cubic, or displaced: every voxel by its place, whether it lies inside or not.
 inline void sample_places(const Work& w, const int64_t* index, const Line* lines,
                           const Advance& advance, int64_t start, Interval part, const Target& to) {
-  const int64_t count = part.end - part.begin;
+  const int64_t count = part.end - part.begin, skip = part.begin - start;
   Places places;
+  Grains counted;
+  Moves moves;
   bool outside[RUN];
-  places_of(lines, advance, part.begin - start, count, places);
-  if (w.job->control) bend(w.control, w.g.lane, index, part, places);
-  const bool covers = w.job->control && find_outside(w, count, places, outside);
-  if (w.job->mode == VOXPIPE_CUBIC) {
-    if (w.wide) cubic_part<double>(w, part, places, to);
-    else cubic_part<float>(w, part, places, to);
-  } else if (w.job->mode == VOXPIPE_NEAREST) {
-    int64_t offset[RUN];
-    anywhere_nearest(w.g, count, places, offset);
-    for (int64_t c = 0; c < w.channels; c++)
-      nearest_run(*w.job, w.f, w.source + c * w.job->source_channel_stride, offset, count,
-                  to.at(c, part.begin), to.stride);
-  } else if (w.wide) {
-    alignas(64) Taps<double> taps;
-    anywhere<double>(w.g, count, w.zeros, places, taps);
-    blend_run<double>(w, taps, w.zeros, part.begin, count, to);
-  } else {
-    alignas(64) Taps<float> taps;
-    anywhere<float>(w.g, count, w.zeros, places, taps);
-    blend_run<float>(w, taps, w.zeros, part.begin, count, to);
-  }
+  const bool bends = w.job->control != 0;
+  if (bends) bend(w.control, w.g.lane, index, part, advance.control, skip, moves);
+  const bool is_cubic = w.job->mode == VOXPIPE_CUBIC;
+  const Grains* grains =
+      bends && !is_cubic && count_moves(w, lines, advance, skip, count, moves, counted) ? &counted
+                                                                                      : nullptr;
+  if (!grains) places_of(lines, advance, skip, count, places);
+  if (bends && !grains) add_moves(moves, count, places);
+  const bool covers = bends && !grains && find_outside(w, count, places, outside);
+  if (is_cubic && w.wide) cubic_part<double>(w, part, places, to);
+  else if (is_cubic) cubic_part<float>(w, part, places, to);
+  else if (w.job->mode == VOXPIPE_NEAREST) sample_nearest(w, lines, grains, part, places, to);
+  else if (w.wide) sample_linear<double>(w, lines, grains, part, places, to);
+  else sample_linear<float>(w, lines, grains, part, places, to);
   if (covers) cover_outside(w, part, outside, to);
 }
 
@@ -295,7 +355,7 @@ inline void sample_rows(const Work& w, const Box& box, int across, const int64_t
     index[across] = row;
     Line lines[3];
     for (int a = 0; a < 3; a++) lines[a] = line_of(w.g.axis[a].row, lane, index);
-    advance_to(lines, run, advance);
+    advance_to(w.g, w.job->control ? w.control.matrix : nullptr, run, advance);
     sample_run(w, index, lines, run, advance, target_of(row - box.begin[across], index));
   }
 }
@@ -358,12 +418,12 @@ inline void sample_channels(const Work& w) {
   const bool turned = lane != dense && job.out_size[dense] > 1;
   const int across = turned ? dense : (lane == 2 ? 1 : 2);
   int64_t step[3] = {TILE, TILE, TILE};
-  step[lane] = RUN;
+  step[lane] = w.run;
   Advance advance;
   advance.begin = -1;
   const Stride stride = stride_of(w.g);
   Box box;
-  for (box.begin[lane] = 0; box.begin[lane] < w.g.shape[lane]; box.begin[lane] += RUN) {
+  for (box.begin[lane] = 0; box.begin[lane] < w.g.shape[lane]; box.begin[lane] += w.run) {
     const int third = 3 - lane - across;
     for (box.begin[third] = 0; box.begin[third] < w.g.shape[third]; box.begin[third] += TILE)
       for (box.begin[across] = 0; box.begin[across] < w.g.shape[across]; box.begin[across] += TILE) {

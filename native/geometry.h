@@ -1,9 +1,19 @@
 // Where an output voxel comes from, and which output voxels need no second thought.
 //
-// A coordinate is ((m0*i + m1*j) + t) + m2*k in float64, the very operations of the slow path
-// (spatial/pull_back.py), so both round to the same voxel on an axis of any length. They are
-// monotonic in k: along a run of output voxels the ends tell about everything between, and a
-// binary search finds exactly where a run enters and leaves the volume.
+// A coordinate is the sum of m0*i, m1*j, m2*k and t, each rounded to a multiple of a grain, 2^-24
+// voxel (spatial/pull_back.py does the same). Sums of grains are exact, in float64 as in integers
+// and in any order, so the kernel may add 32-bit integers and still round to the voxel of the slow
+// path; and what is left behind the whole part has the 24 bits that a float32 holds.
+// Coordinates are monotonic along a run of output voxels: its ends tell about everything between,
+// and a binary search finds exactly where it enters and leaves the volume.
+
+constexpr int GRAIN_BITS = 24;
+constexpr double GRAINS = 16777216.0;  // in a voxel
+constexpr double GRAIN = 1.0 / GRAINS;
+constexpr uint32_t BELOW_VOXEL = (1u << GRAIN_BITS) - 1;
+
+// Exact for what the kernel takes, which is below 2^26 voxels.
+inline double to_grain(double x) { return round_even(x * GRAINS) * GRAIN; }
 
 // Output voxels of one run. A patch is rarely longer; what a run needs is 8 KiB, which stays in a
 // level 1 cache.
@@ -36,36 +46,30 @@ struct Geometry {
   double origin;     // byte offset of volume index (0, 0, 0), for all that is at hand
 };
 
-// A source coordinate along one run: c = ((slope * v + with) + then) + late, where v is the index
-// along the lane. Whichever axis the lane is, these are the operations of the slow path.
+// A source coordinate along one run, where v is the index along the lane.
 struct Line {
   double slope;
-  double with;
-  double then;
-  double late;
+  double rest;  // what the two other indices and the shift add
 
-  inline double at(int64_t v) const { return ((slope * static_cast<double>(v) + with) + then) + late; }
+  inline double at(int64_t v) const { return to_grain(slope * static_cast<double>(v)) + rest; }
 };
 
 // ``index`` is that of any voxel of the run.
 inline Line line_of(const double* row, int lane, const int64_t* index) {
-  const double i = row[0] * static_cast<double>(index[0]);
-  const double j = row[1] * static_cast<double>(index[1]);
-  const double k = row[2] * static_cast<double>(index[2]);
-  switch (lane) {
-    case 0: return Line{row[0], j, row[3], k};
-    case 1: return Line{row[1], i, row[3], k};
-    default: return Line{row[2], 0.0, 0.0, (i + j) + row[3]};
-  }
+  double rest = to_grain(row[3]);
+  for (int n = 0; n < 3; n++)
+    if (n != lane) rest += to_grain(row[n] * static_cast<double>(index[n]));
+  return Line{row[lane], rest};
 }
 
 inline void extremes(const double* row, const int64_t* shape, double* low, double* high) {
   double ends[3];
-  for (int a = 0; a < 3; a++) ends[a] = row[a] * static_cast<double>(shape[a] - 1);
+  for (int a = 0; a < 3; a++) ends[a] = to_grain(row[a] * static_cast<double>(shape[a] - 1));
+  const double shift = to_grain(row[3]);
   const double i = least(ends[0], 0.0), j = least(ends[1], 0.0), k = least(ends[2], 0.0);
-  *low = ((i + j) + row[3]) + k;
+  *low = i + j + k + shift;
   const double u = most(ends[0], 0.0), v = most(ends[1], 0.0), w = most(ends[2], 0.0);
-  *high = ((u + v) + row[3]) + w;
+  *high = u + v + w + shift;
 }
 
 // The source axis along which memory is densest, of those with more than one voxel at hand.
@@ -120,6 +124,34 @@ inline Geometry geometry_of(const VoxpipeJob& job) {
   }
   g.lane = lane_of(g);
   return g;
+}
+
+// Voxels of one run: ``RUN``, or fewer, so that what it spans can be said in 32 bits, 255 voxels on an
+// axis and 2 GiB in memory. ``reach`` is how far voxels are moved to either side on each axis.
+inline int64_t run_length(const Geometry& g, const double* reach) {
+  int64_t length = RUN;
+  for (; length > 1; length /= 2) {
+    double widest = 0, bytes = 0;
+    for (int a = 0; a < 3; a++) {
+      // Three more voxels: the grains before the first, the start at an even one, rounding.
+      const double span =
+          __builtin_fabs(g.axis[a].row[g.lane]) * static_cast<double>(length - 1) + 3.0;
+      widest = most(widest, span);
+      bytes += (span + 2 * reach[a]) * __builtin_fabs(g.axis[a].stride);
+    }
+    if (widest <= 255.0 && bytes < 2147483648.0) break;
+  }
+  return length;
+}
+
+// Whether displaced runs of this length fit the same integers.
+inline bool can_count_moves(const Geometry& g, int64_t length, const double* reach) {
+  for (int a = 0; a < 3; a++) {
+    const double span = __builtin_fabs(g.axis[a].row[g.lane]) * static_cast<double>(length - 1);
+    // A move is a signed integer of 32 bits: below 128 voxels.
+    if (span + 2 * reach[a] + 3.0 > 255.0 || reach[a] > 126.0) return false;
+  }
+  return true;
 }
 
 // Half-sample symmetric: the mirror stands on the outer face of the last voxel.

@@ -22,7 +22,7 @@ int64_t best_path() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
     return VOXPIPE_AVX512;
-  if (__builtin_cpu_supports("avx2")) return VOXPIPE_AVX2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return VOXPIPE_AVX2;
 #endif
   return VOXPIPE_PORTABLE;
 }
@@ -35,6 +35,9 @@ constexpr int64_t MANY = int64_t{1} << 40;
 constexpr double FAR = 1099511627776.0;  // the same, for coordinates
 
 bool is_small(double value) { return value > -FAR && value < FAR; }  // false for NaN
+
+// Coordinates beyond this are refused: below, sums of 2^-24 voxel are exact in float64.
+constexpr double REMOTE = 67108864.0;
 
 // Whether ``sizes`` elements ``strides`` apart span less than 2^50 bytes.
 bool spans_little(const int64_t* sizes, const int64_t* strides) {
@@ -69,13 +72,13 @@ bool is_consistent(const VoxpipeJob& job) {
          spans_little(job.out_size, job.out_stride);
 }
 
-// Whether every coordinate stays where float64 counts voxels exactly.
+// Whether every coordinate stays where its grains are counted exactly.
 bool stays_near(const double* matrix, const int64_t* shape) {
   for (int a = 0; a < 3; a++) {
     double reach = __builtin_fabs(matrix[4 * a + 3]);
     for (int n = 0; n < 3; n++)
       reach += __builtin_fabs(matrix[4 * a + n]) * static_cast<double>(shape[n]);
-    if (!is_small(reach)) return false;
+    if (!(reach < REMOTE)) return false;
   }
   return true;
 }
@@ -85,11 +88,11 @@ bool is_field(const VoxpipeJob& job) {
   if (!job.control) return true;
   double count = 1;
   for (int a = 0; a < 3; a++) count *= static_cast<double>(job.control_size[a] + 3);
-  if (count > 134217728.0) return false;  // 4 GiB
+  if (count > 67108864.0) return false;  // 4 GiB
   const double* points = reinterpret_cast<const double*>(job.control);
   const int64_t all = 3 * job.control_size[0] * job.control_size[1] * job.control_size[2];
   for (int64_t n = 0; n < all; n++)
-    if (!is_small(points[n])) return false;
+    if (!(__builtin_fabs(points[n]) < REMOTE)) return false;
   return stays_near(job.control_matrix, job.out_size);
 }
 

@@ -14,7 +14,7 @@ void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps
   const uint8_t* q = base + axis[Q].step;
   const uint8_t* pq = p + axis[Q].step;
   for (int64_t v = 0; v < count; v += LANES) {
-    const int64_t* offset = taps.offset + v;
+    const int32_t* offset = taps.offset + v;
     const Pair t00 = Fetch<S>::pair(base, offset), t01 = Fetch<S>::pair(q, offset);
     const Pair t10 = Fetch<S>::pair(p, offset), t11 = Fetch<S>::pair(pq, offset);
     const Floats wi = vector_at<Floats>(taps.weight[0] + v);

@@ -1,7 +1,7 @@
 // One tap per voxel: elements are moved as they are, or converted where the types differ.
 
-template <class E>
-void pick_elements(const uint8_t* base, const int64_t* offset, int64_t count, uint8_t* out,
+template <class E, class O>
+void pick_elements(const uint8_t* base, const O* offset, int64_t count, uint8_t* out,
                    int64_t stride) {
   if (stride == sizeof(E)) {
     for (int64_t v = 0; v < count; v++)
@@ -11,7 +11,8 @@ void pick_elements(const uint8_t* base, const int64_t* offset, int64_t count, ui
   }
 }
 
-inline void pick_as_stored(int64_t size, const uint8_t* base, const int64_t* offset, int64_t count,
+template <class O>
+inline void pick_as_stored(int64_t size, const uint8_t* base, const O* offset, int64_t count,
                            uint8_t* out, int64_t stride) {
   switch (size) {
     case 1: pick_elements<uint8_t>(base, offset, count, out, stride); break;
@@ -22,8 +23,8 @@ inline void pick_as_stored(int64_t size, const uint8_t* base, const int64_t* off
 }
 
 // Where elements lie: at offsets, or evenly spaced.
-struct Scattered {
-  const int64_t* offset;
+template <class O> struct Scattered {
+  const O* offset;
   inline int64_t at(int64_t v) const { return offset[v]; }
 };
 struct Even {
@@ -40,11 +41,11 @@ inline void pick_type(const uint8_t* base, const Where& where, int64_t count, W*
 }
 
 // Every stored type of at most 32 bits, and float64, is exact in float64.
-template <class W>
-inline void pick_values(int64_t type, const uint8_t* base, const int64_t* offset, int64_t count,
+template <class W, class O>
+inline void pick_values(int64_t type, const uint8_t* base, const O* offset, int64_t count,
                         W* values) {
   switch (type) {
-#define VOXPIPE_PICK(S) pick_type<S, W>(base, Scattered{offset}, count, values)
+#define VOXPIPE_PICK(S) pick_type<S, W>(base, Scattered<O>{offset}, count, values)
     VOXPIPE_SOURCE_TYPES(VOXPIPE_PICK)
 #undef VOXPIPE_PICK
     default: break;
@@ -82,8 +83,9 @@ inline bool is_narrow(const VoxpipeJob& job, const Finish& f) {
   return is_exact && is_enough && !f.scaled;
 }
 
+template <class O>
 inline void nearest_run(const VoxpipeJob& job, const Finish& f, const uint8_t* base,
-                        const int64_t* offset, int64_t count, uint8_t* out, int64_t stride) {
+                        const O* offset, int64_t count, uint8_t* out, int64_t stride) {
   if (job.source_type == job.out_type && !f.scaled && !f.has_epilogue) {
     pick_as_stored(f.size, base, offset, count, out, stride);
   } else if (is_narrow(job, f)) {

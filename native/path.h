@@ -8,8 +8,8 @@
 namespace VOXPIPE_PATH_NAME {
 
 #include "numbers.h"
-#include "vectors.h"
 #include "geometry.h"
+#include "vectors.h"
 #include "taps.h"
 #include "linear.h"
 #include "cubic.h"
@@ -46,8 +46,12 @@ inline bool is_supported(const VoxpipeJob& job) {
 int64_t run(const VoxpipeJob& job) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), 0, nullptr, nullptr, {}};
+         is_wide(job), 0, nullptr, nullptr, 0, false, {}};
   if (!control_of(job, w.g.lane, w.control)) return VOXPIPE_NO_MEMORY;
+  const double still[3] = {0, 0, 0}, *reach = job.control ? w.control.reach : still;
+  for (int a = 0; a < 3 && job.control; a++) w.g.axis[a].row[3] += w.control.middle[a];
+  w.run = run_length(w.g, reach);
+  w.counts_moves = can_count_moves(w.g, w.run, reach);
   int source[3];
   if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {
     const bool linear = job.mode == VOXPIPE_LINEAR;
@@ -61,7 +65,7 @@ int64_t run(const VoxpipeJob& job) {
     if (is_done) return VOXPIPE_DONE;
   }
   sample_general(w);
-  free(w.control.padded);
+  free(w.control.memory);
   return VOXPIPE_DONE;
 }
 

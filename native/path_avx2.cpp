@@ -4,9 +4,9 @@
 #if defined(__x86_64__)
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
 #else
-#pragma GCC target("avx2")
+#pragma GCC target("avx2,fma")
 #endif
 
 #include <immintrin.h>
@@ -14,6 +14,8 @@
 #define VOXPIPE_PATH_NAME voxpipe_avx2
 #define LANES 8
 #define VOXPIPE_HAS_FLOOR 1
+#define VOXPIPE_ROUND(x) _mm256_cvtps_epi32(x)
+#define VOXPIPE_MULTIPLY_ADD(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define VOXPIPE_FLOOR(x) _mm256_floor_pd(x)
 
 #include "path.h"

@@ -8,4 +8,13 @@
 #define VOXPIPE_HAS_FLOOR 0
 #endif
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#define VOXPIPE_ROUND(x) vcvtnq_s32_f32((float32x4_t)(x))
+#define VOXPIPE_MULTIPLY_ADD(a, b, c) vfmaq_f32((float32x4_t)(c), (float32x4_t)(a), (float32x4_t)(b))
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#define VOXPIPE_ROUND(x) _mm_cvtps_epi32(x)
+#endif
+
 #include "path.h"

@@ -5,65 +5,120 @@
 
 template <class W>
 struct Taps {
-  int64_t offset[RUN + SPARE];   // bytes from voxel (0, 0, 0) at hand to the lower tap
+  int64_t from;                  // bytes from voxel (0, 0, 0) at hand to where offsets count from
+  int32_t offset[RUN + SPARE];   // and from there to the lower tap: run_length sees to it that they fit
   W weight[3][RUN + SPARE];      // of the upper tap on each axis
   double fade[RUN + SPARE];      // padding "zeros": how far inside, 0 .. 1
 };
 
-// The coordinates of one run without their last summand: the same for all runs that differ in it,
-// and kept until a run differs in more.
-struct Advance {
-  int64_t begin;  // first voxel of the run; -1 as long as there is none
-  double with[3];
-  double by[3][RUN + SPARE];
+// The same for one tap per voxel.
+struct Spots {
+  int64_t from;
+  int32_t offset[RUN + SPARE];
 };
 
-inline void advance_to(const Line* lines, Interval run, Advance& advance) {
-  bool is_same = advance.begin == run.begin;  // runs that begin together end together
-  for (int a = 0; a < 3; a++) is_same = is_same && advance.with[a] == lines[a].with;
-  if (is_same) return;
+// What is added to the coordinates of a run, in integers.
+struct Grains {
+  double low[3];                    // at least so many voxels
+  uint32_t grains[3][RUN + SPARE];  // and so many grains more, below 2^32: see run_length
+};
+
+// What the index along the lane adds to the coordinates of a run: the same for all runs that begin
+// at the same index, and kept until one begins elsewhere.
+struct Advance : Grains {
+  int64_t begin;              // first voxel of the run; -1 as long as there is none
+  double by[3][RUN + SPARE];  // in voxels
+  Grains control;             // the same on the control grid
+};
+
+inline void count_grains(double slope, Interval run, double& low, double* by, uint32_t* grains) {
+  const int64_t count = run.end - run.begin;
+  low = to_grain(slope * static_cast<double>(slope < 0 ? run.end - 1 : run.begin));
+  Doubles v;
+  for (int n = 0; n < LANES / 2; n++) v[n] = static_cast<double>(run.begin + n);
+  for (int64_t n = 0; n < count + SPARE; n += LANES / 2, v += LANES / 2)
+    put_vector(by + n, to_grain(slope * v));
+  for (int64_t n = 0; n < count + SPARE; n++)
+    grains[n] = static_cast<uint32_t>(whole_to_int((by[n] - low) * GRAINS));
+}
+
+// ``control`` is the matrix of the control grid, or null.
+inline void advance_to(const Geometry& g, const double* control, Interval run, Advance& advance) {
+  if (advance.begin == run.begin) return;  // runs that begin together end together
   advance.begin = run.begin;
-  Doubles first;
-  for (int n = 0; n < LANES / 2; n++) first[n] = static_cast<double>(run.begin + n);
   for (int a = 0; a < 3; a++) {
-    advance.with[a] = lines[a].with;
-    Doubles v = first;
-    for (int64_t n = 0; n < run.end - run.begin; n += LANES / 2, v += LANES / 2)
-      put_vector(advance.by[a] + n, (lines[a].slope * v + lines[a].with) + lines[a].then);
+    double unused[RUN + SPARE];
+    if (control)
+      count_grains(control[4 * a + g.lane], run, advance.control.low[a], unused,
+                   advance.control.grains[a]);
+    count_grains(g.axis[a].row[g.lane], run, advance.low[a], advance.by[a], advance.grains[a]);
   }
+}
+
+// Where a run begins on one axis, in integers: coordinates are ``grains`` more than ``voxel``.
+struct Start {
+  int64_t voxel;
+  uint32_t grains;
+  int32_t step;
+};
+
+inline Start start_of(const Axis& axis, const Line& line, double low, bool even) {
+  const double at = line.rest + low;
+  const double voxel = even ? 2 * floor_of(at / 2) : floor_of(at);
+  return {static_cast<int64_t>(voxel), static_cast<uint32_t>((at - voxel) * GRAINS),
+          static_cast<int32_t>(axis.step)};
+}
+
+inline Floats fraction_of(Words grains) {
+  return __builtin_convertvector((Ints)(grains & BELOW_VOXEL), Floats) * static_cast<float>(GRAIN);
+}
+
+inline void put_weight(float* to, Words grains) { put_vector(to, fraction_of(grains)); }
+
+inline void put_weight(double* to, Words grains) {
+  for (int n = 0; n < LANES; n++) to[n] = static_cast<double>(grains[n] & BELOW_VOXEL) * GRAIN;
 }
 
 // Whole vectors: a few voxels behind the end are worked out too, and never used.
 template <class W>
-inline void inside(const Geometry& g, const Line* lines, const Advance& advance, int64_t skip,
+inline void inside(const Geometry& g, const Line* lines, const Grains& advance, int64_t skip,
                    int64_t count, Taps<W>& taps) {
-  Doubles late[3], stride[3];
-  for (int a = 0; a < 3; a++) late[a] = Doubles{} + lines[a].late;
-  for (int a = 0; a < 3; a++) stride[a] = Doubles{} + g.axis[a].stride;
-  const Doubles origin = Doubles{} + g.origin;
-  for (int64_t v = 0; v < count; v += LANES / 2) {
-    Doubles offset = origin;
+  Start start[3];
+  taps.from = 0;
+  for (int a = 0; a < 3; a++) {
+    start[a] = start_of(g.axis[a], lines[a], advance.low[a], false);
+    taps.from += (start[a].voxel - static_cast<int64_t>(g.axis[a].start)) * g.axis[a].step;
+  }
+  for (int64_t v = 0; v < count; v += LANES) {
+    Ints offset = {};
     for (int a = 0; a < 3; a++) {
-      const Doubles c = vector_at<Doubles>(advance.by[a] + skip + v) + late[a];
-      const Doubles lower = floor_of(c);
-      put_vector(taps.weight[a] + v, as_weight(c - lower, W{}));
-      offset += lower * stride[a];
+      const Words at = vector_at<Words>(advance.grains[a] + skip + v) + start[a].grains;
+      put_weight(taps.weight[a] + v, at);
+      offset += (Ints)(at >> GRAIN_BITS) * start[a].step;
     }
-    put_vector(taps.offset + v, whole_to_int(offset));
+    put_vector(taps.offset + v, offset);
   }
 }
 
-inline void inside_nearest(const Geometry& g, const Line* lines, const Advance& advance,
-                           int64_t skip, int64_t count, int64_t* where) {
-  Doubles late[3], stride[3];
-  for (int a = 0; a < 3; a++) late[a] = Doubles{} + lines[a].late;
-  for (int a = 0; a < 3; a++) stride[a] = Doubles{} + g.axis[a].stride;
-  const Doubles origin = Doubles{} + g.origin;
-  for (int64_t v = 0; v < count; v += LANES / 2) {
-    Doubles offset = origin;
-    for (int a = 0; a < 3; a++)
-      offset += round_even(vector_at<Doubles>(advance.by[a] + skip + v) + late[a]) * stride[a];
-    put_vector(where + v, whole_to_int(offset));
+// Half to even: the run starts at an even voxel, so the last bit of the whole part says which.
+inline void inside_nearest(const Geometry& g, const Line* lines, const Grains& advance,
+                           int64_t skip, int64_t count, Spots& spots) {
+  Start start[3];
+  spots.from = 0;
+  for (int a = 0; a < 3; a++) {
+    start[a] = start_of(g.axis[a], lines[a], advance.low[a], true);
+    spots.from += (start[a].voxel - static_cast<int64_t>(g.axis[a].start)) * g.axis[a].step;
+    start[a].grains += (1u << (GRAIN_BITS - 1)) - 1;
+  }
+  for (int64_t v = 0; v < count; v += LANES) {
+    Ints offset = {};
+    for (int a = 0; a < 3; a++) {
+      const Words c = vector_at<Words>(advance.grains[a] + skip + v);
+      const Words at = c + start[a].grains;
+      const Words odd = ((at - ((1u << (GRAIN_BITS - 1)) - 1)) >> GRAIN_BITS) & 1;
+      offset += (Ints)((at + odd) >> GRAIN_BITS) * start[a].step;
+    }
+    put_vector(spots.offset + v, offset);
   }
 }
 
@@ -76,7 +131,7 @@ inline void places_of(const Line* lines, const Advance& advance, int64_t skip, i
                       Places& places) {
   for (int a = 0; a < 3; a++)
     for (int64_t v = 0; v < count; v += LANES / 2)
-      put_vector(places.at[a] + v, vector_at<Doubles>(advance.by[a] + skip + v) + lines[a].late);
+      put_vector(places.at[a] + v, vector_at<Doubles>(advance.by[a] + skip + v) + lines[a].rest);
 }
 
 inline void fold_places(const Geometry& g, int64_t count, Places& places) {
@@ -93,8 +148,14 @@ inline bool clamped(const Geometry& g, int64_t count, Places& places, Taps<W>& t
     if (g.axis[a].single) return false;
     for (int64_t v = count; v < count + LANES / 2; v++) places.at[a][v] = places.at[a][count - 1];
   }
+  double from = g.origin;
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = g.axis[a];
+    from += most(axis.start, least(axis.end - 1.0, floor_of(places.at[a][0]))) * axis.stride;
+  }
+  taps.from = whole_to_int(from);
   for (int64_t v = 0; v < count; v += LANES / 2) {
-    Doubles offset = Doubles{} + g.origin;
+    Doubles offset = Doubles{} + (g.origin - from);
     for (int a = 0; a < 3; a++) {
       const Axis& axis = g.axis[a];
       const Doubles c = vector_at<Doubles>(places.at[a] + v);
@@ -104,9 +165,16 @@ inline bool clamped(const Geometry& g, int64_t count, Places& places, Taps<W>& t
                  as_weight(axis.leaves ? between(weight, 0.0, 1.0) : weight, W{}));
       offset += lower * axis.stride;
     }
-    put_vector(taps.offset + v, whole_to_int(offset));
+    put_vector(taps.offset + v, __builtin_convertvector(offset, HalfInts));
   }
   return true;
+}
+
+// Offsets as differences from the first one, which is returned.
+inline int64_t count_from(const double* offset, int64_t count, int32_t* difference) {
+  for (int64_t v = 0; v < count; v++)
+    difference[v] = static_cast<int32_t>(offset[v] - offset[0]);
+  return whole_to_int(offset[0]);
 }
 
 template <class W>
@@ -138,10 +206,10 @@ inline void anywhere(const Geometry& g, int64_t count, bool zeros, Places& place
       taps.weight[a][v] = static_cast<W>(leaves ? most(0.0, least(1.0, weight)) : weight);
     }
   }
-  for (int64_t v = 0; v < count; v++) taps.offset[v] = whole_to_int(offset[v]);
+  taps.from = count_from(offset, count, taps.offset);
 }
 
-inline void anywhere_nearest(const Geometry& g, int64_t count, Places& places, int64_t* where) {
+inline void anywhere_nearest(const Geometry& g, int64_t count, Places& places, Spots& spots) {
   double offset[RUN];
   for (int64_t v = 0; v < count; v++) offset[v] = g.origin;
   fold_places(g, count, places);
@@ -152,7 +220,7 @@ inline void anywhere_nearest(const Geometry& g, int64_t count, Places& places, i
       offset[v] += most(axis.start, least(axis.end, near)) * axis.stride;
     }
   }
-  for (int64_t v = 0; v < count; v++) where[v] = whole_to_int(offset[v]);
+  spots.from = count_from(offset, count, spots.offset);
 }
 
 // Whole vectors behind the end of a run read the last voxel again.

@@ -12,8 +12,12 @@ typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
 typedef uint16_t Marks __attribute__((vector_size(2 * LANES)));
 typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));  // LANES / 2 of them
 typedef int64_t Signed __attribute__((vector_size(4 * LANES)));
+typedef int32_t HalfInts __attribute__((vector_size(2 * LANES)));
 typedef double Doubles __attribute__((vector_size(4 * LANES)));
 typedef float HalfFloats __attribute__((vector_size(2 * LANES)));
+
+// Minus nothing, which compilers leave out; plus nothing they may not, for the sake of -0.
+inline Floats all_of(float x) { return x - Floats{}; }
 
 template <class V, class T>
 inline V vector_at(const T* from) {
@@ -37,6 +41,19 @@ inline Doubles floor_of(Doubles x) {
   return near - (Doubles)((near > x) & (Signed)(Doubles{} + 1.0));
 #endif
 }
+
+// Half to even.
+inline Ints round_int(Floats x) {
+#if defined(VOXPIPE_ROUND)
+  return (Ints)VOXPIPE_ROUND(x);
+#else
+  Ints whole;
+  for (int n = 0; n < LANES; n++) whole[n] = static_cast<int32_t>(__builtin_rintf(x[n]));
+  return whole;
+#endif
+}
+
+inline Doubles to_grain(Doubles x) { return round_even(x * GRAINS) * GRAIN; }
 
 inline Doubles between(Doubles x, double low, double high) {
   const Doubles l = Doubles{} + low, h = Doubles{} + high;
@@ -71,8 +88,21 @@ template <class S> struct Fetch;
 #define VOXPIPE_GET_32(n) load<uint32_t>(base + offset[n])
 #define VOXPIPE_GET_ONE(n) load<T>(base + offset[n])
 
+// LANES elements of four bytes, each a pair of two.
+template <class O>
+inline Words words_at(const uint8_t* base, const O* offset) {
+  return Words{VOXPIPE_ALL(VOXPIPE_GET_32)};
+}
+
+#if defined(VOXPIPE_GATHERS)
+inline Words words_at(const uint8_t* base, const int32_t* offset) {
+  return (Words)_mm512_i32gather_epi32(_mm512_loadu_si512(offset), base, 1);
+}
+#endif
+
 template <> struct Fetch<uint8_t> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
     const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
     const Ints lower = __builtin_convertvector(both & 255, Ints);
     const Ints upper = __builtin_convertvector(both >> 8, Ints);
@@ -81,7 +111,8 @@ template <> struct Fetch<uint8_t> {
 };
 
 template <> struct Fetch<int8_t> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
     const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
     const Ints lower = __builtin_convertvector((Shorts)(both << 8) >> 8, Ints);
     const Ints upper = __builtin_convertvector((Shorts)both >> 8, Ints);
@@ -90,16 +121,18 @@ template <> struct Fetch<int8_t> {
 };
 
 template <> struct Fetch<uint16_t> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
-    const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
+    const Words both = words_at(base, offset);
     return {__builtin_convertvector((Ints)(both & 0xffff), Floats),
             __builtin_convertvector((Ints)(both >> 16), Floats)};
   }
 };
 
 template <> struct Fetch<int16_t> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
-    const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
+    const Words both = words_at(base, offset);
     return {__builtin_convertvector((Ints)(both << 16) >> 16, Floats),
             __builtin_convertvector((Ints)both >> 16, Floats)};
   }
@@ -113,8 +146,9 @@ inline Floats floats_of_halves(Words half) {  // numbers.h: half_to_float
 }
 
 template <> struct Fetch<HalfTag> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
-    const Words both = {VOXPIPE_ALL(VOXPIPE_GET_32)};
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
+    const Words both = words_at(base, offset);
     return {floats_of_halves(both & 0xffff), floats_of_halves(both >> 16)};
   }
 };
@@ -128,7 +162,8 @@ struct WordPair {
 
 #define VOXPIPE_GET_64(n) load<uint64_t>(base + offset[n])
 
-inline WordPair word_pairs(const uint8_t* base, const int64_t* offset) {
+template <class O>
+inline WordPair word_pairs(const uint8_t* base, const O* offset) {
 #define G VOXPIPE_GET_64
 #if LANES == 16
   const Words a = (Words)(Longs){G(0), G(1), G(4), G(5), G(8), G(9), G(12), G(13)};
@@ -148,15 +183,28 @@ inline WordPair word_pairs(const uint8_t* base, const int64_t* offset) {
 #undef G
 }
 
+#if defined(VOXPIPE_GATHERS)
+inline WordPair word_pairs(const uint8_t* base, const int32_t* offset) {
+  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset));
+  const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset + 8));
+  const Words a = (Words)_mm512_i32gather_epi64(first, base, 1);
+  const Words b = (Words)_mm512_i32gather_epi64(second, base, 1);
+  return {__builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
+          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)};
+}
+#endif
+
 template <> struct Fetch<float> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
     const WordPair both = word_pairs(base, offset);
     return {(Floats)both.lower, (Floats)both.upper};
   }
 };
 
 template <> struct Fetch<int32_t> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
     const WordPair both = word_pairs(base, offset);
     return {__builtin_convertvector((Ints)both.lower, Floats),
             __builtin_convertvector((Ints)both.upper, Floats)};
@@ -164,7 +212,8 @@ template <> struct Fetch<int32_t> {
 };
 
 template <> struct Fetch<uint32_t> {
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const int64_t* offset) {
+  template <class O>
+  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset) {
     const WordPair both = word_pairs(base, offset);
     return {__builtin_convertvector(both.lower, Floats),
             __builtin_convertvector(both.upper, Floats)};
@@ -172,8 +221,51 @@ template <> struct Fetch<uint32_t> {
 };
 
 template <class S>
-inline Floats fetch_one(const uint8_t* base, const int64_t* offset) {
+inline Floats fetch_one(const uint8_t* base, const int32_t* offset) {
 #define VOXPIPE_GET(n) load_value<S, float>(base + offset[n])
   return Floats{VOXPIPE_ALL(VOXPIPE_GET)};
 #undef VOXPIPE_GET
+}
+
+// a * b + c, rounded once. Where a processor cannot, it is worked out in float64, which holds the
+// product, and rounded to odd there, so that the second rounding sees that something was lost.
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(VOXPIPE_MULTIPLY_ADD)
+  return (Floats)VOXPIPE_MULTIPLY_ADD(a, b, c);
+#else
+  HalfFloats part[3][2], result[2];
+  const Floats from[3] = {a, b, c};
+  for (int n = 0; n < 3; n++) __builtin_memcpy(part[n], from + n, sizeof(Floats));
+  for (int half = 0; half < 2; half++) {
+    const Doubles product = __builtin_convertvector(part[0][half], Doubles) *
+                            __builtin_convertvector(part[1][half], Doubles);
+    const Doubles added = __builtin_convertvector(part[2][half], Doubles);
+    const Doubles sum = product + added, back = sum - product;
+    const Doubles lost = (product - (sum - back)) + (added - back);
+    const Signed bits = (Signed)sum;
+    // Towards what was lost, if the last bit is even: up in magnitude where the signs agree.
+    const Signed towards = ((Signed)sum ^ (Signed)lost) < 0 ? Signed{} - 1 : Signed{} + 1;
+    const Signed moves = (Signed)(lost != 0.0) & (Signed)((bits & 1) == 0);
+    result[half] = __builtin_convertvector((Doubles)(bits + (towards & moves)), HalfFloats);
+  }
+  Floats value;
+  __builtin_memcpy(&value, result, sizeof(value));
+  return value;
+#endif
+}
+
+typedef float Four __attribute__((vector_size(16)));
+
+// Four voxels of four numbers each, turned: four numbers of four voxels each.
+struct Fours {
+  Four of[4];
+};
+
+inline Fours turn_fours(const Four* from) {
+  const Four a = __builtin_shufflevector(from[0], from[2], 0, 4, 1, 5);
+  const Four b = __builtin_shufflevector(from[1], from[3], 0, 4, 1, 5);
+  const Four c = __builtin_shufflevector(from[0], from[2], 2, 6, 3, 7);
+  const Four d = __builtin_shufflevector(from[1], from[3], 2, 6, 3, 7);
+  return {__builtin_shufflevector(a, b, 0, 4, 1, 5), __builtin_shufflevector(a, b, 2, 6, 3, 7),
+          __builtin_shufflevector(c, d, 0, 4, 1, 5), __builtin_shufflevector(c, d, 2, 6, 3, 7)};
 }

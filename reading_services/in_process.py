@@ -8,9 +8,8 @@ from typing import Any
 
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
-from ..volumes import close_volumes
-from .realizer import Realizer
-from .replica import Replica
+from .pipe_runner import PipeRunner, Replica
+from .running import begin, end
 from .watched import Watched
 from .work import Place, Planned, Replicated, Work, jobs, work_of
 
@@ -52,6 +51,7 @@ class InProcessEpoch:
 
     def __init__(self, work: Work, seed: int, epoch: int, place: Place) -> None:
         self.last = -1
+        begin(self)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
         if work.limits.enforced:
             self._batches = Watched(self._batches, work.limits)
@@ -68,18 +68,18 @@ class InProcessEpoch:
         return batch
 
     def close(self) -> None:
-        """Close the handles of the volumes that were read."""
+        """Close the volumes, unless another epoch of this process may read them."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
-        close_volumes()
+        end(self)
 
 
 def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return
-    source = work.recipe or Realizer(work.cut)
+    source = work.recipe or PipeRunner(work.cut)
     for job in jobs(work.cut, seed, epoch, place):
         made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
         yield job.index, as_tensors(made)

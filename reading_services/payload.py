@@ -9,8 +9,7 @@ from ..core.errors import NotPicklable
 from ..graph import Pipe, describe, is_pipe, origin_of, walk
 from ..realizing import Job
 from ..volumes import custom_backends
-from .realizer import Realizer
-from .replica import Replica
+from .pipe_runner import PipeRunner, Replica
 from .work import Planned, Work
 
 
@@ -23,7 +22,7 @@ def payload_of(work: Work, worker: int, workers: int) -> bytes:
         With the pipe or backend that cannot travel, as the user wrote it.
     """
     if isinstance(work, Planned):
-        thing: Any = work.recipe or Realizer(work.cut)
+        thing: Any = work.recipe or PipeRunner(work.cut)
         pipes = work.cut.realizing
     else:
         thing = Replica(work.graph, worker, workers, shards=work.shards)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
-from ..core.errors import WorkerDied
+from ..core.errors import NotPicklable, WorkerDied
 from ..core.ledger import LEDGER
 from ..realizing import Job
-from ..volumes import close_volumes
 from .pool import Worker, WorkerPool, raise_from_worker
+from .running import begin, end
 from .transport.messages import Done, Exhausted, Failed
 from .work import Place, Planned, Work, jobs
 
@@ -26,6 +26,7 @@ class PooledEpoch:
         self._limits = work.limits
         self._said: set[str] = set()
         self._closed = False
+        begin(self)
 
     def __iter__(self) -> PooledEpoch:
         return self
@@ -54,7 +55,7 @@ class PooledEpoch:
     def _take(self) -> Any:
         raise NotImplementedError
 
-    def _tell(self, answer: Done | Exhausted) -> None:
+    def _tell(self, answer: Done | Exhausted | Failed) -> None:
         """Enter what the worker counted, and repeat its warnings once."""
         LEDGER.merge(answer.report.ledger)
         for text, category in answer.report.warnings:
@@ -70,7 +71,7 @@ class PooledEpoch:
         if self._pool.in_flight():
             self._pool.broken = True
         self._end()
-        close_volumes()
+        end(self)
 
 
 class PlannedEpoch(PooledEpoch):
@@ -104,24 +105,34 @@ class PlannedEpoch(PooledEpoch):
         self._order: deque[int] = deque()
         self._ready: dict[int, Any] = {}
         self._death: WorkerDied | None = None
+        self._planning_error: Exception | None = None
 
     def _take(self) -> Any:
         self._begin_wait()
         while True:
-            self._hand_out()
+            try:
+                self._hand_out()
+            except WorkerDied as death:
+                self._death = death
             index = self._deliverable()
             if index is not None:
                 return self._deliver(index)
-            if self._death is not None:
-                raise self._death
-            if self._jobs is None and not self._order:
-                raise StopIteration
+            if self._death is not None or (self._jobs is None and not self._order):
+                self._raise_end()
             try:
                 for worker, answer in self._answers():
                     self._store(worker, answer)
             except WorkerDied as death:
                 # What was finished before comes first, in its turn.
                 self._death = death
+
+    def _raise_end(self) -> NoReturn:
+        end = self._death or self._planning_error or StopIteration()
+        self._death = self._planning_error = None
+        try:
+            raise end
+        finally:
+            del end  # held by this frame, which its traceback holds, it would keep all frames alive
 
     def _deliverable(self) -> int | None:
         if not self._in_order:
@@ -143,19 +154,33 @@ class PlannedEpoch(PooledEpoch):
             worker = self._pool.idlest()
             if len(worker.jobs) >= self._limit:
                 return
-            job = next(self._jobs, None)
+            job = self._next_job()
             if job is None:
                 self._jobs = None
                 return
+            try:
+                self._pool.give(worker, job, *self._run)
+            except NotPicklable as error:
+                self._jobs, self._planning_error = None, error
+                return
             self._order.append(job.index)
-            self._pool.give(worker, job, *self._run)
 
-    def _store(self, worker: Worker, answer: Any) -> None:
-        if isinstance(answer, Done):
-            self._tell(answer)
-            self._ready[answer.index] = worker.open(answer.data)
-        else:
-            self._ready[answer.index] = answer
+    def _next_job(self) -> Job | None:
+        """Return the next job; None after the last, and after an error, which is kept.
+
+        Planning is ahead of the consumer: batches in flight come before the error.
+        """
+        assert self._jobs is not None
+        try:
+            return next(self._jobs, None)
+        except Exception as error:  # whatever the planner's pipes raise
+            self._planning_error = error
+            return None
+
+    def _store(self, worker: Worker, answer: Done | Failed) -> None:
+        self._tell(answer)
+        made = worker.open(answer.data) if isinstance(answer, Done) else answer
+        self._ready[answer.index] = made
 
     def close(self) -> None:
         """End the pass."""

@@ -6,39 +6,35 @@ import contextlib
 import os
 import pickle
 import signal
-import socket
-import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from multiprocessing import connection, reduction
+from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
+from ..core.waits import wait_of
+from .fork_server import preload
 from .payload import pickled
 from .script import WORKER_NAME, not_sent, script_of_this_process
 from .transport.arrivals import SlotReader
 from .transport.batches import unpack
 from .transport.budget import SlotBudget
+from .transport.channels import limit_waits, receive_descriptor
 from .transport.messages import STOP, DoJob, Failed, NewSlot, Ready, RetireSlot
-from .worker import ORPHANED, Settings, run_worker
+from .worker import ORPHANED, SETTINGS, Settings, run_worker
 
-# What every worker imports anyway; a fork server that has it starts a worker in 0.1 s
-# instead of seconds.
+# What every worker imports anyway.
 PRELOAD = [
     "voxpipe.reading_services.worker",
     "voxpipe.volumes.nifti",
     "voxpipe.spatial.native",
     "nibabel",
 ]
-# Where pipes are sent and not steps. "__main__" is multiprocessing's own default.
+# Where pipes are sent and not instructions. "__main__" is multiprocessing's own default.
 PRELOAD_TORCH = ["__main__", "torch", "voxpipe.datapipes.iter"]
-FREEZE = "voxpipe.reading_services.preloaded"
-# Settings made after the fork server started reach its children only if they are told.
-_SETTINGS = "VOXPIPE_"
 # A worker that lives takes the word to stop at once.
 _STOP_SECONDS = 0.1
 
@@ -57,6 +53,16 @@ class Worker:
         self.given = 0
         self.slots = slots
         self.is_up = False
+        """Whether it has started."""
+        self.is_gone = False
+        """Whether it was found dead with nothing to do, which is an error once it gets a job."""
+        self.patience = 0.0
+        """Seconds that a message to it may wait."""
+
+    def limit_waits(self, seconds: float) -> None:
+        """Let messages to it and from it wait so long."""
+        self.patience = seconds
+        limit_waits(self.channel, seconds)
 
     def open(self, data: bytes) -> Any:
         """Return a batch that this worker made."""
@@ -65,7 +71,7 @@ class Worker:
     def busy_with(self) -> str:
         """Return what it is doing, for messages."""
         if not self.jobs:
-            return "idle"
+            return "nothing to do"
         job = self.jobs[0]
         cases = job.cases() if hasattr(job, "cases") else "its share of the graph"
         return f"batch {getattr(job, 'index', job)} ({cases})"
@@ -113,9 +119,8 @@ class WorkerPool:
         self.broken = False
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
-            wanted = [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports, FREEZE]
-            context.set_forkserver_preload(wanted)
-        environment = {k: v for k, v in os.environ.items() if k.startswith(_SETTINGS)}
+            preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
+        environment = {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)}
         script = {} if torch else script_of_this_process()
         # Asked for no shared memory, a worker says nothing about having none.
         slot_bytes = self._share if budget.limit else None
@@ -148,9 +153,10 @@ class WorkerPool:
             raise
         finally:
             theirs.close()
-        _limit_waits(ours, self.limits.item)
-        slots = SlotReader(self._budget, self._share, self._ahead)
-        return Worker(number, process, ours, slots)
+        worker = Worker(number, process, ours, SlotReader(self._budget, self._share, self._ahead))
+        # It takes no message before it has started, and a large one waits until it is taken.
+        worker.limit_waits(self.limits.start + self.limits.item)
+        return worker
 
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
@@ -161,7 +167,19 @@ class WorkerPool:
         return min(self.workers, key=lambda worker: len(worker.jobs))
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
-        """Send one job, and which slots are free again."""
+        """Send one job, and which slots are free again.
+
+        Raises
+        ------
+        WorkerDied
+            If it died while it had nothing to do.
+        ItemTimeout
+            If it takes no messages.
+        NotPicklable
+            If the job cannot be sent.
+        """
+        if worker.is_gone:
+            self._died(worker)
         index = getattr(job, "index", job)
         message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
@@ -175,7 +193,7 @@ class WorkerPool:
 
     def is_up(self) -> bool:
         """Whether every worker has started."""
-        return all(worker.is_up for worker in self.workers)
+        return all(worker.is_up or worker.is_gone for worker in self.workers)
 
     def is_well(self) -> bool:
         """Whether every worker lives, and none is left in the middle of something."""
@@ -194,27 +212,31 @@ class WorkerPool:
         ItemTimeout
             At the deadline; ``seconds`` is what the message says.
         WorkerDied
-            As soon as a worker with work is gone, after the answers that it left.
+            As soon as a worker with jobs is gone, after the answers that it left. One without is
+            missed when it is given a job.
         """
         by_handle: dict[Any, Worker] = {}
         for worker in self.workers:
+            if worker.is_gone:
+                continue
             by_handle[worker.channel] = worker
             by_handle[worker.process.sentinel] = worker
-        ready = connection.wait(list(by_handle), max(0.0, deadline - time.monotonic()))
+        ready = connection.wait(list(by_handle), wait_of(deadline - time.monotonic()))
         if not ready:
             self._timed_out(seconds)
         for worker in dict.fromkeys(by_handle[handle] for handle in ready):
             yield from ((worker, answer) for answer in self._received(worker))
 
     def _received(self, worker: Worker) -> Iterator[Any]:
-        """Yield what lies in a worker's channel; raise if it died with work left."""
+        """Yield what lies in a worker's channel; raise if it died with jobs, else note it."""
         try:
             while worker.channel.poll():
                 message = worker.channel.recv()
                 if isinstance(message, Ready):
                     worker.is_up = True
+                    worker.limit_waits(self.limits.item)
                 elif isinstance(message, NewSlot):
-                    fd = reduction.recv_handle(worker.channel)
+                    fd = receive_descriptor(worker.channel)
                     worker.slots.add(message.number, fd, message.size)
                 elif isinstance(message, RetireSlot):
                     worker.slots.retire(message.number)
@@ -222,15 +244,21 @@ class WorkerPool:
                     worker.jobs.popleft()
                     yield message
         except (EOFError, ConnectionResetError):
-            self._died(worker)
+            self._ended(worker)
+            return
         except BlockingIOError:
             self._stuck(worker)
         if not worker.process.is_alive() and not worker.channel.poll():
+            self._ended(worker)
+
+    def _ended(self, worker: Worker) -> None:
+        if worker.jobs:
             self._died(worker)
+        worker.is_gone = True
 
     def _died(self, worker: Worker) -> NoReturn:
         self.broken = True
-        worker.process.join(self.limits.stop)
+        worker.process.join(wait_of(self.limits.stop))
         raise WorkerDied(
             f"worker {worker.number} (pid {worker.process.pid}) "
             f"{_ending(worker.process.exitcode)} while it had {worker.busy_with()}",
@@ -241,7 +269,7 @@ class WorkerPool:
         self.broken = True
         raise ItemTimeout(
             f"worker {worker.number} (pid {worker.process.pid}) took no message for "
-            f"{self.limits.item:g} s; it had {worker.busy_with()}",
+            f"{worker.patience:g} s; it had {worker.busy_with()}",
             do="Was it stopped by a debugger or a signal?",
         )
 
@@ -264,35 +292,21 @@ class WorkerPool:
         for worker in workers:
             with contextlib.suppress(OSError, ValueError):
                 # One that takes no messages is not asked twice: it is killed below.
-                _limit_waits(worker.channel, _STOP_SECONDS)
+                worker.limit_waits(_STOP_SECONDS)
                 worker.channel.send_bytes(STOP)
         end = time.monotonic() + self.limits.stop / 2
         for worker in workers:
-            worker.process.join(max(0.0, end - time.monotonic()))
+            worker.process.join(wait_of(end - time.monotonic()))
             if worker.process.is_alive():
                 worker.process.kill()
         end += self.limits.stop / 2
         for worker in workers:
             worker.channel.close()
             worker.slots.close()
-            worker.process.join(max(0.0, end - time.monotonic()))
+            worker.process.join(wait_of(end - time.monotonic()))
             # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
             if worker.process.exitcode is not None:
                 worker.process.close()
-
-
-def _limit_waits(channel: connection.Connection, seconds: float) -> None:
-    """Let sending and receiving on ``channel`` end with BlockingIOError after ``seconds``.
-
-    A message is taken at once by a worker that lives, whatever it is doing: a thread of its
-    own listens. Only one that was stopped would keep the consumer waiting for ever.
-    """
-    if sys.platform == "win32":
-        return  # pipes of another kind, without such limits
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    with socket.socket(fileno=os.dup(channel.fileno())) as twin:
-        twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        twin.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 class WorkerTraceback(Exception):
@@ -309,7 +323,10 @@ def raise_from_worker(answer: Failed) -> NoReturn:
         # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
         # the consumer's process without a word.
         error = WorkerDied(f"a worker raised {answer.what}", do="Its traceback is above.")
-    raise error from WorkerTraceback(answer.text)
+    try:
+        raise error from WorkerTraceback(answer.text)
+    finally:
+        del error  # held by this frame, which its traceback holds, it would keep all frames alive
 
 
 def _ending(exitcode: int | None) -> str:

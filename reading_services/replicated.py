@@ -51,9 +51,9 @@ class ReplicatedEpoch(PooledEpoch):
                 for source, answer in self._answers():
                     source.answers.append(answer)
             answer = worker.answers.popleft()
+            self._tell(answer)
             if isinstance(answer, Failed):
                 raise_from_worker(answer)
-            self._tell(answer)
             if isinstance(answer, Exhausted):
                 continue
             self._turn.append(worker)

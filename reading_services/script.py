@@ -3,8 +3,8 @@
 multiprocessing imports the script that is running into every worker, in case what is sent
 refers to it. With it comes all that the script imports, torch for one, and a script that
 starts its work without ``if __name__ == "__main__":`` would start it again. A worker that
-is sent steps gets the name of the script instead, and imports it when an object that was
-defined there arrives.
+is sent instructions gets the name of the script instead, and imports it when an object that
+was defined there arrives.
 """
 
 from __future__ import annotations

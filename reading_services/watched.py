@@ -11,6 +11,7 @@ from typing import Any
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout
+from ..core.waits import wait_of
 
 _ITEM, _ERROR, _END = "item", "error", "end"
 
@@ -30,7 +31,9 @@ class Watched:
     def __init__(self, source: Iterator[Any], limits: Limits) -> None:
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._seconds = limits.item
+        # The first item of an epoch opens and imports: it has longer, as with workers.
+        self._seconds = limits.start + limits.item
+        self._later = limits.item
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers), daemon=True
         )
@@ -42,10 +45,11 @@ class Watched:
     def __next__(self) -> Any:
         self._requests.put(True)
         try:
-            kind, value = self._answers.get(timeout=self._seconds)
+            kind, value = self._answers.get(timeout=wait_of(self._seconds))
         except queue.Empty:
             msg = f"no batch for {self._seconds:g} s; it was here:\n{self._stack()}"
             raise ItemTimeout(msg, do="Raise Timeout(item=...) if this may take longer.") from None
+        self._seconds = self._later
         if kind == _ITEM:
             return value
         self.close()

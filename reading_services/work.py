@@ -5,7 +5,7 @@ Everything here is a pure function of the graph; nothing is started.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -18,6 +18,9 @@ from ..datapipes.epoch import set_epoch
 from ..graph import Cut, NoCut, Pipe, cut, describe, explain_graph, traits_of, walk
 from ..realizing import Instruction, Job, Recipe
 from .seeding import seeded_globals
+
+# Where a pipe says in Python what its instructions say as values.
+_RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Planned:
         """The realizing part as instructions that need no torch; None if a pipe of it has none."""
         instructions: list[Instruction] = []
         for pipe in self.cut.realizing:
-            own = pipe.instructions() if isinstance(pipe, DataPipe) else None
+            own = instructions_of(pipe)
             if own is None:
                 return None
             instructions += own
@@ -72,6 +75,21 @@ class Replicated:
         else:
             how = "this process runs the whole graph"
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
+
+
+def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
+    """Return what a pipe does as instructions; None if it has none that hold for it.
+
+    A subclass that overrides what its parent's instructions stand for is run as it is written.
+    """
+    if not isinstance(pipe, DataPipe):
+        return None
+    for names in (vars(pipe), *map(vars, type(pipe).__mro__)):
+        if "instructions" in names:
+            return pipe.instructions()
+        if not _RUNS.isdisjoint(names):
+            return None
+    return None
 
 
 Work: TypeAlias = Planned | Replicated

@@ -10,8 +10,9 @@ import signal
 import threading
 import traceback
 import warnings
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from multiprocessing import connection, parent_process, reduction
+from multiprocessing import connection, parent_process
 from typing import Any
 
 from ..core.ledger import LEDGER
@@ -20,6 +21,7 @@ from ..volumes import register_backend
 from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
+from .transport.channels import send_descriptor
 from .transport.messages import (
     STOP,
     DoJob,
@@ -35,6 +37,8 @@ from .transport.slots import HAS_SLOTS, Slot, SlotWriter
 
 # A worker that ends by itself because its parent is gone exits with this code.
 ORPHANED = 3
+# What the names of our environment variables begin with.
+SETTINGS = "VOXPIPE_"
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Settings:
     script: dict[str, str]
     """Where to find the user's script, if something of it arrives; empty if it was imported."""
     environment: dict[str, str]
-    """Variables that were set after a fork server had started."""
+    """Our variables as they are in the consumer's process; a fork server may have older ones."""
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
 
@@ -69,7 +73,7 @@ def run_worker(
         The consumer's ends of other workers' channels, which a forked child holds too
         and must close: they would hide the consumer's death from those workers.
     payload
-        The pickled ``Recipe``, ``Realizer`` or ``Replica``.
+        The pickled ``Recipe``, ``PipeRunner`` or ``Replica``.
     settings
         What else it is told.
     """
@@ -80,12 +84,20 @@ def run_worker(
         other.close()
     # Ctrl-C goes to the whole process group; the consumer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update(settings.environment)
+    adopt(settings.environment, os.environ)
     LEDGER.take()  # a forked child inherits what its parent has counted
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with using_threads(settings.threads):
         _serve(channel, inbox, payload, settings)
+
+
+def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
+    """Make our variables in ``environment`` those of ``settings``, no more and no fewer."""
+    for name in [name for name in environment if name.startswith(SETTINGS)]:
+        if name not in settings:
+            del environment[name]
+    environment.update(settings)
 
 
 def _listen(channel: connection.Connection, inbox: Inbox) -> None:
@@ -121,7 +133,7 @@ def _serve(
 
     def announce(slot: Slot) -> None:
         channel.send(NewSlot(slot.number, slot.size))
-        reduction.send_handle(channel, slot.fd, None)
+        send_descriptor(channel, slot.fd)
 
     def retire(number: int) -> None:
         channel.send(RetireSlot(number))
@@ -137,16 +149,21 @@ def _serve(
         if slots is not None:
             slots.release(message.freed)
         job: Any = None
+        caught: list[warnings.WarningMessage] = []
         try:
             if source is None:
                 source = _opened(payload, settings.script)
                 inbox.look_ahead()
             job = waiting.job()
-            answer = pickle.dumps(_answer(source, job, message, slots))
+            with _noted(caught):
+                data = _made(source, job, message, slots)
+            report = _report(caught)
+            answer = Exhausted(report) if data is None else Done(message.index, data, report)
+            told = pickle.dumps(answer)
         except BaseException as error:  # told to the consumer, whatever it is
-            answer = pickle.dumps(_failure(message.index, job, error))
+            told = pickle.dumps(_failure(message.index, job, error, _report(caught)))
         waiting.close()
-        channel.send_bytes(answer)
+        channel.send_bytes(told)
 
 
 def _opened(payload: bytes, script: dict[str, str]) -> Any:
@@ -157,25 +174,43 @@ def _opened(payload: bytes, script: dict[str, str]) -> Any:
     return thing
 
 
-def _answer(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> Done | Exhausted:
-    before = slots.busy() if slots is not None else set()
-    with warnings.catch_warnings(record=True) as caught:
+def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> bytes | None:
+    """Return the packed batch of a job; None if the replica has no more."""
+    try:
+        with using(slots) if slots is not None else contextlib.nullcontext():
+            batch = source.run(job, message.seed, message.epoch)
+    except StopIteration:
+        return None
+    used: set[int] = set()
+    try:
+        data, used = pack(batch, slots)
+    finally:
+        if slots is not None:
+            slots.sent(used)
+    return data
+
+
+@contextlib.contextmanager
+def _noted(caught: list[warnings.WarningMessage]) -> Iterator[None]:
+    """Add what is warned of inside the ``with`` block, also before an error."""
+    with warnings.catch_warnings(record=True) as now:
         warnings.simplefilter("always")
         try:
-            with using(slots) if slots is not None else contextlib.nullcontext():
-                batch = source.run(job, message.seed, message.epoch)
-        except StopIteration:
-            return Exhausted(_report(caught))
-        data, used = pack(batch, slots)
-    if slots is not None:
-        del batch
-        slots.release_unsent(used, before)
-    return Done(message.index, data, _report(caught))
+            yield
+        finally:
+            caught += now
 
 
 def _report(caught: list[warnings.WarningMessage]) -> Report:
-    told = tuple(dict.fromkeys((str(w.message), _category(w.category)) for w in caught))
+    told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in caught))
     return Report(LEDGER.take(), told)
+
+
+def _words(message: Warning | str) -> str:
+    try:
+        return str(message)
+    except Exception:  # a user's __str__ may fail
+        return type(message).__name__
 
 
 def _category(category: type[Warning]) -> type[Warning]:
@@ -187,7 +222,7 @@ def _category(category: type[Warning]) -> type[Warning]:
     return category
 
 
-def _failure(index: int, job: Any, error: BaseException) -> Failed:
+def _failure(index: int, job: Any, error: BaseException, report: Report) -> Failed:
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
@@ -201,4 +236,4 @@ def _failure(index: int, job: Any, error: BaseException) -> Failed:
         trace, what = "(its message cannot be shown)", type(error).__name__
     cases = f" ({job.cases()})" if isinstance(job, Job) else ""
     text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
-    return Failed(index, data, what, text)
+    return Failed(index, data, what, text, report)

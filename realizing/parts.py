@@ -207,20 +207,6 @@ def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) 
         yield item.with_data(**patches)
 
 
-def reads_of(items: Sequence[Any]) -> tuple[Read, ...]:
-    """Return the reads that the lazy patches among ``items`` need; reads headers only."""
-    every = (
-        t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
-    )
-    patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [(patch.volume, patch.source_region) for patch in patches]
-    return tuple(
-        (volume, region)
-        for volume, region in reads
-        if isinstance(volume, Volume) and not region.is_empty
-    )
-
-
 class _Noting:
     """Batch memory that remembers what it has handed out."""
 

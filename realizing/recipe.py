@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ..core import TALLY
-from ..core.errors import placed
+from ..core.errors import GraphError, placed
 from ..core.ledger import LEDGER, Entry
 from .job import Job
 
@@ -65,8 +65,21 @@ class Recipe:
                     items = instruction(items)
         except Exception as error:
             raise placed(error, case=job.cases())  # noqa: B904  the very same error
-        (batch,) = items
-        return batch
+        return the_batch(job, items)
+
+
+def the_batch(job: Job, made: Sequence[Any]) -> Any:
+    """Return the one item that was made of a job.
+
+    Raises
+    ------
+    GraphError
+        If there is none, or more than one.
+    """
+    if len(made) != 1:
+        msg = f"batch {job.index} ({job.cases()}) became {len(made)} items instead of one"
+        raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
+    return made[0]
 
 
 class _Clock:

@@ -305,10 +305,12 @@ def _cubic(
     for channel, target in zip(flat.channels, out, strict=True):
         values = np.zeros(target.shape)
         for (i, wi), (j, wj), (k, wk) in itertools.product(*taps):
-            voxels = np.take(channel, i + j + k + flat.origin, mode="clip")
-            values += wi * wj * wk * voxels.astype(np.float64)
+            voxels = np.take(channel, i + j + k + flat.origin, mode="clip").astype(np.float64)
+            if zeros:  # a tap outside is the value zero, not the stored number
+                voxels = voxels * source.slope + source.intercept
+            values += wi * wj * wk * voxels
         values = values.astype(_working_type(source.array.dtype, out.dtype))
-        if source.slope != 1.0 or source.intercept != 0.0:
+        if not zeros and (source.slope != 1.0 or source.intercept != 0.0):
             values = values * source.slope + source.intercept
         target[...] = convert(values, out.dtype)
 

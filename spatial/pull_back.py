@@ -1,9 +1,11 @@
 """Which source voxels an output grid needs: pure arithmetic on a matrix and a shape.
 
 A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64.
-The resampler computes a coordinate as ``((m0*i + m1*j) + t) + m2*k``. Each of these
-operations is monotonic in floating point too, so the same expression at the corners
-of the output box gives the exact extremes of what the resampler will see.
+The resampler computes a coordinate as ``m0*i + m1*j + m2*k + t``, each of the four rounded to a
+multiple of 2^-24 voxel. Sums of such numbers are exact, in any order, so whoever adds them, in
+float64 or in integers, finds the same voxel and the same weight. And each summand is monotonic, so
+the same expression at the corners of the output box gives the exact extremes of what the
+resampler will see.
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ COPY_TOLERANCE = 1e-4
 CENTRE_TOLERANCE = 1e-6
 # How far beyond the last voxel centre a coordinate still clamps to it before it is fill.
 REACH = 0.5 + CENTRE_TOLERANCE
+# Steps of a coordinate in one voxel: what lies behind the whole part has the 24 bits of a float32.
+# Four roundings move a voxel by 1.2e-7 at most, a value by as much of the range along each axis.
+GRAINS = 2.0**24
 # The same few questions come from the report of a sample, its read and its resampling, for each
 # of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
 _REMEMBERED = 1024
@@ -104,9 +109,10 @@ def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float],
     i, j, k = shape
     i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
     lows, highs = [], []
-    for m0, m1, m2, shift in (rows[:4], rows[4:8], rows[8:]):
+    for m0, m1, m2, t in (rows[:4], rows[4:8], rows[8:]):
         # Written out: min and max would take most of the time of a plan's source regions.
-        a, b, c = m0 * i, m1 * j, m2 * k
+        a, b = round(m0 * i * GRAINS) / GRAINS, round(m1 * j * GRAINS) / GRAINS
+        c, shift = round(m2 * k * GRAINS) / GRAINS, round(t * GRAINS) / GRAINS
         low_a, high_a = (a, 0.0) if a < 0.0 else (0.0, a)
         low_b, high_b = (b, 0.0) if b < 0.0 else (0.0, b)
         low_c, high_c = (c, 0.0) if c < 0.0 else (0.0, c)
@@ -118,8 +124,11 @@ def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float],
 def coordinate(
     row: NDArray[np.float64], i: NDArray[np.int64], j: NDArray[np.int64], k: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return one source coordinate of output voxels, in the one order of operations."""
-    result: NDArray[np.float64] = ((row[0] * i + row[1] * j) + row[3]) + row[2] * k
+    """Return one source coordinate of output voxels, a sum of multiples of 2^-24 voxel."""
+    a, b, c, shift = (
+        np.rint(part * GRAINS) / GRAINS for part in (row[0] * i, row[1] * j, row[2] * k, row[3])
+    )
+    result: NDArray[np.float64] = a + b + (c + shift)
     return result
 
 

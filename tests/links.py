@@ -38,6 +38,7 @@ class Link:
 
     def send(self, batch):
         data, used = pack(batch, self.writer)
+        self.writer.sent(used)
         return unpack(data, self.reader), used
 
     def deliver(self, value, size=1000):

@@ -16,6 +16,7 @@ LAYERS = [
     {"datapipes"},
     {"adapters"},
     {"reading_services"},
+    {"diagnosing"},
     {"dataloader2"},
     {"package"},
 ]

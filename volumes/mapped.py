@@ -58,9 +58,18 @@ class Maps:
         self._floor: int | None = None
         self._lock = threading.Lock()
 
-    def add(self, file: BinaryIO) -> mmap.mmap:
-        """Map a whole file for reading; the file may then be closed."""
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
+        """Map a whole file for reading, or a part; the file may then be closed.
+
+        Parameters
+        ----------
+        file
+            Open for reading.
+        start, length
+            In bytes, ``start`` a multiple of ``mmap.ALLOCATIONGRANULARITY``; up to the end without
+            a length.
+        """
+        mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
         with self._lock:
             self._maps.add(mapped)
         return mapped

@@ -28,8 +28,10 @@ class NpyBackend(LocalFile, MappedBackend):
         super().__init__(array, Header(array.shape, IDENTITY, array.dtype, stamp=stamp), name)
 
 
-def map_npy(path: str, name: str) -> NDArray[Any]:
+def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
     """Return the array of a ``.npy`` file as a read-only map.
+
+    ``start`` is where it begins, in bytes, if it lies in a file with others.
 
     Raises
     ------
@@ -37,6 +39,7 @@ def map_npy(path: str, name: str) -> NDArray[Any]:
         It is no ``.npy`` file, is too short, or holds objects.
     """
     with open_local(path) as file:
+        file.seek(start)
         shape, fortran, dtype = _read_header(file, name)
         offset, actual = file.tell(), os.fstat(file.fileno()).st_size
         refuse_unreadable(dtype, name)
@@ -49,7 +52,8 @@ def map_npy(path: str, name: str) -> NDArray[Any]:
                 do="Copy or download the file again.",
             )
         order: Any = "F" if fortran else "C"
-        return np.ndarray(shape, dtype, MAPS.add(file), offset, order=order)
+        mapped = MAPS.add(file, start, expected - start)
+        return np.ndarray(shape, dtype, mapped, offset - start, order=order)
 
 
 def _read_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -1,8 +1,15 @@
-"""Voxels in memory that another process must see: one temporary file, owned by the original."""
+"""Voxels in memory that another process must see: in a temporary file, owned by the original.
+
+On Linux the file has no name, so nothing is left of it when the process is killed. It is a
+file on disk and not memory: voxels that are in memory already would be there twice.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
+import sys
 import tempfile
 import threading
 import weakref
@@ -16,26 +23,31 @@ from .backend import Backend, ViewBackend
 from .header import Header
 from .npy import map_npy
 
-_PATHS: weakref.WeakKeyDictionary[Any, tuple[int, str]] = weakref.WeakKeyDictionary()
+HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")
+"""Elsewhere the file has a name, and stays if the process is killed."""
+_PLACES: weakref.WeakKeyDictionary[Any, tuple[int, str, int]] = weakref.WeakKeyDictionary()
 _ORIGINALS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _WRITING = threading.Lock()
+# Weak: it is closed when the last array in it is gone.
+_current: weakref.ref[_Nameless] | None = None
 
 
 class SpilledSource:
     """The temporary file of voxels that are in the memory of another process."""
 
-    def __init__(self, path: str, token: str, name: str, header: Header) -> None:
+    def __init__(self, path: str, start: int, token: str, name: str, header: Header) -> None:
         self.path = path
+        self.start = start
         self.token = token
         self.name = name
         self._header = header
 
     def open(self) -> Backend:
         """Map the file."""
-        return ViewBackend(map_npy(self.path, self.name), self._header, self.name)
+        return ViewBackend(map_npy(self.path, self.name, self.start), self._header, self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arrive, (self.path, self.token, self.name, self._header)
+        return arrive, (self.path, self.start, self.token, self.name, self._header)
 
 
 def travel(source: Any, header: Header, voxels: Callable[[], NDArray[Any]]) -> tuple[Any, ...]:
@@ -52,17 +64,17 @@ def travel(source: Any, header: Header, voxels: Callable[[], NDArray[Any]]) -> t
     """
     remember(source)
     with _WRITING:
-        owner, path = _PATHS.get(source, (0, ""))
+        owner, path, start = _PLACES.get(source, (0, "", 0))
         # A forked child writes a file of its own: the parent's goes with the parent's object.
         if owner != os.getpid():
-            path = _write(voxels(), source)
-            _PATHS[source] = (os.getpid(), path)
-    return arrive, (path, source.token, source.name, header)
+            path, start = _write(voxels(), source)
+            _PLACES[source] = (os.getpid(), path, start)
+    return arrive, (path, start, source.token, source.name, header)
 
 
-def arrive(path: str, token: str, name: str, header: Header) -> Any:
+def arrive(path: str, start: int, token: str, name: str, header: Header) -> Any:
     """Return the original if it lives in this process, else the source of its file."""
-    return original(token) or SpilledSource(path, token, name, header)
+    return original(token) or SpilledSource(path, start, token, name, header)
 
 
 def remember(source: Any) -> None:
@@ -75,7 +87,57 @@ def original(token: str) -> Any:
     return _ORIGINALS.get(token)
 
 
-def _write(array: NDArray[Any], owner: Any) -> str:
+class _Nameless:
+    """A temporary file without a name, which is gone with the process however that ends.
+
+    Each array lies behind the others, so that a thousand take one descriptor. Other processes
+    open it by the descriptor of this one.
+    """
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            self._fd = os.dup(file.fileno())
+        self.owner = os.getpid()
+        self.path = f"/proc/{self.owner}/fd/{self._fd}"
+        self._end = 0
+        weakref.finalize(self, os.close, self._fd).atexit = False
+
+    def add(self, array: NDArray[Any]) -> tuple[int, int]:
+        """Write one array; return where it starts and ends, in bytes."""
+        start = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        with os.fdopen(os.dup(self._fd), "r+b") as file:
+            file.seek(start)
+            np.save(file, array, allow_pickle=False)
+            self._end = file.seek(0, os.SEEK_END)
+        return start, self._end
+
+    def free(self, start: int, stop: int) -> None:
+        """Give the space of one array back; where the disk cannot, it goes with the file."""
+        # A forked child holds a copy of the array's owner; the voxels are not its own.
+        if os.getpid() == self.owner:
+            with (
+                contextlib.suppress(OSError),
+                mmap.mmap(self._fd, stop - start, offset=start) as memory,
+            ):
+                memory.madvise(mmap.MADV_REMOVE)
+
+
+def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
+    """Write an array that lives as long as ``owner``; return the file and where it starts."""
+    global _current
+    if not HAS_NAMELESS:
+        return _write_named(array, owner), 0
+    file = None if _current is None else _current()
+    if file is None or file.owner != os.getpid():
+        file = _Nameless()
+        _current = weakref.ref(file)
+    start, stop = file.add(array)
+    # This also holds the file: with the last array it is closed.
+    weakref.finalize(owner, file.free, start, stop).atexit = False
+    return file.path, start
+
+
+def _write_named(array: NDArray[Any], owner: Any) -> str:
     handle, path = tempfile.mkstemp(prefix="voxpipe-", suffix=".npy")
     weakref.finalize(owner, _remove, path, os.getpid())
     with os.fdopen(handle, "wb") as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections import Counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +44,10 @@ class SlotReader:
         self._memory: dict[int, Mapping] = {}
         self._freed: list[int] = []
         self._kept: dict[int, int] = {}  # slots that batches look into, and their sizes
+        self._looks: Counter[int] = Counter()  # how many batches look into each
         self._cooling: list[tuple[list[int], Check]] = []
         self._pinned: set[int] = set()
+        self._refused: set[int] = set()
         self._largest = 0
 
     def add(self, number: int, fd: int, size: int) -> None:
@@ -58,6 +61,7 @@ class SlotReader:
         """Forget a slot; it is unmapped when nothing looks into it any more."""
         self._memory.pop(number, None)
         self._pinned.discard(number)
+        self._refused.discard(number)
 
     def close(self) -> None:
         """Forget all slots; those that batches look into stay mapped until these are gone."""
@@ -69,7 +73,7 @@ class SlotReader:
         return Arrival(self)
 
     def take_freed(self) -> list[int]:
-        """Return the slots that may be written again, each once."""
+        """Return the slots that were given back, each once for each batch that lay in it."""
         # Finalizers run in any thread at any time: take what is there, leave what comes.
         count = len(self._freed)
         numbers, self._freed[:count] = self._freed[:count], []
@@ -82,7 +86,10 @@ class SlotReader:
         while self._cooling and self._cooling[0][1]():
             free += self._cooling.pop(0)[0]
         for number in free:
-            self._kept.pop(number, None)
+            self._looks[number] -= 1
+            if self._looks[number] <= 0:
+                del self._looks[number]
+                self._kept.pop(number, None)
         return free
 
     def open(self, number: int, others: int = 0) -> tuple[NDArray[np.uint8], bool]:
@@ -101,6 +108,7 @@ class SlotReader:
         memory = self._memory[number]
         whole = memory.bytes()
         weakref.finalize(whole, self._freed.append, number).atexit = False
+        self._looks[number] += 1
         self._largest = max(self._largest, others + memory.size)
         in_flight = self._ahead * self._largest
         stays = self._kept_bytes() + memory.size + in_flight <= self._share
@@ -117,18 +125,20 @@ class SlotReader:
 
     def _kept_bytes(self) -> int:
         """Return the bytes of the slots that the worker cannot have back yet."""
-        free = set(self._freed) - self._pinned
-        return sum(size for number, size in self._kept.items() if number not in free)
+        freed = Counter(number for number in self._freed if number not in self._pinned)
+        return sum(size for n, size in self._kept.items() if self._looks[n] > freed[n])
 
     def _pin(self, number: int) -> None:
-        """Page-lock a slot, once, as soon as there is a device to copy to."""
-        if number in self._pinned or not self._registrar.is_ready():
+        """Page-lock a slot as soon as there is a device to copy to; it is tried once."""
+        if number in self._pinned or number in self._refused or not self._registrar.is_ready():
             return
         memory = self._memory[number]
         registrar, address = self._registrar, memory.address
         if registrar.pin(address, memory.size):
             self._pinned.add(number)
             memory.before_unmap.append(lambda: registrar.unpin(address))
+        else:
+            self._refused.add(number)
 
 
 class Arrival:

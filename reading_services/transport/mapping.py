@@ -48,7 +48,7 @@ class Mapping:
         self.size = size
         self._memory: Any = (ctypes.c_uint8 * size).from_address(self.address)
         self.before_unmap: list[Callable[[], None]] = []
-        """Called first, in turn."""
+        """Called first, in turn; the memory is unmapped whatever they raise."""
         # Arrays hold the ctypes object, so the mapping lives as long as any of them.
         end = weakref.finalize(self._memory, _unmap, self.address, size, self.before_unmap)
         end.atexit = False
@@ -65,6 +65,8 @@ class Mapping:
 
 def _unmap(address: int, size: int, first: list[Callable[[], None]]) -> None:
     assert _LIBC is not None
-    for call in first:
-        call()
-    _LIBC.munmap(address, size)
+    try:
+        for call in first:
+            call()
+    finally:
+        _LIBC.munmap(address, size)

@@ -80,3 +80,5 @@ class Failed:
     """Its class and message."""
     text: str
     """The worker's traceback."""
+    report: Report
+    """What it did and warned of until then."""

@@ -7,13 +7,18 @@ megabytes and breaks programs that fork later.
 A copy with ``non_blocking=True`` out of page-locked memory may still run when its tensor is
 gone, and torch guards only memory of its own allocator. So a pinned slot is not handed back
 before the devices have done all that they had been given, on every stream.
+
+While the calling thread captures a CUDA graph nothing is registered, recorded or asked: each
+of these would end the capture. Slots that were given back meanwhile wait until it is over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 Check: TypeAlias = "Callable[[], bool]"
@@ -39,32 +44,68 @@ class Cuda:
     """Page-locks with torch's own CUDA runtime."""
 
     def is_ready(self) -> bool:
-        """Whether the user has initialised CUDA in this process."""
-        torch = sys.modules.get("torch")
-        return torch is not None and bool(torch.cuda.is_initialized())
+        """Whether the user has initialised CUDA in this process, and no capture is going on."""
+        return _is_initialized() and not _is_capturing()
 
     def pin(self, address: int, size: int) -> bool:
         """Register for all devices; the limit on locked memory may refuse it."""
         portable = 1  # cudaHostRegisterPortable
-        return not int(_torch().cuda.cudart().cudaHostRegister(address, size, portable))
+        refused = int(_torch().cuda.cudart().cudaHostRegister(address, size, portable))
+        if refused:
+            _forget_error()
+        return not refused
 
     def unpin(self, address: int) -> None:
         """Undo it, once nothing can be copying any more: the memory goes away after this."""
-        if self.is_ready():
+        if _is_initialized():
             for device in _devices():
                 _torch().cuda.synchronize(device)
             _torch().cuda.cudart().cudaHostUnregister(address)
 
     def mark(self) -> Check:
         """Record an event over all streams of each device that is in use."""
-        if not self.is_ready():
+        if not _is_initialized():
             return _done
-        events = [_event_on(device) for device in _devices()]
-        return lambda: all(event.query() for event in events if event is not None)
+        events: list[Any] | None = None
+
+        def is_done() -> bool:
+            nonlocal events
+            if _is_capturing():
+                return False
+            if events is None:
+                events = [_event_on(device) for device in _devices()]
+            return all(event.query() for event in events if event is not None)
+
+        if not _is_capturing():
+            events = [_event_on(device) for device in _devices()]
+        return is_done
 
 
 def _done() -> bool:
     return True
+
+
+def _is_initialized() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def _is_capturing() -> bool:
+    """Whether this thread's current stream is recorded into a CUDA graph."""
+    return bool(_torch().cuda.is_current_stream_capturing())
+
+
+def _forget_error() -> None:
+    """Clear the runtime's last error, or the user's next kernel would be blamed for it.
+
+    torch's binding lacks this function, so the library that torch has loaded is asked; where the
+    runtime is not a library of its own, the error stays.
+    """
+    maps = Path("/proc/self/maps")
+    with contextlib.suppress(OSError, AttributeError, StopIteration):
+        lines = (line for line in maps.read_text().splitlines() if "/libcudart" in line)
+        # Loading what is loaded gives the same library, and so the same last error.
+        ctypes.CDLL(next(lines).split(maxsplit=5)[5]).cudaGetLastError()
 
 
 def _torch() -> Any:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,15 @@ class Slot:
     number: int
     fd: int
     memory: Mapping
-    busy: bool = True
+    held: int = 0
+    """Arrays of this process that look into it, each with all of its views."""
+    sent: int = 0
+    """Batches that lie in it and that the consumer has not given back."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody may still read it."""
+        return bool(self.held or self.sent)
 
     @property
     def size(self) -> int:
@@ -72,6 +81,9 @@ class SlotWriter:
         self._limit = limit
         self._slots: dict[int, Slot] = {}
         self._made = 0
+        # Finalizers run in any thread at any time, so they only append.
+        self._dropped: list[int] = []
+        self._copies: list[Any] = []
 
     def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
         """Return one C-ordered array per layout, all in one free slot if there is room."""
@@ -79,7 +91,7 @@ class SlotWriter:
         slot = self._free_slot(total)
         if slot is None:
             return OwnMemory().take(layouts)
-        memory = slot.memory.bytes()
+        memory = self._look_into(slot)
         arrays: list[NDArray[Any]] = []
         for (shape, dtype), offset in zip(layouts, offsets, strict=True):
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -91,6 +103,7 @@ class SlotWriter:
         if not array.flags.c_contiguous or array.size == 0:
             return None
         where = array.ctypes.data
+        self._settle()
         for slot in self._slots.values():
             start = slot.memory.address
             if slot.busy and start <= where and where + array.nbytes <= start + slot.size:
@@ -103,24 +116,45 @@ class SlotWriter:
         if slot is None:
             self._say_full()
             return None
-        inside = slot.memory.bytes()[: array.nbytes].view(array.dtype).reshape(array.shape)
+        memory = self._look_into(slot)
+        self._copies.append(memory)  # until it is sent, or it would be free at once
+        inside = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
         inside[...] = array
         return slot.number, 0
 
+    def sent(self, numbers: Collection[int]) -> None:
+        """Note in which slots the batch lies that is sent now, if any; the consumer has them."""
+        for number in numbers:
+            self._slots[number].sent += 1
+        self._copies.clear()
+
     def release(self, numbers: Sequence[int]) -> None:
-        """Take back slots that the consumer no longer looks into."""
+        """Take back what the consumer no longer looks into: each slot once for each sending."""
         for number in numbers:
             if number in self._slots:
-                self._slots[number].busy = False
-
-    def release_unsent(self, sent: set[int], before: set[int]) -> None:
-        """Take back slots that were taken since ``before`` but are not part of what was sent."""
-        for number in self.busy() - before - sent:
-            self._slots[number].busy = False
+                self._slots[number].sent -= 1
 
     def busy(self) -> set[int]:
-        """Return the numbers of the slots in use."""
+        """Return the numbers of the slots in use, here or by the consumer."""
+        self._settle()
         return {slot.number for slot in self._slots.values() if slot.busy}
+
+    def _look_into(self, slot: Slot) -> NDArray[np.uint8]:
+        """Return the bytes of a slot, which is not free while this array or a view lives.
+
+        A pipe may keep batches for as long as it likes, e.g. to shuffle them.
+        """
+        memory = slot.memory.bytes()
+        slot.held += 1
+        weakref.finalize(memory, self._dropped.append, slot.number).atexit = False
+        return memory
+
+    def _settle(self) -> None:
+        """Count what was dropped since the last time."""
+        while self._dropped:
+            slot = self._slots.get(self._dropped.pop())
+            if slot is not None:
+                slot.held -= 1
 
     def _say_full(self) -> None:
         # The same words for every batch: the consumer repeats them once.
@@ -134,12 +168,11 @@ class SlotWriter:
         )
 
     def _free_slot(self, size: int) -> Slot | None:
+        self._settle()
         free = [slot for slot in self._slots.values() if not slot.busy]
         fitting = [slot for slot in free if slot.size >= size]
         if fitting:
-            slot = min(fitting, key=lambda s: s.size)
-            slot.busy = True
-            return slot
+            return min(fitting, key=lambda s: s.size)
         size = max(1, -(-size // _STEP)) * _STEP
         if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:
             return None

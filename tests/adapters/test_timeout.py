@@ -1,3 +1,6 @@
+import functools
+import threading
+
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -54,3 +57,19 @@ def test_limits_survive_rewriting_the_sink():
     limited = vp.FuseSpatial()(vp.Timeout(item=5)(pipe))
 
     assert limits_of(limited).item == 5
+
+
+def slow_first(seen, item):
+    """Take longer than an item may, once; the wait ends by itself, so no test sleeps for it."""
+    if not seen:
+        seen.append(item)
+        threading.Event().wait(0.4)
+    return item
+
+
+def test_the_first_batch_in_process_may_take_longer():
+    """``start`` counts on top of ``item``, without workers too."""
+    pipe = IterableWrapper([1, 2]).map(functools.partial(slow_first, []))
+
+    with vp.DataLoader2(pipe, vp.Timeout(item=0.2, start=20)) as loader:
+        assert list(loader) == [1, 2]

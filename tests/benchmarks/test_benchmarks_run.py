@@ -12,6 +12,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc"),
 ]
 
+PEERS = ["monai_lazy", "torchio_queue", "nnunet_recipe"]
+VENVS = ROOT / "build" / "peers"
+"""Where throughput.py makes the peers' environments; tests make none."""
 SMALL = ["--shape", "48", "48", "40", "--size", "16", "--workers"]
 
 
@@ -69,6 +72,57 @@ def test_throughput_of_every_format(tmp_path, form):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_is_measured_beside_voxpipe(tmp_path, name):
+    """Each of its variants gives a row with a rate, on the same files; the folder is left empty."""
+    if not (VENVS / name / "installed.txt").is_file():
+        pytest.skip(f"benchmarks/throughput.py --peers {name} makes its environment")
+    small = [*SMALL, "2", "--count", "2", "--seconds", "0.1", "--formats", "nii"]
+
+    done = run(tmp_path, "throughput.py", *small, "--peers", name)
+
+    assert done.returncode == 0, done.stderr
+    measured = rows(done.stdout)
+    del measured["what"]
+    assert measured.pop("nii")[4] == "1.00"
+    assert len(measured) >= 1
+    for row in measured.values():
+        assert float(row[2]) > 0
+        assert float(row[7]) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["nii", "nii by URL", "nii.gz", "zarr64", "zarr32"])
+def test_bytes_and_requests_of_every_format(tmp_path, form):
+    """No format reads less than the exact support; what is mapped has no requests."""
+    small = ["--shape", "70", "60", "50", "--size", "16", "--count", "1", "--formats", form]
+
+    done = run(tmp_path, "io.py", *small)
+
+    assert done.returncode == 0, done.stderr
+    row = rows(done.stdout)[form]
+    assert float(row[2]) <= float(row[3]) <= float(row[7])
+    assert (row[5] == "mapped") == (form in ("nii", "nii.gz"))
+    assert form in ("nii", "nii.gz") or float(row[6]) >= 2  # image and label
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_section_of_scaling(tmp_path):
+    """Volume, patch, chunk and workers each give their table."""
+    done = run(tmp_path, "scaling.py", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1].rstrip(",") for line in done.stdout.splitlines() if "###" in line] == [
+        "Volume",
+        "Volume",
+        "Patch",
+        "Chunk",
+        "Workers",
+    ]
+    assert done.stdout.count("CPU ms/patch is") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("form", ["nii", "zarr"])
 @pytest.mark.parametrize(("limit", "status", "result"), [("1e6", 0, "PASS"), ("1", 1, "FAIL")])
 def test_memory_is_compared_with_the_limit(tmp_path, form, limit, status, result):
@@ -118,3 +172,17 @@ def test_shared_pages_count_once(tmp_path):
 
     peak = float(done.stdout.split()[1])
     assert 200 <= peak < 250
+
+
+def test_the_kernel_meets_its_peers(tmp_path):
+    """Every class gives a row at a hot place and at random ones; each bar is judged."""
+    done = run(tmp_path, "kernel.py", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    table = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line][2:]
+    kinds = {row[2] for row in table}
+    assert {"copy", "flip", "transpose", "zoom, linear", "affine, nearest"} <= kinds
+    assert {"affine, cubic", "elastic, linear", "elastic turned, linear"} <= kinds
+    assert {row[3] for row in table} == {"hot", "random"}
+    assert "PASS" in done.stdout or "FAIL" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ import torch
 from links import STEP, Link
 
 from voxpipe.core.errors import SlotsUsedUp
-from voxpipe.reading_services.transport import pinning
+from voxpipe.reading_services.transport import mapping, pinning
 from voxpipe.reading_services.transport.pinning import Cuda
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
@@ -86,6 +86,7 @@ def test_a_refusal_costs_nothing_but_speed():
     assert values == list(range(5))
     assert len(link.made) == 1
     assert (device.marks, device.unpinned) == (0, [])
+    assert len(device.pinned) == 1  # asked once, not for every batch
 
 
 def test_a_slot_that_a_device_may_still_read_is_not_handed_back():
@@ -127,6 +128,7 @@ class FakeTorch:
 
     def __init__(self, initialized, capable=2, refusal=0):
         self.calls = []
+        self.capturing = False
         runtime = types.SimpleNamespace(
             cudaHostRegister=lambda *a: self.calls.append(("register", *a)) or refusal,
             cudaHostUnregister=lambda *a: self.calls.append(("unregister", *a)) or 0,
@@ -134,6 +136,7 @@ class FakeTorch:
         self._C = types.SimpleNamespace(_cuda_hasPrimaryContext=lambda n: n == 0)
         self.cuda = types.SimpleNamespace(
             is_initialized=lambda: initialized,
+            is_current_stream_capturing=lambda: self.capturing,
             cudart=lambda: runtime,
             device_count=lambda: capable,
             device=lambda n: torch.no_grad(),
@@ -167,11 +170,69 @@ def test_cuda_is_asked_in_the_right_words(fake):
     assert torch.calls == [("register", 4096, 100, 1), ("synchronize", 0), ("unregister", 4096)]
 
 
-def test_cuda_that_refuses_is_taken_at_its_word(fake):
-    """An error of the runtime is no page-locked memory."""
+def test_cuda_that_refuses_is_taken_at_its_word(fake, monkeypatch):
+    """An error of the runtime is no page-locked memory, and nobody else's error."""
+    forgotten = []
+    runtime = types.SimpleNamespace(cudaGetLastError=lambda: forgotten.append(True))
+    line = "7f0-7f1 r-xp 00000000 08:01 12 /a folder/libcudart.so.12\n"
+    monkeypatch.setattr(pinning.Path, "read_text", lambda path: f"7e0-7e1 rw-p 0 0:0 0\n{line}")
+    monkeypatch.setattr(pinning.ctypes, "CDLL", {"/a folder/libcudart.so.12": runtime}.__getitem__)
     fake(initialized=True, refusal=2)
 
     assert not Cuda().pin(4096, 100)
+    assert forgotten == [True]
+
+
+def test_a_runtime_that_cannot_be_found_is_left_as_it_is(fake):
+    """The error stays then, and the batch arrives all the same."""
+    fake(initialized=True, refusal=2)
+
+    assert not Cuda().pin(4096, 100)
+
+
+def test_a_capture_is_left_alone(fake, monkeypatch):
+    """Nothing is registered, recorded or asked before it ends; then the slot cools as ever."""
+    torch = fake(initialized=True)
+    monkeypatch.setattr(pinning, "_covers_context", lambda event: False)
+    torch.capturing = True
+
+    assert not Cuda().is_ready()
+    check = Cuda().mark()
+    assert not check()
+    assert torch.calls == []
+
+    torch.capturing = False
+    assert check()
+    assert torch.calls == [("record",), ("synchronize", 0)]
+
+
+def test_a_capture_after_the_mark_is_left_alone(fake, monkeypatch):
+    """Asking for an event would end it."""
+    torch = fake(initialized=True)
+    monkeypatch.setattr(pinning, "_covers_context", lambda event: False)
+    check = Cuda().mark()
+    torch.capturing = True
+
+    assert not check()
+    torch.capturing = False
+    assert check()
+
+
+def test_memory_is_unmapped_whatever_the_registrar_does(monkeypatch):
+    """An error of the device does not keep the memory."""
+    unmapped = []
+    libc = types.SimpleNamespace(munmap=lambda *place: unmapped.append(place))
+    monkeypatch.setattr(mapping, "_LIBC", libc)
+
+    with pytest.raises(RuntimeError):
+        mapping._unmap(4096, 100, [refuse])
+
+    assert unmapped == [(4096, 100)]
+
+
+def refuse():
+    """Fail as a device does that was lost."""
+    raise RuntimeError("no device")
 
 
 def test_without_an_event_for_all_streams_the_device_is_waited_for(fake, monkeypatch):

@@ -220,3 +220,73 @@ def test_a_lambda_is_fine_without_workers(cases):
 
     with vp.DataLoader2(pipe, seed=7) as it:
         assert len(list(it)) == 3
+
+
+def warn_and_raise():
+    import warnings
+
+    warnings.warn("before the mistake", RuntimeWarning, stacklevel=1)
+    raise ValueError("a user's mistake")
+
+
+def test_what_a_failing_worker_warned_of_arrives(cases):
+    """A warning often says why; it comes with the error."""
+    with (
+        loader(cases, warn_and_raise) as it,
+        pytest.warns(RuntimeWarning, match="before the mistake"),
+        pytest.raises(ValueError, match="a user's mistake"),
+    ):
+        list(it)
+
+
+def test_what_a_failing_worker_counted_arrives(cases):
+    """The profile knows the patches that were realized for the batch that failed."""
+    profile = vp.Profile()
+    pipe = full_chain(cases[1:2]).map(functools.partial(at_case, "case1", raise_value_error))
+    service = vp.MultiProcessingReadingService(1, worker_prefetch_cnt=1)
+
+    with vp.DataLoader2(pipe, [profile], service, seed=7) as it:
+        with pytest.raises(ValueError, match="mistake"):
+            list(it)
+        row = next(line for line in it.profile().splitlines() if "batch_patches" in line)
+
+    assert " 1 " in row
+
+
+def kill_idle(it, number):
+    """Kill a worker that has nothing to do, and wait until it is gone."""
+    process = it._service._pool.workers[number].process
+    process.kill()
+    process.join()
+
+
+def test_an_idle_worker_may_die(cases):
+    """While others make what is left, nobody misses it."""
+    # Two batches and three workers: the third never gets a job.
+    pipe = full_chain(cases[:2])
+    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(3), seed=7) as it:
+        batches = iter(it)
+        first = next(batches)
+        kill_idle(it, 2)
+
+        assert len([first, *batches]) == 2
+
+
+def test_a_worker_that_died_idle_is_named_when_it_is_needed(cases):
+    """Given a job, it fails the epoch, after the batches that the others have made."""
+    pipe = full_chain(cases, samples=16)
+    service = vp.MultiProcessingReadingService(2, worker_prefetch_cnt=1)
+    got = []
+    with vp.DataLoader2(pipe, None, service, seed=7) as it:
+        batches = iter(it)
+        got.append(next(batches))
+        pool = it._service._pool
+        # Until the answer of the second is here, and it is idle.
+        while pool.workers[1].jobs:
+            for worker, answer in pool.answers(pool.deadline(60), 60):
+                batches._batches._store(worker, answer)
+        kill_idle(it, 1)
+        with pytest.raises(WorkerDied, match=r"worker 1 .*SIGKILL while it had "):
+            got.extend(batches)
+
+    assert len(got) >= 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from voxpipe.core import Sample
-from voxpipe.core.errors import PatchSizeError, SampleError
+from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
 from voxpipe.core.ledger import LEDGER
 from voxpipe.realizing import Gather, Job, Realized, Recipe, Watch, in_threads, using_threads
 
@@ -113,3 +113,11 @@ def test_a_realized_array_knows_its_shape():
     realized = Realized(np.zeros((2, 3), np.float32))
 
     assert (realized.shape, realized.dtype) == ((2, 3), np.dtype(np.float32))
+
+
+def test_what_becomes_no_batch_or_several_is_refused():
+    """A batch is one item; the message says which batch it was and how many there were."""
+    job = Job(3, (Sample({"a": 1}, case="left"), Sample({"a": 2}, case="right")))
+
+    with pytest.raises(GraphError, match=r"batch 3 \(left, right\) became 2 items"):
+        Recipe(()).run(job, 0, 0)

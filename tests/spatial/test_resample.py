@@ -204,7 +204,7 @@ def test_strides_do_not_matter(mode: str, matrix: np.ndarray) -> None:
 def test_what_is_read_besides_the_region_has_no_influence() -> None:
     """A whole chunk gives bit for bit what the exact region gives."""
     volume = np.random.default_rng(0).normal(size=(1, 12, 12, 12)).astype(np.float32)
-    matrix = shifted(3.2, 4.5, 2.999999)
+    matrix = shifted(3.2, 4.5, 2.9999995)
     bounds = Region.of_shape((12, 12, 12))
     out = np.empty((2, 1, 4, 4, 4), np.float32)
 

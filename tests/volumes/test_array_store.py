@@ -1,8 +1,13 @@
 """``.npy`` files, arrays and tensors."""
 
+import contextlib
 import gc
 import os
 import pickle
+import signal
+import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,7 +18,7 @@ from nifti_files import AFFINE, numbered
 
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume, spill
+from voxpipe.volumes import Volume, close_volumes, spill
 
 
 class TestNpy(StoreContract):
@@ -133,7 +138,8 @@ def test_the_tensor_can_be_written_to_without_changing_the_source():
 
 
 def test_a_large_array_is_spilled_once_and_removed_with_its_volume(tmp_path, monkeypatch):
-    """One temporary file serves every pickle, and goes with the original."""
+    """One temporary file serves every pickle, and goes with the original: where it has a name."""
+    monkeypatch.setattr(spill, "HAS_NAMELESS", False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     volume = Volume(numbered((20, 21, 22)))
 
@@ -146,6 +152,83 @@ def test_a_large_array_is_spilled_once_and_removed_with_its_volume(tmp_path, mon
     gc.collect()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def nameless_files():
+    """Return size and taken bytes of the files without a name that this process holds."""
+    files = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            status = os.stat(f"/proc/self/fd/{fd}")
+            if stat.S_ISREG(status.st_mode) and not status.st_nlink:
+                files[status.st_ino] = (status.st_size, status.st_blocks * 512)
+    return files
+
+
+@pytest.mark.skipif(not spill.HAS_NAMELESS, reason="needs /proc")
+def test_spilled_arrays_share_a_file_without_a_name(tmp_path, monkeypatch):
+    """Each has its part; what is dropped takes no space, and the last takes the file along."""
+    gc.collect()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = nameless_files()
+    arrays = [numbered((20, 21, 22)) + n for n in range(3)]
+    volumes = [Volume(array) for array in arrays]
+    # As in another process: the original is not there.
+    monkeypatch.setattr(spill, "original", lambda token: None)
+    copies = [pickle.loads(pickle.dumps(volume)) for volume in volumes]
+
+    assert [c.numpy()[0].tolist() for c in copies] == [a.tolist() for a in arrays]
+    assert list(tmp_path.iterdir()) == []
+    ((size, taken),) = (v for k, v in nameless_files().items() if k not in before)
+    assert size > 3 * arrays[0].nbytes - 1
+
+    del volumes[0], copies
+    close_volumes()
+    gc.collect()
+    ((_, left),) = (v for k, v in nameless_files().items() if k not in before)
+    assert left < taken
+
+    again = pickle.loads(pickle.dumps(volumes[1]))
+    assert again.numpy()[0].tolist() == arrays[2].tolist()
+    del volumes, again
+    close_volumes()
+    gc.collect()
+    assert nameless_files().keys() == before.keys()
+
+
+KILLED = """
+import os, pickle, signal
+import numpy as np
+import voxpipe as vp
+volume = vp.Volume(np.zeros((40, 40, 40)))
+pickle.dumps(volume)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not spill.HAS_NAMELESS, reason="needs /proc")
+def test_a_killed_process_leaves_no_spilled_voxels(tmp_path):
+    """Nobody cleans up after SIGKILL, so there is nothing to clean."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    done = subprocess.run([sys.executable, "-c", KILLED], env=environment, timeout=100, check=False)
+
+    assert done.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not spill.HAS_NAMELESS, reason="needs /proc")
+def test_a_forked_child_leaves_the_voxels_of_its_parent(monkeypatch):
+    """Collecting its copy of the owner frees nothing."""
+    volume = Volume(numbered((20, 21, 22)))
+    monkeypatch.setattr(spill, "original", lambda token: None)
+    copy = pickle.loads(pickle.dumps(volume))
+    file = spill._current()
+
+    file.owner += 1  # what a child finds: the file of another process
+    file.free(0, 4096)
+
+    assert copy.numpy()[0].tolist() == numbered((20, 21, 22)).tolist()
 
 
 def test_a_copy_that_comes_back_is_the_original(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.dataloader2.diagnosis import (
+from voxpipe.diagnosing.diagnosis import (
     CONSUMERS_LINE,
     STAGES,
     WORKERS_LINE,
@@ -16,7 +16,7 @@ from voxpipe.dataloader2.diagnosis import (
     judged,
     limit_of,
 )
-from voxpipe.dataloader2.pace import KEPT, Pace
+from voxpipe.diagnosing.pace import KEPT, Pace
 
 EVEN = dict.fromkeys(STAGES, 1.0)
 TIMES = st.dictionaries(st.sampled_from(STAGES), st.floats(0, 1e3), min_size=1)

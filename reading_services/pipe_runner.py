@@ -1,4 +1,4 @@
-"""Run pipes on one job: a realizing part that cannot be said as steps, and needs torch."""
+"""Run pipes where there are no instructions for what they do: on one job, or on a share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import IterDataPipe
+from torch.utils.data.graph_settings import apply_sharding
 
 from ..core import Stream
-from ..core.errors import GraphError, placed
+from ..core.errors import placed
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, traits_of, walk
 from ..realizing import Job
+from ..realizing.recipe import the_batch
 from .seeding import seeded_globals
 
 # torch writes this into the message of every error that passes through a pipe.
@@ -38,8 +40,8 @@ class Handoff(IterDataPipe[Any]):
         yield from self.items
 
 
-class Realizer:
-    """Turns jobs into batches."""
+class PipeRunner:
+    """Turns jobs into batches by running the realizing pipes, which needs torch."""
 
     def __init__(self, split: Cut) -> None:
         self.handoff = Handoff()
@@ -74,7 +76,32 @@ class Realizer:
             raise placed(as_raised(error), case=job.cases())  # noqa: B904  the very same error
         finally:
             self.handoff.items = ()
-        if len(made) != 1:
-            msg = f"batch {job.index} ({job.cases()}) became {len(made)} items instead of one"
-            raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
-        return made[0]
+        return the_batch(job, made)
+
+
+class Replica:
+    """A whole graph that cannot be cut, run on this worker's share of the items."""
+
+    def __init__(self, graph: Any, worker: int, workers: int, *, shards: bool) -> None:
+        self.graph = graph
+        self.worker = worker
+        self.workers = workers
+        self.shards = shards
+        self._items: Iterator[Any] | None = None
+
+    def run(self, index: int, seed: int, epoch: int) -> Any:
+        """Return this worker's next item; StopIteration after the last."""
+        if self._items is None:
+            self._start(seed, epoch)
+        assert self._items is not None
+        # Which worker draws enters here: a share has no numbers of its own but by its owner.
+        key = (self.workers, self.worker, index)
+        stream = Stream(seed, epoch, key, "user functions")
+        with seeded_globals(stream.integer()):
+            return next(self._items)
+
+    def _start(self, seed: int, epoch: int) -> None:
+        set_epoch(self.graph, seed, epoch)
+        if self.shards:
+            apply_sharding(self.graph, self.workers, self.worker)
+        self._items = iter(self.graph)

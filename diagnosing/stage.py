@@ -10,7 +10,7 @@ from torch.utils.data import IterDataPipe
 from ..datapipes import DataPipe
 from ..graph import Pipe, Traits, traits_of
 from ..reading_services import Planned
-from ..reading_services.realizer import Realizer
+from ..reading_services.pipe_runner import PipeRunner
 from ..realizing import Instruction, Recipe
 from ..realizing.parts import Parts, Task
 
@@ -61,7 +61,7 @@ class Stage(DataPipe):
     @classmethod
     def of(cls, work: Planned, seed: int, epoch: int) -> Stage:
         """Return the stage that does parts of what the realizing part of ``work`` does."""
-        maker: Recipe | Realizer = work.recipe or Realizer(work.cut)
+        maker: Recipe | PipeRunner = work.recipe or PipeRunner(work.cut)
         opaque = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
         parts = Parts(maker, seed, epoch)
         return cls(work.cut.planner, parts, torch=work.recipe is None, opaque=opaque)

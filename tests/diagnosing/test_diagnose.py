@@ -12,14 +12,15 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
-from voxpipe.dataloader2.ceilings import Subject, diagnose
-from voxpipe.dataloader2.diagnosis import WORKERS_LINE
-from voxpipe.dataloader2.extent import Extent
-from voxpipe.dataloader2.stage import Stage, Tasks
 from voxpipe.datapipes.tensors import as_tensors
+from voxpipe.diagnosing.ceilings import Subject, diagnose
+from voxpipe.diagnosing.diagnosis import WORKERS_LINE
+from voxpipe.diagnosing.extent import Extent
+from voxpipe.diagnosing.reads import reads_of
+from voxpipe.diagnosing.stage import Stage, Tasks
 from voxpipe.reading_services.work import Place, jobs, work_of
 from voxpipe.realizing import Job
-from voxpipe.realizing.parts import Task, held, reads_of
+from voxpipe.realizing.parts import Task, held
 from voxpipe.volumes.backend import Backend
 from voxpipe.volumes.header import IDENTITY, array_header
 from voxpipe.volumes.voxels import Voxels

@@ -17,12 +17,13 @@ from ..core.errors import GraphError
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService
+from ..reading_services.running import close_if_idle
 from ..reading_services.work import Place, jobs
 from ..realizing import Job, usable_cores
-from ..realizing.parts import Read, Task, reads_of
-from ..volumes import close_volumes
+from ..realizing.parts import Read, Task
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
+from .reads import reads_of
 from .stage import Stage, Tasks
 from .twins import check_source, twin_of, untimed
 
@@ -77,7 +78,7 @@ def diagnose(
         return _Measuring(subject, extent, service, work).diagnosis(step, cores or usable_cores())
     finally:
         service.stop()
-        close_volumes()
+        close_if_idle()
 
 
 class _Measuring:

@@ -1,0 +1,179 @@
+"""nnU-Net's recipe: blosc2 files, batchgeneratorsv2, and workers that make whole batches.
+
+Run by throughput.py in an environment with batchgeneratorsv2 and blosc2, once with ``--prepare``
+(volumes to ``.b2nd``, as nnU-Net's preprocessing leaves them: normalised float32 image, int8
+label) and then to measure. Prints one line of JSON.
+
+The recipe: per sample open both files, read a cube with a margin for the rotation (partial reads,
+mapped, one thread), ``SpatialTransform`` and ``MirrorTransform``; ``NonDetMultiThreadedAugmenter``
+hands over whichever batch is ready. Left out to nnU-Net's advantage: oversampling of foreground
+and the pickle of voxels that goes with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import blosc2
+import numpy as np
+import steady
+import torch
+from batchgenerators.dataloading.data_loader import DataLoader
+from batchgenerators.dataloading.nondet_multi_threaded_augmenter import (
+    NonDetMultiThreadedAugmenter,
+)
+from batchgeneratorsv2.transforms.spatial.mirroring import MirrorTransform
+from batchgeneratorsv2.transforms.spatial.spatial import SpatialTransform
+from batchgeneratorsv2.transforms.utils.compose import ComposeTransforms
+from partition import partition
+from threadpoolctl import threadpool_limits
+
+ANGLE = math.radians(15)
+ZOOM = (0.9, 1.1)
+KEYS = ("image", "label")
+WAIT = 0.002
+"""Seconds between two looks at the queues: nnU-Net's setting."""
+
+
+def prepare(job: dict[str, Any]) -> list[dict[str, str]]:
+    """Write every case as two ``.b2nd`` files and return their paths."""
+    import nibabel
+
+    folder = Path(job["folder"])
+    folder.mkdir(exist_ok=True)
+    prepared = []
+    for number, case in enumerate(job["cases"]):
+        image = np.asarray(nibabel.load(case["image"]).dataobj, np.float32)
+        image -= image.mean()
+        image /= image.std()
+        label = np.asarray(nibabel.load(case["label"]).dataobj).astype(np.int8)
+        paths = {}
+        for key, array in (("image", image), ("label", label)):
+            paths[key] = str(folder / f"case{number}_{key}.b2nd")
+            _write(np.ascontiguousarray(array), paths[key], job["size"])
+        prepared.append(paths)
+    return prepared
+
+
+def _write(array: Any, path: str, size: int) -> None:
+    chunk, block = partition(array.shape, (size,) * 3, array.itemsize)
+    # The filter that makes a chunk from the middle smaller.
+    starts = [(n - c) // 2 for n, c in zip(array.shape, chunk, strict=True)]
+    middle = tuple(slice(a, a + c) for a, c in zip(starts, chunk, strict=True))
+    sizes = {}
+    for name in (blosc2.Filter.NOFILTER, blosc2.Filter.SHUFFLE):
+        tried = blosc2.asarray(
+            np.ascontiguousarray(array[middle]), chunks=chunk, blocks=block, cparams=_cparams(name)
+        )
+        sizes[name] = tried.schunk.cbytes
+    best = min(sizes, key=sizes.__getitem__)
+    blosc2.asarray(
+        array, urlpath=path, mode="w", chunks=chunk, blocks=block, cparams=_cparams(best)
+    )
+
+
+def _cparams(name: Any) -> dict[str, Any]:
+    return {"codec": blosc2.Codec.LZ4HC, "clevel": 5, "filters": [name], "filters_meta": [0]}
+
+
+def initial_size(size: int) -> int:
+    """Return the edge of the cube that is read: the patch turned about one axis, and zoomed out."""
+    return int(size * (math.cos(ANGLE) + math.sin(ANGLE)) / ZOOM[0])
+
+
+class Batches(DataLoader):
+    """Random cubes, augmented to batches; one object per worker."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        super().__init__(job["prepared"], job["batch"], job["workers"], None, False, False, True)
+        self._size, self._margin = job["size"], initial_size(job["size"])
+        self._transform = ComposeTransforms(
+            [
+                SpatialTransform(
+                    (self._size,) * 3,
+                    patch_center_dist_from_border=0,
+                    random_crop=False,
+                    p_rotation=1,
+                    rotation=(-ANGLE, ANGLE),
+                    p_scaling=1,
+                    scaling=ZOOM,
+                    p_synchronize_scaling_across_axes=1,
+                    bg_style_seg_sampling=False,
+                    mode_seg="nearest",
+                ),
+                MirrorTransform((0, 1, 2)),
+            ]
+        )
+
+    def generate_train_batch(self) -> dict[str, Any]:
+        shape = (self.batch_size, 1, *(self._size,) * 3)
+        images, labels = torch.empty(shape), torch.empty(shape, dtype=torch.int16)
+        with torch.no_grad(), threadpool_limits(limits=1, user_api=None):
+            for number in range(self.batch_size):
+                case = self._data[np.random.randint(len(self._data))]
+                image, label = self._cubes(case)
+                done = self._transform(image=image, segmentation=label)
+                images[number], labels[number] = done["image"], done["segmentation"]
+        return {"image": images, "label": labels}
+
+    def _cubes(self, case: dict[str, str]) -> Iterator[Any]:
+        opened = [
+            blosc2.open(case[key], mode="r", dparams={"nthreads": 1}, mmap_mode="r") for key in KEYS
+        ]
+        outside = (self._margin - self._size) // 2
+        # As far outside as the margin reaches: the patch itself always lies inside.
+        start = [
+            np.random.randint(-outside, n - self._margin + outside + 1) for n in opened[0].shape
+        ]
+        for array, kind in zip(opened, (np.float32, np.int16), strict=True):
+            cube = np.zeros((1, *(self._margin,) * 3), kind)
+            source, target = [], [0]
+            for low, n in zip(start, array.shape, strict=True):
+                first, last = max(low, 0), min(low + self._margin, n)
+                source.append(slice(first, last))
+                target.append(slice(first - low, last - low))
+            cube[tuple(target)] = array[tuple(source)]
+            yield torch.from_numpy(cube)
+
+
+def measure(job: dict[str, Any]) -> dict[str, float]:
+    """Return the steady state of one loader."""
+    started = time.perf_counter()
+    if job["workers"]:
+        augmenter = NonDetMultiThreadedAugmenter(
+            Batches(job),
+            None,
+            job["workers"],
+            num_cached=max(6, job["workers"] // 2),
+            wait_time=WAIT,
+        )
+    else:
+        augmenter = Batches(job)
+    # Queues that were filled while nobody measured must be empty first.
+    return steady.measure(
+        iter(augmenter), _touch, started, job["seconds"], warm=max(6, 2 * job["workers"])
+    )
+
+
+def _touch(batch: dict[str, Any]) -> int:
+    for key in KEYS:
+        batch[key].view(-1)[-1].item()
+    return len(batch["image"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--prepare", action="store_true")
+    chosen = parser.parse_args()
+    print(json.dumps((prepare if chosen.prepare else measure)(json.loads(chosen.job))))
+
+
+if __name__ == "__main__":
+    main()

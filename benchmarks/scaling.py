@@ -1,0 +1,281 @@
+"""What a patch costs when the volume, the patch, the chunks or the workers grow.
+
+    python benchmarks/scaling.py
+    python benchmarks/scaling.py --sections volume --volumes 320 1280
+    python benchmarks/scaling.py --quick
+
+Each section changes one thing. Volumes are sparse: their length is what the table says, but only
+the rows that the patches will read are written (as in memory.py), so that 64 GB take about 1 GB of
+disk. Everything lies in the page cache. Sizes are measured in turn, round by round; a patch
+counts with its median over the rounds, and a row with the mean over its patches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import machine
+import memory
+import phantom
+import processes
+import throughput
+
+VOLUMES = (320, 640, 1280, 2048, 3200)
+"""Edges of int16 cubes: 66 MB, 524 MB, 4.2 GB, 17 GB, 66 GB."""
+PATCHES = (32, 64, 96, 128, 192)
+CHUNKS = (16, 32, 64, 128)
+WORKERS = (0, 1, 2, 3, 4)
+FLAT = 1.2
+"""The cost per patch may differ by this factor between the smallest and the largest volume."""
+SECTIONS = ("volume", "patch", "chunk", "workers")
+FREE_BYTES = 5 * 10**9
+"""Disk that the largest section takes, with a margin: the volumes of one format."""
+QUICK = {
+    "volumes": (40, 64),
+    "patches": (8, 16),
+    "chunks": (8, 16),
+    "workers": (0, 1),
+    "size": 16,
+    "edge": 48,
+    "count": 3,
+    "rounds": 2,
+    "seconds": 0.1,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: a volume, and the patches that are drawn from it."""
+
+    name: str
+    """First cell of the row."""
+    form: str
+    """``nii`` or ``zarr``."""
+    edge: int
+    """Edge of the volume in voxels."""
+    size: int
+    """Edge of a patch in voxels."""
+    chunk: int = memory.CHUNK
+    """Edge of a chunk, for zarr."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one patch took."""
+
+    wall: float
+    """Milliseconds, as a clock shows them."""
+    cpu: float
+    """Milliseconds of the process: neighbours count less."""
+    faults: float
+    """Times that the kernel had to map pages; none of them waited for a disk."""
+    touched: float
+    """Megabytes of stored voxels, in whole chunks."""
+
+
+def main() -> None:
+    chosen = _arguments()
+    processes.require_linux()
+    print("## Scaling\n")
+    print(machine.describe())
+    print(
+        f"- image int16, rotated, zoomed and flipped; {chosen.count} patches, "
+        f"{chosen.rounds} rounds"
+    )
+    sections: dict[str, Callable[[argparse.Namespace], None]] = {
+        "volume": _volumes,
+        "patch": _patches,
+        "chunk": _chunks,
+        "workers": _workers,
+    }
+    for name in chosen.sections:
+        sections[name](chosen)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--volumes", type=int, nargs="+", default=VOLUMES, help="edges in voxels")
+    parser.add_argument("--patches", type=int, nargs="+", default=PATCHES, help="edges in voxels")
+    parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS, help="edges in voxels")
+    parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
+    parser.add_argument("--formats", nargs="+", choices=memory.WRITERS, default=("nii", "zarr"))
+    parser.add_argument("--size", type=int, default=96, help="edge where it does not change")
+    parser.add_argument("--edge", type=int, default=512, help="volume where it does not change")
+    parser.add_argument("--count", type=int, default=8, help="patches per volume")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="per number of workers")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: does it run at all?")
+    chosen = parser.parse_args()
+    if chosen.quick:
+        vars(chosen).update(QUICK)
+    return chosen
+
+
+def _volumes(chosen: argparse.Namespace) -> None:
+    for form in chosen.formats:
+        cases = [Case(_bytes(edge), form, edge, chosen.size) for edge in chosen.volumes]
+        costs = _say(f"Volume, {form}, patches of {chosen.size}^3", "volume", cases, chosen)
+        print("\n".join(["", *verdicts(costs)]), flush=True)
+
+
+def verdicts(costs: Sequence[Cost]) -> list[str]:
+    """Return whether the cost per patch stays the same, by the clock and by processor time."""
+    lines = []
+    for name, values in (
+        ("ms/patch", [cost.wall for cost in costs]),
+        ("CPU ms/patch", [cost.cpu for cost in costs]),
+    ):
+        ratio = max(values) / min(values)
+        passed = "PASS" if ratio <= FLAT else "FAIL"
+        lines.append(f"- {passed}: largest {name} is {ratio:.2f} x the smallest (promised: {FLAT})")
+    return lines
+
+
+def _patches(chosen: argparse.Namespace) -> None:
+    cases = [Case(f"{size}^3", "nii", chosen.edge, size) for size in chosen.patches]
+    _say(f"Patch, nii of {chosen.edge}^3", "patch", cases, chosen)
+
+
+def _chunks(chosen: argparse.Namespace) -> None:
+    cases = [Case(f"{n}^3", "zarr", chosen.edge, chosen.size, n) for n in chosen.chunks]
+    _say(f"Chunk, zarr of {chosen.edge}^3, patches of {chosen.size}^3", "chunk", cases, chosen)
+
+
+def _say(title: str, first: str, cases: Sequence[Case], chosen: argparse.Namespace) -> list[Cost]:
+    print(f"\n### {title}\n")
+    print(
+        f"| {first} | ms/patch | CPU ms/patch | ns/voxel | page faults | MB | times the first row |"
+    )
+    print("|---|---|---|---|---|---|---|", flush=True)
+    costs = _costs(cases, chosen)
+    for case, cost in zip(cases, costs, strict=True):
+        cells = (
+            case.name,
+            f"{cost.wall:.2f}",
+            f"{cost.cpu:.2f}",
+            f"{1e6 * cost.wall / case.size**3:.1f}",
+            f"{cost.faults:.0f}",
+            f"{cost.touched:.1f}",
+            f"{cost.wall / costs[0].wall:.2f}",
+        )
+        print("| " + " | ".join(cells) + " |")
+    return costs
+
+
+def _costs(cases: Sequence[Case], chosen: argparse.Namespace) -> list[Cost]:
+    with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as name:
+        free = shutil.disk_usage(name).free
+        if free < FREE_BYTES and not chosen.quick:
+            raise SystemExit(
+                f"{name} has {free / 1e9:.1f} GB free, and {FREE_BYTES / 1e9:g} GB may be "
+                "written there. Point TMPDIR somewhere else, or name smaller volumes."
+            )
+        jobs = [_job(Path(name), number, case, chosen) for number, case in enumerate(cases)]
+        for case, job in zip(cases, jobs, strict=True):
+            memory.WRITERS[case.form](job)
+        # The first round finds pages and code cold; it is not counted.
+        rounds = [[epoch(job) for job in jobs] for _ in range(1 + chosen.rounds)][1:]
+    return [_cost([turn[number] for turn in rounds]) for number in range(len(cases))]
+
+
+def _job(folder: Path, number: int, case: Case, chosen: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "path": str(folder / f"volume{number}.{case.form}"),
+        "shape": (case.edge,) * 3,
+        "size": case.size,
+        "chunk": case.chunk,
+        "patches": chosen.count,
+        "rows": True,
+    }
+
+
+def _cost(rounds: Sequence[Sequence[Cost]]) -> Cost:
+    """Return the mean over the patches of the median over the rounds."""
+    patches = list(zip(*rounds, strict=True))
+    return Cost(
+        *(
+            mean(median(getattr(cost, field.name) for cost in patch) for patch in patches)
+            for field in fields(Cost)
+        )
+    )
+
+
+def epoch(job: dict[str, Any]) -> list[Cost]:
+    """Return what each patch of one epoch cost in this process; the same patches every time."""
+    import voxpipe as vp
+
+    costs = []
+    pipe = memory.chain(job).batch_patches(1)
+    with vp.DataLoader2(pipe, [vp.FuseSpatial()], seed=memory.SEED) as loader:
+        batches = iter(loader)
+        for _ in range(job["patches"]):
+            before = _now()
+            next(batches)["image"].view(-1)[-1].item()
+            after = _now()
+            costs.append(
+                Cost(*(b - a for a, b in zip(astuple(before), astuple(after), strict=True)))
+            )
+    # The first patch comes with the start of the epoch.
+    return costs[1:]
+
+
+def _now() -> Cost:
+    """Return what this process has taken so far."""
+    from voxpipe.core import TALLY
+
+    return Cost(
+        1000 * time.perf_counter(),
+        1000 * time.process_time(),
+        resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
+        TALLY.bytes_read / 1e6,
+    )
+
+
+def _workers(chosen: argparse.Namespace) -> None:
+    edge = chosen.edge // 2  # written in full, twice
+    print(f"\n### Workers, nii of {edge}^3, patches of {chosen.size}^3, image and label\n")
+    print("| workers | patches/s | CPU ms/patch | times the first row |")
+    print("|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as name:
+        writer = [sys.executable, phantom.__file__, name, "--count", "2", "--formats", "nii"]
+        processes.run([*writer, "--shape", *[str(edge)] * 3])
+        first = 0.0
+        for workers in chosen.workers:
+            job = {
+                "cases": phantom.cases(Path(name), 2, "nii"),
+                "workers": workers,
+                "seconds": chosen.seconds,
+                "size": chosen.size,
+                "batch": throughput.BATCH,
+                "samples_per_volume": throughput.SAMPLES_PER_VOLUME,
+            }
+            command = [sys.executable, throughput.__file__, "--measure", "rate"]
+            answer = processes.run([*command, "--job", json.dumps(job)]).answer()
+            first = first or answer["rate"]
+            cells = (
+                f"{answer['rate']:.1f}",
+                f"{answer['cpu_ms']:.0f}",
+                f"{answer['rate'] / first:.2f}",
+            )
+            print(f"| {workers} | " + " | ".join(cells) + " |", flush=True)
+
+
+def _bytes(edge: int) -> str:
+    size = memory.ITEM_BYTES * edge**3
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+if __name__ == "__main__":
+    main()

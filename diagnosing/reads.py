@@ -1,0 +1,25 @@
+"""What the making of a batch reads, from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..core import Sample
+from ..realizing.parts import Read, map_patches
+from ..spatial import LazyPatch
+from ..volumes import Volume
+
+
+def reads_of(items: Sequence[Any]) -> tuple[Read, ...]:
+    """Return the reads that the lazy patches among ``items`` need; reads headers only."""
+    every = (
+        t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
+    )
+    patches = [thing for thing in every if isinstance(thing, LazyPatch)]
+    reads = [(patch.volume, patch.source_region) for patch in patches]
+    return tuple(
+        (volume, region)
+        for volume, region in reads
+        if isinstance(volume, Volume) and not region.is_empty
+    )
