@@ -1,5 +1,6 @@
 # make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
+#              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
 # make aarch64 compile the kernel for ARM, emulate it, and compare its results with this machine's
 # Each makes a virtual environment when there is none. Another Python: make test PYTHON=python3.13
@@ -74,8 +75,13 @@ build/fuzz-host: tests/native/fuzz_resample.cpp $(wildcard native/*)
 	mkdir -p build
 	$(CXX) -std=c++17 -O2 -ffp-contract=off -Wno-psabi $(filter %.cpp,$^) -o $@
 
+# With BUCKET=1 a small S3 server of this machine holds the cases; its address and credentials
+# reach the demo through the environment, as those of a real bucket would.
+SERVED := $(RUN) -m voxpipe.testing.s3 $(DEMO_OUTPUT)/buckets --
+
 demo: $(VENV)/installed-demo
-	$(RUN) -m voxpipe demo --output $(DEMO_OUTPUT)
+	$(if $(BUCKET),$(SERVED)) $(RUN) -m voxpipe demo --output $(DEMO_OUTPUT) \
+		$(if $(BUCKET),--bucket s3://voxpipe-demo/cases)
 
 # Longer, and one at a time: see benchmarks/README.md.
 bench: $(VENV)/installed-bench

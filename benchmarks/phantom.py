@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FORMATS = ("nii", "nii.gz", "zarr64", "zarr32")
-"""zarr64 is zarr v3 in chunks of 64^3 voxels, compressed as zarr-python does by default."""
+FORMATS = ("nii", "nii.gz", "zarr64", "zarr32", "shard128")
+"""zarr64 is zarr v3 in chunks of 64^3 voxels, compressed as zarr-python does by default;
+shard128 is chunks of 32^3 in shards of 128^3."""
+SHARDED_CHUNK = 32
 AFFINE = np.array([[-0.8, 0, 0, 128], [0, -0.8, 0, 128], [0, 0, 1.25, -160], [0, 0, 0, 1.0]])
 """A CT of the trunk: 0.8 mm in the plane and 1.25 mm between planes."""
 NOISE = 15.0
@@ -99,7 +101,7 @@ def cases(folder: Path, count: int, name: str) -> list[dict[str, str]]:
 
 def path_of(folder: Path, number: int, key: str, name: str) -> Path:
     """Return where one volume lies."""
-    suffix = f"{name}.zarr" if name.startswith("zarr") else name
+    suffix = f"{name}.zarr" if name.startswith(("zarr", "shard")) else name
     return folder / f"case{number}_{key}.{suffix}"
 
 
@@ -110,6 +112,19 @@ def _write(path: Path, array: NDArray[Any], name: str) -> None:
         edge = int(name.removeprefix("zarr"))
         chunks = tuple(min(edge, n) for n in array.shape)
         stored = zarr.create_array(path, shape=array.shape, chunks=chunks, dtype=array.dtype)
+        stored[...] = array
+        return
+    if name.startswith("shard"):
+        import zarr
+
+        edge = int(name.removeprefix("shard"))
+        stored = zarr.create_array(
+            path,
+            shape=array.shape,
+            chunks=(SHARDED_CHUNK,) * 3,
+            shards=(edge,) * 3,
+            dtype=array.dtype,
+        )
         stored[...] = array
         return
     import nibabel

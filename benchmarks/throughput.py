@@ -253,8 +253,14 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
         # Batches are dealt in turn and come in plan order: after these, every worker has
         # delivered twice, and its imports and first page faults are over.
         warm = max(1, 2 * job["workers"])
-        found = steady.measure(_endless(loader), _touch, started, job["seconds"], warm=warm)
-    return {**found, "kernel": native.path()}
+        seen: list[int] = []
+
+        def touch(batch: Any) -> int:
+            seen.append(_touch(batch))
+            return seen[-1]
+
+        found = steady.measure(_endless(loader), touch, started, job["seconds"], warm=warm)
+    return {**found, "kernel": native.path(), "patches": sum(seen)}
 
 
 def _endless(loader: Any) -> Iterator[Any]:

@@ -13,7 +13,10 @@ knows nothing of voxpipe can still catch it::
     │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
     │   ├── CacheTooSmall            (OSError)     the cache on disk cannot hold it
     │   ├── CacheBusy                (TimeoutError) another process kept the cache locked
-    │   └── MissingDependency        (ImportError) an optional package is needed
+    │   ├── MissingDependency        (ImportError) an optional package is needed
+    │   ├── StoreUnavailable         (ConnectionError) a remote store kept failing
+    │   ├── AccessDenied             (PermissionError) a remote store refuses to answer
+    │   └── ForkUnsafe               (RuntimeError) a connection did not survive a fork
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
     ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
     ├── PolicyConflict               (ValueError)  two places ask for different sampling
@@ -147,6 +150,18 @@ class CacheBusy(VolumeError, TimeoutError):
 
 class MissingDependency(VolumeError, ImportError):
     """An optional package is needed to open this source."""
+
+
+class StoreUnavailable(VolumeError, ConnectionError):
+    """A remote store kept failing until the deadline."""
+
+
+class AccessDenied(VolumeError, PermissionError):
+    """A remote store refuses to answer with these credentials."""
+
+
+class ForkUnsafe(VolumeError, RuntimeError):
+    """A connection that the parent process opened cannot be used after a fork."""
 
 
 class GridMismatch(VoxpipeError, ValueError):

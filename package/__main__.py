@@ -29,6 +29,12 @@ def parser() -> argparse.ArgumentParser:
         default=2.0,
         help="how long to train (default: %(default)g); data and testing come on top",
     )
+    demo.add_argument(
+        "--bucket",
+        metavar="URL",
+        help="copy the cases there, e.g. to s3://bucket/folder, and train from there; "
+        "credentials and endpoint come from the environment",
+    )
     data = commands.add_parser(
         "demo-data",
         help="write the demo's cases: one real head in three formats",
@@ -50,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         if options.command == "demo":
-            demo(options.output, options.minutes)
+            demo(options.output, options.minutes, options.bucket)
         else:
             demo_data(options.output)
     except VoxpipeError as error:
@@ -59,12 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def demo(output: Path, minutes: float) -> None:
-    """Train the demo's network on streamed patches."""
+def demo(output: Path, minutes: float, bucket: str | None = None) -> None:
+    """Train the demo's network on streamed patches, from the local disk or from a bucket."""
     from .demo import run
+    from .demo_data import prepare
     from .demo_source import stream
 
-    run(output, stream, seconds=60 * minutes)
+    if bucket is None:
+        run(output, stream, seconds=60 * minutes)
+        return
+    from .demo_bucket import in_bucket
+
+    run(
+        output,
+        stream,
+        seconds=60 * minutes,
+        cases=lambda folder: in_bucket(prepare(folder), bucket),
+    )
 
 
 def demo_data(output: Path) -> None:

@@ -78,13 +78,13 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Case:
-    """One case on disk."""
+    """One case on disk, or in a bucket."""
 
     name: str
     """Name, as in :class:`Variant`."""
-    image: Path
-    """The T1, int16."""
-    label: Path
+    image: Path | str
+    """The T1, int16; a URL where it is in a bucket."""
+    label: Path | str
     """Background, grey and white matter, uint8."""
     held_out: bool
     """Whether the case is for testing only."""
@@ -179,7 +179,7 @@ def tissue_labels(grey: NDArray[np.uint8], white: NDArray[np.uint8]) -> NDArray[
 def write_case(folder: Path, variant: Variant, head: Head) -> Case:
     """Write the image and the label of one variant, and return where they are."""
     case = _case(folder, variant)
-    case.image.parent.mkdir()
+    Path(case.image).parent.mkdir()
     inside = tuple(
         slice(start, min(start + size, full))
         for start, size, full in zip(variant.start, CASE_SHAPE, head.t1.shape, strict=True)
@@ -189,7 +189,7 @@ def write_case(folder: Path, variant: Variant, head: Head) -> Case:
     t1, label = scanned(head.t1[inside], variant), head.label[inside]
     for path, voxels in ((case.image, t1), (case.label, label)):
         turned, turned_affine = turn(voxels, affine, variant.axes)
-        write_volume(path, turned, turned_affine)
+        write_volume(Path(path), turned, turned_affine)
     return case
 
 

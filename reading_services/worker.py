@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import pickle
-import queue
 import signal
 import threading
 import traceback
@@ -19,6 +18,7 @@ from typing import Any
 from ..core.ledger import LEDGER
 from ..realizing import Job, using, using_threads
 from ..volumes import register_backend
+from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
 from .transport.channels import send_descriptor
@@ -86,7 +86,7 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt(settings.environment, os.environ)
     LEDGER.take()  # a forked child inherits what its parent has counted
-    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with using_threads(settings.threads):
         _serve(channel, inbox, payload, settings)
@@ -100,7 +100,7 @@ def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) ->
     environment.update(settings)
 
 
-def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[bytes]) -> None:
+def _listen(channel: connection.Connection, inbox: Inbox) -> None:
     """Take messages while the main thread works, so that the consumer never waits to send."""
     parent = parent_process()
     watched: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
@@ -121,7 +121,7 @@ def _listen(channel: connection.Connection, inbox: queue.SimpleQueue[bytes]) -> 
 
 def _serve(
     channel: connection.Connection,
-    inbox: queue.SimpleQueue[bytes],
+    inbox: Inbox,
     payload: bytes,
     settings: Settings,
 ) -> None:
@@ -144,7 +144,8 @@ def _serve(
     source: Any = None
     channel.send(Ready())
     while True:
-        message: DoJob = pickle.loads(inbox.get())
+        waiting = inbox.get()
+        message = waiting.message
         if slots is not None:
             slots.release(message.freed)
         job: Any = None
@@ -152,7 +153,8 @@ def _serve(
         try:
             if source is None:
                 source = _opened(payload, settings.script)
-            job = ScriptUnpickler(message.job, settings.script).load()
+                inbox.look_ahead()
+            job = waiting.job()
             with _noted(caught):
                 data = _made(source, job, message, slots)
             report = _report(caught)
@@ -160,6 +162,7 @@ def _serve(
             told = pickle.dumps(answer)
         except BaseException as error:  # told to the consumer, whatever it is
             told = pickle.dumps(_failure(message.index, job, error, _report(caught)))
+        waiting.close()
         channel.send_bytes(told)
 
 

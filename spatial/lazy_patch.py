@@ -209,6 +209,18 @@ class LazyPatch:
             out[...] = convert(target, out.dtype)
         return out
 
+    def prefetch(self) -> Any:
+        """Begin to bring in the voxels that ``realize`` is going to read.
+
+        Returns what is to be closed once they are no longer needed; None where there is
+        nothing to wait for, as with mapped files.
+        """
+        begin = getattr(self.volume, "prefetch", None)
+        if begin is None or getattr(self.volume, "access", "view") == "view":
+            return None
+        region = self.source_region
+        return None if region.is_empty else begin(region, *self._box(region))
+
     def _resample_into(self, out: NDArray[Any]) -> None:
         plan, region = self.plan, self.source_region
         start = (region.start[0], region.start[1], region.start[2])

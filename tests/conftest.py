@@ -19,6 +19,30 @@ def private_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session")
+def started_clients():
+    """Start the threads that fsspec and obstore keep for the process."""
+    import asyncio
+    import importlib.util
+
+    import fsspec.asyn
+
+    loop = fsspec.asyn.get_loop()
+    if importlib.util.find_spec("obstore") is not None:
+        import obstore
+        from obstore.store import HTTPStore
+
+        async def nowhere():
+            plain = {"allow_http": True}
+            store = HTTPStore(
+                "http://127.0.0.1:9", client_options=plain, retry_config={"max_retries": 0}
+            )
+            with pytest.raises(obstore.exceptions.BaseError):
+                await obstore.get_async(store, "nothing")
+
+        asyncio.run_coroutine_threadsafe(nowhere(), loop).result()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
     """Fail a test that leaves a process, a thread or an open file."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Affine, ChunkGrid, Grid, Region
+from ..core import Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import BadHeader
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
@@ -19,6 +19,8 @@ from .voxels import Voxels, plain, refuse_unreadable
 
 if TYPE_CHECKING:
     import torch
+
+    from .read_ahead import Ticket
 
 Channels = tuple[int, int]
 """A half-open interval of channels."""
@@ -45,6 +47,13 @@ class Backend(ABC):
     @abstractmethod
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a spatial region that lies inside the volume."""
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to bring in the stored bytes of a region that is going to be read, all channels.
+
+        They wait until the ticket is closed. None where nothing is gained by it.
+        """
+        return None
 
     @property
     def is_current(self) -> bool:

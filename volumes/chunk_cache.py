@@ -54,6 +54,11 @@ class ChunkCache:
                 self._chunks.move_to_end(key)
             return found
 
+    def holds(self, key: Hashable) -> bool:
+        """Whether a chunk is here; asking does not count as using it."""
+        with self._lock:
+            return key in self._chunks
+
     def put(self, key: Hashable, chunk: NDArray[Any]) -> None:
         """Keep a chunk if there is room for it, or something less needed to make room."""
         if chunk.nbytes > self.most_bytes:

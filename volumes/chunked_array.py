@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from ..core import OrientedBox, Region
 from ..core.errors import CorruptVolume, VoxpipeError
 from .chunk_cache import ChunkCache
-from .ranges import RangeStore, ReadRange, read_joined
+from .ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
+from .read_ahead import AHEAD, Ticket
+from .remote_ranges import RemoteRanges
 
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
@@ -28,8 +30,20 @@ POISON_VARIABLE = "VOXPIPE_POISON"
 """Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
 
 
+class Lookup(NamedTuple):
+    """How to find out where chunks lie."""
+
+    requests: Sequence[ReadRange]
+    """What must be read first; empty if everything is known."""
+    places: Callable[[Sequence[bytes | None]], list[ReadRange | None]]
+    """Returns where each chunk lies, of the answers; None for one that is known not to be."""
+
+
 class ChunkMap(Protocol):
     """Where the chunks of one array lie."""
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return how to find out where each chunk lies; reads nothing."""
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; None for one that is known not to be stored."""
@@ -135,21 +149,23 @@ class ChunkedArray:
         return out
 
     def _read_missing(self, out: NDArray[Any], region: Region, missing: list[Index]) -> None:
-        places = self._map.locate(missing)
-        stored = [(n, place) for n, place in enumerate(places) if place is not None]
-        gap, most = getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
-        answers = read_joined(self._store, [place for _, place in stored], gap, most)
-        data = {n: answer for (n, _), answer in zip(stored, answers, strict=True)}
+        data = AHEAD.taken(self._token, missing)
+        absent = [index for index in missing if index not in data]
+        places = self._map.locate(absent) if absent else []
+        stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
+        answers = read_joined(self._store, [place for _, place in stored], *self._joining())
+        data.update(zip((index for index, _ in stored), answers, strict=True))
+        where = dict(stored)
         keeps = self._cache.most_bytes >= math.prod(self.chunks) * self.dtype.itemsize
         scratch: NDArray[Any] | None = None
-        for n, index in enumerate(missing):
+        for index in missing:
             if scratch is None or keeps:
                 scratch = np.empty(self.chunks, self.dtype)
-            found = data.get(n)
+            found = data.get(index)
             if found is None:
                 scratch[...] = self._fill
             else:
-                self._decode(found, scratch, index, places[n])
+                self._decode(found, scratch, index, where.get(index))
             self._place(out, region, index, scratch)
             if keeps:
                 self._cache.put((self._token, index), scratch)
@@ -180,6 +196,48 @@ class ChunkedArray:
             here.append(slice(start - first, stop - first))
         out[tuple(there)] = chunk[tuple(here)]
 
+    def prefetch(
+        self,
+        region: Region,
+        box: OrientedBox | None = None,
+        axes: tuple[int, int, int] = (0, 1, 2),
+    ) -> Ticket | None:
+        """Begin to bring in the stored bytes of a region that is going to be read.
+
+        They wait until the ticket is closed; None where there is nothing to wait for, or no
+        room. What goes wrong is raised by the read.
+
+        Parameters
+        ----------
+        region, box, axes
+            As for :meth:`needed`.
+        """
+        needed = map(tuple, self.needed(region, box, axes).tolist())
+        chunks = [index for index in needed if not self._cache.holds((self._token, index))]
+        if isinstance(self._store, LocalRanges):
+            places = self._map.locate(chunks)
+            self._store.will_need([place for place in places if place is not None])
+            return None
+        if not chunks or not isinstance(self._store, RemoteRanges):
+            return None
+        size = math.prod(self.chunks) * self.dtype.itemsize
+        return AHEAD.begin(self._token, chunks, size, self._store, self._bring)
+
+    async def _bring(self, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
+        store = self._store
+        assert isinstance(store, RemoteRanges)
+        lookup = self._map.lookup(chunks)
+        places = lookup.places(await store.fetch(lookup.requests) if lookup.requests else ())
+        stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
+        plan = Joined([place for _, place in stored], *self._joining())
+        answers = plan.split(await store.fetch(plan.requests)) if stored else []
+        found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
+        found.update(zip((index for index, _ in stored), answers, strict=True))
+        return found
+
+    def _joining(self) -> tuple[int, int]:
+        return getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
+
     def fetch(
         self,
         region: Region,
@@ -189,8 +247,7 @@ class ChunkedArray:
         """Bring in the stored bytes of a region and drop them; return how many."""
         chunks = [tuple(row) for row in self.needed(region, box, axes).tolist()]
         places = [place for place in self._map.locate(chunks) if place is not None]
-        gap, most = getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
-        answers = read_joined(self._store, places, gap, most)
+        answers = read_joined(self._store, places, *self._joining())
         return sum(len(answer) for answer in answers if answer is not None)
 
 

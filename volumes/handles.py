@@ -14,6 +14,7 @@ from typing import Protocol
 
 from .backend import Backend
 from .chunk_cache import CHUNKS
+from .read_ahead import AHEAD
 
 # A mapped file costs one of the 65530 maps and often of the 1024 descriptors that
 # Linux grants a process by default.
@@ -117,9 +118,11 @@ HANDLES = Handles()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=HANDLES.forget_parent)
+    os.register_at_fork(after_in_child=AHEAD.forget_parent)
 
 
 def close_volumes() -> None:
     """Close the files that volumes of this process hold open; the next read opens them again."""
+    AHEAD.clear()
     HANDLES.close()
     CHUNKS.clear()

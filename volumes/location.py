@@ -47,8 +47,11 @@ def public_name(location: str) -> str:
 
 
 @contextmanager
-def remote_errors(name: str) -> Iterator[None]:
+def remote_errors(name: str, options: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Turn what a remote file system raises into errors that name ``name`` and no secret."""
+    from .redaction import Secrets
+
+    secrets = Secrets(options or {})
     try:
         yield
     except (VoxpipeError, MemoryError):
@@ -59,13 +62,13 @@ def remote_errors(name: str) -> Iterator[None]:
         ) from None
     except ImportError as error:
         raise MissingDependency(
-            f"reaching {name} needs a package that is not installed: {error}.",
+            f"reaching {name} needs a package that is not installed: {secrets.cut(str(error))}.",
             do="Install the file system package that fsspec asks for.",
         ) from error
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
         raise VolumeError(
-            f"reading {name} failed: {type(error).__name__}: {public_name(str(error))}.",
+            f"reading {name} failed: {secrets.describe(error)}.",
             do="Check the URL, the storage_options and the connection.",
         ) from None
 
@@ -78,6 +81,6 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """
     import fsspec
 
-    with remote_errors(public_name(url)):
+    with remote_errors(public_name(url), options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path

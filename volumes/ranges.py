@@ -88,6 +88,21 @@ class LocalRanges:
                 os.close(fd)
         return found
 
+    def will_need(self, ranges: Sequence[ReadRange]) -> None:
+        """Tell the system to bring in these ranges; it does so beside everything else."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        for key, start, stop in ranges:
+            try:
+                fd = os.open(self._path(key), os.O_RDONLY)
+            except OSError:
+                continue  # whoever reads it will say so
+            try:
+                length = 0 if stop is None else stop - start  # 0 is everything
+                os.posix_fadvise(fd, max(start, 0), length, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(fd)
+
     def size(self, key: str) -> int:
         """Return the size of a file in bytes."""
         return os.stat(self._path(key)).st_size
@@ -119,46 +134,64 @@ def _read(fd: int, wanted: ReadRange) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def read_joined(
-    store: RangeStore, ranges: Sequence[ReadRange], gap: int, most: int
-) -> list[memoryview | None]:
-    """Return the bytes of each range, neighbours in one request.
+class Joined:
+    """Ranges joined into requests: neighbours in one.
 
     Parameters
     ----------
-    store
-        Where the objects are.
     ranges
         In any order; those with a negative start or an open end are asked for alone.
     gap
         Bytes between two ranges of one object that are worth reading for nothing.
     most
         Longest joined range, in bytes.
+
+    Examples
+    --------
+    >>> plan = Joined([ReadRange("a", 0, 4), ReadRange("a", 6, 8)], gap=2, most=100)
+    >>> plan.requests
+    [ReadRange(object='a', start=0, stop=8)]
+    >>> [bytes(piece) for piece in plan.split([b"01234567"])]
+    [b'0123', b'67']
     """
-    found: list[memoryview | None] = [None] * len(ranges)
-    alone: list[int] = []
-    by_object: dict[str, list[tuple[int, int, int]]] = {}
-    for place, (key, start, stop) in enumerate(ranges):
-        if start < 0 or stop is None:
-            alone.append(place)
-        else:
-            by_object.setdefault(key, []).append((start, stop, place))
-    requests = [ranges[place] for place in alone]
-    joined: list[tuple[str, tuple[int, int]]] = []
-    for key, spans in by_object.items():
-        spans.sort()
-        joined += [(key, span) for span in coalesce([s[:2] for s in spans], gap, most)]
-    requests += [ReadRange(key, start, stop) for key, (start, stop) in joined]
-    answers = store.get_ranges(requests)
-    for place, answer in zip(alone, answers, strict=False):
-        found[place] = None if answer is None else memoryview(answer)
-    at = dict.fromkeys(by_object, 0)
-    for (key, (first, last)), answer in zip(joined, answers[len(alone) :], strict=True):
-        spans, n = by_object[key], at[key]
-        whole = None if answer is None else memoryview(answer)
-        while n < len(spans) and spans[n][1] <= last and spans[n][0] >= first:
-            start, stop, place = spans[n]
-            found[place] = None if whole is None else whole[start - first : stop - first]
-            n += 1
-        at[key] = n
-    return found
+
+    def __init__(self, ranges: Sequence[ReadRange], gap: int, most: int) -> None:
+        self._count = len(ranges)
+        self._alone: list[int] = []
+        self._spans: dict[str, list[tuple[int, int, int]]] = {}
+        for place, (key, start, stop) in enumerate(ranges):
+            if start < 0 or stop is None:
+                self._alone.append(place)
+            else:
+                self._spans.setdefault(key, []).append((start, stop, place))
+        self._joined: list[ReadRange] = []
+        for key, spans in self._spans.items():
+            spans.sort()
+            runs = coalesce([span[:2] for span in spans], gap, most)
+            self._joined += [ReadRange(key, start, stop) for start, stop in runs]
+        self.requests = [*(ranges[place] for place in self._alone), *self._joined]
+
+    def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
+        """Return the bytes of each range, of those of each request."""
+        found: list[memoryview | None] = [None] * self._count
+        for place, answer in zip(self._alone, answers, strict=False):
+            found[place] = None if answer is None else memoryview(answer)
+        at = dict.fromkeys(self._spans, 0)
+        for run, answer in zip(self._joined, answers[len(self._alone) :], strict=True):
+            spans, n = self._spans[run.object], at[run.object]
+            whole = None if answer is None else memoryview(answer)
+            while n < len(spans) and spans[n][1] <= (run.stop or 0) and spans[n][0] >= run.start:
+                start, stop, place = spans[n]
+                if whole is not None:
+                    found[place] = whole[start - run.start : stop - run.start]
+                n += 1
+            at[run.object] = n
+        return found
+
+
+def read_joined(
+    store: RangeStore, ranges: Sequence[ReadRange], gap: int, most: int
+) -> list[memoryview | None]:
+    """Return the bytes of each range, neighbours in one request; see :class:`Joined`."""
+    plan = Joined(ranges, gap, most)
+    return plan.split(store.get_ranges(plan.requests))

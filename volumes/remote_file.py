@@ -1,18 +1,21 @@
-"""One file behind a URL, through fsspec: its size, its beginning, ranges of it."""
+"""One file behind a URL: its size, its beginning, ranges of it, and all of it as a stream."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from ..core.errors import VolumeError
+from ..core.errors import TruncatedVolume, VolumeNotFound
 from .coalesce import Span
 from .content import content_key
-from .location import file_system, remote_errors
+from .ranges import ReadRange
+from .remote import open_remote
 
-# Where file systems say which version of a file they speak of.
-_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
+# Read side by side while a file is streamed: 4 connections of 60 MB/s decode as fast as one core.
+_PIECE_BYTES = 4 * 1024**2
+_PIECES = 4
 
 
 class RemoteFile:
@@ -21,50 +24,83 @@ class RemoteFile:
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self.name = name
         self._url = url
-        self._system, self._path = file_system(url, options)
-        with remote_errors(name):
-            self._info: Mapping[str, Any] = self._system.info(self._path)
-        if self._info.get("size") is None:
-            raise VolumeError(
-                f"the server of {name} does not say how large the file is.",
-                do="Copy the file to a local disk or to an object store.",
-            )
+        # The file is the root of its store; its key is empty.
+        self._store = open_remote(url, options)
+        self._facts = self._store.facts("")
 
     @property
     def size(self) -> int:
         """Size in bytes."""
-        return int(self._info["size"])
+        return self._facts.size
 
     @property
     def cache_key(self) -> str:
         """A name for this file, and for this version of it as far as the store tells."""
-        return content_key(self._url, (self.size, *self._versions()))
+        return content_key(self._url, (self.size, self._facts.version))
 
     @property
     def content_key(self) -> str:
         """The same, but empty if the store does not tell versions apart."""
-        return self.cache_key if self._versions() else ""
-
-    def _versions(self) -> list[str]:
-        return [str(self._info[key]) for key in _VERSIONS if self._info.get(key)]
+        return self.cache_key if self._facts.version else ""
 
     def head(self, length: int) -> bytes:
         """Return the first bytes, at most ``length``."""
-        with remote_errors(self.name):
-            found: bytes = self._system.cat_file(self._path, start=0, end=min(length, self.size))
-        return found
+        return self.ranges([(0, min(length, self.size))])[0]
 
     def ranges(self, spans: Sequence[Span]) -> list[bytes]:
-        """Return the bytes of each span; requests run side by side where fsspec can."""
-        starts, stops = [a for a, _ in spans], [b for _, b in spans]
-        with remote_errors(self.name):
-            found: list[bytes] = self._system.cat_ranges(
-                [self._path] * len(spans), starts, stops, on_error="raise"
-            )
-        return found
+        """Return the bytes of each span; requests run side by side where the store can.
+
+        Raises
+        ------
+        VolumeNotFound
+            The file is not there any more.
+        """
+        found = self._store.get_ranges([ReadRange("", *span) for span in spans])
+        pieces = [piece for piece in found if piece is not None]
+        if len(pieces) < len(found):
+            raise VolumeNotFound(f"there is nothing at {self.name} any more.", do="Check the URL.")
+        return pieces
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
         """Open the file to read it from beginning to end."""
-        with remote_errors(self.name), self._system.open(self._path, "rb") as file:
-            yield file
+        with io.BufferedReader(_Stream(self), _PIECE_BYTES) as stream:
+            yield stream
+
+
+class _Stream(io.RawIOBase):
+    """A remote file read in order, a few pieces at a time."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file
+        self._at = 0
+        self._pieces: list[memoryview] = []
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._pieces and self._at < self._file.size:
+            self._fetch()
+        if not self._pieces:
+            return 0
+        piece = self._pieces[0]
+        count = min(len(buffer), len(piece))
+        buffer[:count] = piece[:count]
+        self._pieces[0] = piece[count:]
+        if count == len(piece):
+            del self._pieces[0]
+        return count
+
+    def _fetch(self) -> None:
+        starts = range(self._at, self._file.size, _PIECE_BYTES)[:_PIECES]
+        spans = [(start, min(start + _PIECE_BYTES, self._file.size)) for start in starts]
+        for (start, stop), piece in zip(spans, self._file.ranges(spans), strict=True):
+            if len(piece) != stop - start:
+                raise TruncatedVolume(
+                    f"{self._file.name} sent {len(piece)} of the {stop - start} bytes from "
+                    f"{start} on.",
+                    do="Read again, or check the store.",
+                )
+            self._pieces.append(memoryview(piece))
+        self._at = spans[-1][1]

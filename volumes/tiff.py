@@ -16,14 +16,14 @@ from ..core import TALLY, OrientedBox, Region
 from ..core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
 from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
-from .chunked_array import ChunkedArray, Index
+from .chunked_array import ChunkedArray, Index, Lookup
 from .content import content_key
-from .fsspec_ranges import FsspecRanges
 from .header import Header
 from .local_file import LocalFile, file_stamp, open_local
 from .location import file_system, remote_errors
 from .mapped import MAPS, MappedBackend
 from .ranges import LocalRanges, RangeStore, ReadRange
+from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
 from .tiff_pages import TiffImage, read_tiff
 from .voxels import Voxels, plain, refuse_unreadable
@@ -139,7 +139,7 @@ class RemoteTiff(TiffBackend):
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _OneObject(FsspecRanges(url, storage_options)), token, name)
+        super().__init__(image, layout, _OneObject(open_remote(url, storage_options)), token, name)
 
     @property
     def content_key(self) -> str:
@@ -197,6 +197,10 @@ class _Segments:
             for file, start, length in self._places[rows].tolist()
         ]
 
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return the same; nothing must be read for it."""
+        return Lookup([], lambda answers: self.locate(chunks))
+
 
 def _grid(image: TiffImage) -> tuple[int, ...]:
     """Return how many segments there are along each axis."""
@@ -217,7 +221,7 @@ class _SegmentDecoder:
 class _OneObject:
     """A store that is one object, whatever it is called."""
 
-    def __init__(self, store: FsspecRanges) -> None:
+    def __init__(self, store: RemoteStore) -> None:
         self._store = store
         self.gap, self.most, self.name = store.gap, store.most, store.name
         self.get, self.size, self.list = store.get, store.size, store.list

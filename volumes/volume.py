@@ -35,6 +35,8 @@ from .voxels import Voxels
 if TYPE_CHECKING:
     import torch
 
+    from .read_ahead import Ticket
+
 KINDS = ("intensity", "label")
 """What voxels may mean; sampling policy follows from it."""
 
@@ -208,6 +210,16 @@ class Volume:
             empty = np.empty((backend.shape[0], *region.shape), backend.disk_dtype)
             return Voxels(empty, backend.header.slope, backend.header.intercept)
         return _counted_read(backend, region, (0, backend.shape[0]), box)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to bring in what :meth:`read` with the same arguments is going to need.
+
+        Returns at once. The stored bytes wait, within a bound for the process, until the
+        ticket is closed. None where nothing is gained by it, or there is no room.
+        """
+        if region.is_empty or self.access == "view":
+            return None
+        return self._backend().prefetch(region, box)
 
     def fetch(self, region: Region) -> int | None:
         """Bring in the stored bytes of a spatial region without decoding them: for measuring.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from .chunk_cache import ChunkCache
-from .chunked_array import ChunkedArray, Index
+from .chunked_array import ChunkedArray, Index, Lookup
 from .ranges import RangeStore, ReadRange
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
@@ -41,6 +41,10 @@ class PlainChunks:
         """Return the object of each chunk."""
         return [ReadRange(self._path + self._metadata.key(index)) for index in chunks]
 
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return the same; nothing must be read for it."""
+        return Lookup([], lambda answers: self.locate(chunks))
+
 
 class ShardedChunks:
     """Chunks lie in shards, each with an index that is read once."""
@@ -57,42 +61,61 @@ class ShardedChunks:
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
-        shards, inner = np.divmod(np.array(chunks, np.int64), self._per_shard)
+        lookup = self.lookup(chunks)
+        return lookup.places(self._store.get_ranges(lookup.requests) if lookup.requests else ())
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return which indices must be read to say where chunks lie, and how to say it then."""
+        count = len(self._per_shard)
+        shards, inner = np.divmod(np.array(chunks, np.int64).reshape(-1, count), self._per_shard)
         # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
         flat = np.ravel_multi_index(tuple(inner.T), self._per_shard)
         by_shard: dict[Index, list[int]] = {}
         for n, shard in enumerate(map(tuple, shards.tolist())):
             by_shard.setdefault(shard, []).append(n)
-        places: list[ReadRange | None] = [None] * len(chunks)
-        for shard, table in self._indices(dict.fromkeys(by_shard)).items():
-            if table is None:
-                continue
-            key, members = self._key(shard), by_shard[shard]
-            for n, (offset, length) in zip(members, table[flat[members]].tolist(), strict=True):
-                if (offset, length) == (_NOT_STORED, _NOT_STORED):
-                    continue
-                if offset + length >= 2**63:
-                    raise self._corrupt(shard, f"a chunk at {offset}, {length} bytes long")
-                places[n] = ReadRange(key, offset, offset + length)
-        return places
-
-    def _indices(self, shards: Mapping[Index, None]) -> dict[Index, NDArray[np.uint64] | None]:
         with self._lock:
-            known = {shard: self._known[shard] for shard in shards if shard in self._known}
-        unknown = [shard for shard in shards if shard not in known]
-        if not unknown:
-            return known
+            known = {shard: self._known[shard] for shard in by_shard if shard in self._known}
+        unknown = [shard for shard in by_shard if shard not in known]
         at_end = self._metadata.index_at_end
         span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
-        answers = self._store.get_ranges([ReadRange(self._key(s), *span) for s in unknown])
-        for shard, answer in zip(unknown, answers, strict=True):
-            known[shard] = None if answer is None else self._parsed(shard, answer)
+
+        def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
+            found: list[ReadRange | None] = [None] * len(chunks)
+            for shard, table in {**known, **self._learnt(unknown, answers)}.items():
+                if table is not None:
+                    self._place(found, by_shard[shard], shard, table[flat[by_shard[shard]]])
+            return found
+
+        return Lookup([ReadRange(self._key(shard), *span) for shard in unknown], places)
+
+    def _learnt(
+        self, shards: Sequence[Index], answers: Sequence[bytes | None]
+    ) -> dict[Index, NDArray[np.uint64] | None]:
+        learnt = {
+            shard: None if answer is None else self._parsed(shard, answer)
+            for shard, answer in zip(shards, answers, strict=True)
+        }
         with self._lock:
-            for shard in unknown:
-                self._known[shard] = known[shard]
+            self._known.update(learnt)
             while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
                 self._known.popitem(last=False)
-        return known
+        return learnt
+
+    def _place(
+        self,
+        found: list[ReadRange | None],
+        members: Sequence[int],
+        shard: Index,
+        entries: NDArray[np.uint64],
+    ) -> None:
+        """Enter where the chunks of one shard lie; those that are not stored stay out."""
+        key = self._key(shard)
+        for n, (offset, length) in zip(members, entries.tolist(), strict=True):
+            if (offset, length) == (_NOT_STORED, _NOT_STORED):
+                continue
+            if offset + length >= 2**63:
+                raise self._corrupt(shard, f"a chunk at {offset}, {length} bytes long")
+            found[n] = ReadRange(key, offset, offset + length)
 
     def _parsed(self, shard: Index, data: bytes) -> NDArray[np.uint64]:
         if len(data) != self._index_bytes:

@@ -22,13 +22,14 @@ from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
 from .content import content_key
 from .fetched import fetch_chunks
-from .fsspec_ranges import FsspecRanges
 from .header import IDENTITY, Header, affine_entries, affine_matrix
 from .local_file import file_stamp
-from .location import file_system, remote_errors
+from .location import remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
 from .ranges import LocalRanges
+from .read_ahead import Ticket
+from .remote import open_remote
 from .remote_file import RemoteFile
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
@@ -123,6 +124,13 @@ class ZarrBackend(Backend):
                 do="Copy the chunks of this region again.",
             ) from error
 
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the chunks that the region and the box touch."""
+        if not isinstance(self._array, ZarrArray):
+            return None
+        index, _ = self._layout.index(region, (0, self.shape[0]))
+        return self._array.prefetch(_region(index), *self._culling(box))
+
     def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
         axes = self._layout.spatial
         return () if box is None or None in axes else (box, axes)
@@ -202,11 +210,9 @@ class RemoteZarr(ZarrBackend):
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
         no_options(options, name, _OPTIONS)
-        # Held like the handle that uses it: a forked child that inherits both must not be the
-        # one that closes its connections, in an event loop that it does not have.
-        self._system, _ = file_system(url, storage_options)
-        with remote_errors(name):
-            store = FsspecRanges(url, storage_options)
+        self._storage_options = storage_options
+        with remote_errors(name, storage_options):
+            store = open_remote(url, storage_options)
             try:
                 token = content_key(url, (sorted(map(str, storage_options.items())),))
                 super().__init__(open_node(store, name, CHUNKS, token), name, options)
@@ -214,12 +220,12 @@ class RemoteZarr(ZarrBackend):
                 super().__init__(open_remote_node(url, storage_options, name), name, options)
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        with remote_errors(self.name):
+        with remote_errors(self.name, self._storage_options):
             return super()._decoded(index, box)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
-        with remote_errors(self.name):
+        with remote_errors(self.name, self._storage_options):
             return super().fetch(region, channels)
 
 
@@ -231,7 +237,7 @@ class RemoteZipZarr(ZarrBackend):
     ) -> None:
         self._file = RemoteFile(url, storage_options, name)
         with remote_errors(name):
-            store = ZipRanges(FsspecRanges(url, storage_options), "", name)
+            store = ZipRanges(open_remote(url, storage_options), "", name)
             try:
                 node = open_node(store, name, CHUNKS, self._file.cache_key)
                 super().__init__(node, name, options)

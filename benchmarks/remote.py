@@ -1,0 +1,161 @@
+"""Patches per second from a bucket, against the same zarr files on the local disk.
+
+    python benchmarks/remote.py
+    python benchmarks/remote.py --formats zarr64 --latency 0.03 --bandwidth 60e6 --rounds 3
+
+The bucket is voxpipe's own S3 server on this machine, with a latency before every answer and
+a bandwidth per connection. Local and remote runs take turns, each in a process of its own; the
+ratio is that of the medians. The server shares the processor with the workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import machine
+import phantom
+import processes
+import throughput
+
+BUCKET = "bench"
+CLIENTS = ("fsspec", "obstore")
+COLUMNS = (
+    "format",
+    "client",
+    "local patches/s",
+    "remote patches/s",
+    "ratio",
+    "requests/patch",
+    "MB/patch",
+    "first batch s (local, remote)",
+)
+
+
+def main() -> None:
+    chosen = _arguments()
+    processes.require_linux()
+    print("## Remote\n")
+    print(machine.describe())
+    print(
+        f"- {chosen.count} cases of {'x'.join(map(str, chosen.shape))}, patches of "
+        f"{chosen.size}^3, {chosen.workers} workers, "
+        f"{chosen.rounds} rounds of {chosen.seconds:g} s\n"
+        f"- {1000 * chosen.latency:g} ms before each answer, {chosen.bandwidth / 1e6:g} MB/s per "
+        "connection\n"
+    )
+    with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as name:
+        folder = Path(name) / BUCKET
+        folder.mkdir()
+        writer = [sys.executable, phantom.__file__, str(folder), "--count", str(chosen.count)]
+        writer += ["--shape", *map(str, chosen.shape), "--formats", *chosen.formats]
+        processes.run(writer)
+        print("| " + " | ".join(COLUMNS) + " |")
+        print("|" + "---|" * len(COLUMNS))
+        with _server(Path(name), chosen.latency, chosen.bandwidth) as url:
+            for form in chosen.formats:
+                for client in chosen.clients:
+                    row = _row(chosen, folder, form, client, url)
+                    print("| " + " | ".join(row) + " |", flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    formats = [name for name in phantom.FORMATS if name.startswith(("zarr", "shard"))]
+    parser.add_argument("--formats", nargs="+", choices=formats, default=["zarr64", "shard128"])
+    parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=_installed_clients())
+    parser.add_argument("--latency", type=float, default=0.03, help="seconds")
+    parser.add_argument("--bandwidth", type=float, default=60e6, help="bytes per second")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=8.0, help="measured time of each run")
+    parser.add_argument("--size", type=int, default=96, help="edge of a patch, in voxels")
+    parser.add_argument("--shape", type=int, nargs=3, default=(320, 320, 256))
+    parser.add_argument("--count", type=int, default=6, help="number of cases")
+    return parser.parse_args()
+
+
+def _installed_clients() -> list[str]:
+    return ["fsspec"] if machine.version("obstore") == "not installed" else list(CLIENTS)
+
+
+def _row(chosen: argparse.Namespace, folder: Path, form: str, client: str, url: str) -> list[str]:
+    local = phantom.cases(folder, chosen.count, form)
+    prefix = f"s3://{BUCKET}/"
+    remote = [
+        {key: value.replace(f"{folder}/", prefix) for key, value in case.items()} for case in local
+    ]
+    settings = {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "nothing",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "VOXPIPE_REMOTE": client,
+    }
+    here, there, requests, megabytes = [], [], [], []
+    for _ in range(chosen.rounds):
+        here.append(_measured(chosen, local, {}))
+        before = _counts(url)
+        there.append(_measured(chosen, remote, settings))
+        after, patches = _counts(url), there[-1]["patches"]
+        requests.append((after["requests"] - before["requests"]) / patches)
+        megabytes.append((after["bytes"] - before["bytes"]) / patches / throughput.MB)
+    rates = [statistics.median(run["rate"] for run in runs) for runs in (here, there)]
+    firsts = [statistics.median(run["first"] for run in runs) for runs in (here, there)]
+    return [
+        form,
+        client,
+        f"{rates[0]:.1f}",
+        f"{rates[1]:.1f}",
+        f"{rates[1] / rates[0]:.2f}",
+        f"{statistics.median(requests):.1f}",
+        f"{statistics.median(megabytes):.1f}",
+        f"{firsts[0]:.2f}, {firsts[1]:.2f}",
+    ]
+
+
+def _measured(
+    chosen: argparse.Namespace, cases: list[dict[str, str]], settings: dict[str, str]
+) -> Any:
+    job = {
+        "cases": cases,
+        "workers": chosen.workers,
+        "seconds": chosen.seconds,
+        "size": chosen.size,
+    }
+    command = [sys.executable, throughput.__file__, "--measure", "rate", "--job", json.dumps(job)]
+    return processes.run(command, settings).answer()
+
+
+@contextmanager
+def _server(root: Path, latency: float, bandwidth: float) -> Iterator[str]:
+    """Serve ``root`` from a process of its own; yield its URL."""
+    command = [sys.executable, "-m", "voxpipe.testing.s3", str(root)]
+    command += ["--latency", str(latency), "--bandwidth", str(bandwidth)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.stdin.close()
+
+
+def _counts(url: str) -> dict[str, int]:
+    with urllib.request.urlopen(f"{url}/-/counts") as answer:
+        found: dict[str, int] = json.load(answer)
+    return found
+
+
+if __name__ == "__main__":
+    main()

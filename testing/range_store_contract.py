@@ -1,0 +1,89 @@
+"""What every store of byte ranges must do, as tests: subclass it for a client of your own.
+
+::
+
+    class TestMyStore(RangeStoreContract):
+        @pytest.fixture
+        def ranges(self, tmp_path):
+            write(tmp_path, RANGE_OBJECTS)  # not with the code under test
+            return MyRanges(tmp_path)
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from ..volumes.ranges import RangeStore, ReadRange
+
+RANGE_OBJECTS = {
+    "a/first": bytes(range(256)),
+    "a/b/second": b"0123456789" * 1000,
+    "empty": b"",
+}
+"""What the store of each test holds."""
+
+
+class RangeStoreContract:
+    """Inherited tests; a subclass gives ``ranges``, a store that holds ``RANGE_OBJECTS``."""
+
+    def test_whole_objects(self, ranges: RangeStore) -> None:
+        """Each object comes whole, an empty one too."""
+        for key, content in RANGE_OBJECTS.items():
+            assert _bytes(ranges.get(key)) == content
+
+    def test_what_is_not_there(self, ranges: RangeStore) -> None:
+        """An object that is not there is None, alone and among others."""
+        wanted = [ReadRange("a/none", 0, 4), ReadRange("a/first", 0, 4), ReadRange("a/none")]
+
+        assert ranges.get("a/none") is None
+        assert [_bytes(each) for each in ranges.get_ranges(wanted)] == [None, b"\0\1\2\3", None]
+
+    @pytest.mark.parametrize(
+        ("start", "stop"), [(0, 1), (3, 200), (250, 400), (100, None), (-20, None), (0, None)]
+    )
+    def test_ranges(self, ranges: RangeStore, start: int, stop: int | None) -> None:
+        """A range is what the same slice of the object is; beyond the end it is shorter."""
+        (found,) = ranges.get_ranges([ReadRange("a/first", start, stop)])
+
+        assert _bytes(found) == RANGE_OBJECTS["a/first"][start:stop]
+
+    def test_many_ranges(self, ranges: RangeStore) -> None:
+        """Hundreds of ranges of several objects come in the order in which they were asked."""
+        keys = ["a/first", "a/b/second"]
+        wanted = [ReadRange(keys[n % 2], n, n + 7) for n in range(240)]
+
+        found = ranges.get_ranges(wanted)
+
+        assert [_bytes(each) for each in found] == [
+            RANGE_OBJECTS[key][start:stop] for key, start, stop in wanted
+        ]
+        assert ranges.get_ranges([]) == []
+
+    def test_sizes(self, ranges: RangeStore) -> None:
+        """Sizes are right, and an object that is not there is an error."""
+        assert ranges.size("a/b/second") == 10_000
+        with pytest.raises(FileNotFoundError):
+            ranges.size("a/none")
+
+    def test_keys(self, ranges: RangeStore) -> None:
+        """Keys are listed below the root and below a prefix."""
+        assert sorted(ranges.list()) == sorted(RANGE_OBJECTS)
+        assert sorted(ranges.list("a/")) == ["a/b/second", "a/first"]
+
+    def test_threads(self, ranges: RangeStore) -> None:
+        """Several threads may ask at once."""
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(ranges.get, ["a/first", "a/b/second"] * 8))
+
+        assert [_bytes(each) for each in found[:2]] == [
+            RANGE_OBJECTS["a/first"],
+            RANGE_OBJECTS["a/b/second"],
+        ]
+        assert len(set(map(_bytes, found))) == 2
+
+
+def _bytes(found: Any) -> bytes | None:
+    return None if found is None else bytes(found)

@@ -1,0 +1,307 @@
+"""A small S3 server for tests and benchmarks: a folder as buckets, as slow and broken as wanted.
+
+It answers what readers ask (GET with ranges, HEAD, LIST version 2) and what writing test data
+needs (PUT, DELETE, making a bucket). Signatures are not looked at, so it listens to this machine
+only. One thread serves every connection and files go out by ``sendfile``, because it shares the
+processor with what it is there to measure::
+
+    with S3Server(folder, latency=0.03, bandwidth=60e6) as server:
+        volume = vp.Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
+
+The limits: no multipart uploads, no versions, no more than one range per request. As a command
+it serves a folder, alone or for as long as another command runs::
+
+    python -m voxpipe.testing.s3 FOLDER --latency 0.03 -- python train.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from .s3_http import Answer, Question, parse_question
+from .s3_objects import Buckets
+
+Kind = Literal["slow_down", "error", "deny", "reset", "truncate", "hang"]
+
+HOST = "127.0.0.1"
+# Bytes of a response between two looks at the clock; 4 ms of a stream of 60 MB/s.
+_PIECE = 256 * 1024
+# What a broken response still delivers.
+_BROKEN_SHARE = 0.5
+_LONGEST_HEAD = 64 * 1024
+# Reset instead of a polite end: (on, linger 0 s).
+_RESET = struct.pack("ii", 1, 0)
+COUNTS = "/-/counts"
+"""Path that answers how many requests there were; no bucket is called ``-``."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong, how often, and with which requests."""
+
+    kind: Kind
+    """503 SlowDown, 500, 403, connection reset in mid-body, body cut short, or no answer."""
+    times: int | None = None
+    """How many requests; None for all."""
+    key: str = ""
+    """Regular expression that the key must contain."""
+    method: str = "GET"
+    """Of which requests."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One line of the log."""
+
+    method: str
+    key: str
+    """``bucket/key``."""
+    range: str
+    """As asked, e.g. ``bytes=0-99``; empty for everything."""
+    status: int
+    """0 where nothing was answered."""
+    sent: int
+    """Bytes of the body."""
+
+
+class S3Server:
+    """Serves the folders in ``root`` as buckets, from a thread, inside a ``with`` block.
+
+    Parameters
+    ----------
+    root
+        Its folders are the buckets, their files the objects.
+    latency
+        Seconds before each answer.
+    bandwidth
+        Bytes per second of each connection; None for no limit.
+    """
+
+    def __init__(
+        self, root: Path | str, *, latency: float = 0.0, bandwidth: float | None = None
+    ) -> None:
+        self.latency, self.bandwidth = latency, bandwidth
+        self.most_in_flight = 0
+        self._in_flight = 0
+        self._buckets = Buckets(Path(root))
+        self._faults: list[Fault] = []
+        self._log: list[Request] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="s3-server", daemon=True)
+        self._socket = socket.create_server((HOST, 0), backlog=256)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """``http://127.0.0.1:port``."""
+        return f"http://{HOST}:{self._socket.getsockname()[1]}"
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Options with which fsspec's s3 finds this server. Any credentials do."""
+        return {"key": "nobody", "secret": "nothing", "endpoint_url": self.url}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which every S3 client finds this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    @property
+    def requests(self) -> list[Request]:
+        """What was answered since the beginning, or since :meth:`forget`."""
+        return list(self._log)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of requests and bytes sent since then."""
+        log = self.requests
+        return {"requests": len(log), "bytes": sum(line.sent for line in log)}
+
+    def forget(self) -> None:
+        """Begin the log again."""
+        self._log.clear()
+        self.most_in_flight = 0
+
+    def fail(self, *faults: Fault) -> None:
+        """Let these things go wrong from now on, instead of what went wrong before."""
+        self._faults = list(faults)
+
+    def __enter__(self) -> S3Server:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop)
+        self._thread.join()
+        self._socket.close()
+        self._loop.close()
+
+    def _run(self) -> None:
+        self._socket.setblocking(False)
+        accepting = self._loop.create_task(self._accept())
+        self._tasks.add(accepting)
+        self._loop.run_forever()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+
+    def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._loop.stop()
+
+    async def _accept(self) -> None:
+        while True:
+            client, _ = await self._loop.sock_accept(self._socket)
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self._loop.create_task(self._serve(client))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, client: socket.socket) -> None:
+        """Answer one connection until it ends."""
+        held = bytearray()
+        try:
+            with client:
+                while (question := await self._question(client, held)) is not None:
+                    self._in_flight += 1
+                    self.most_in_flight = max(self.most_in_flight, self._in_flight)
+                    try:
+                        goes_on = await self._answer(client, question)
+                    finally:
+                        self._in_flight -= 1
+                    if not goes_on:
+                        return
+        except OSError:
+            pass  # the client went away
+
+    async def _question(self, client: socket.socket, held: bytearray) -> Question | None:
+        """Return the next request of a connection; None at its end."""
+        while (end := held.find(b"\r\n\r\n")) < 0:
+            if len(held) > _LONGEST_HEAD or not await self._more(client, held):
+                return None
+        question = parse_question(bytes(held[:end]))
+        del held[: end + 4]
+        if question.waits:
+            await self._loop.sock_sendall(client, b"HTTP/1.1 100 Continue\r\n\r\n")
+        while len(held) < question.length:
+            if not await self._more(client, held):
+                return None
+        body = bytes(held[: question.length])
+        del held[: question.length]
+        return question.with_body(body)
+
+    async def _more(self, client: socket.socket, held: bytearray) -> bool:
+        received = await self._loop.sock_recv(client, _PIECE)
+        held += received
+        return bool(received)
+
+    async def _answer(self, client: socket.socket, question: Question) -> bool:
+        """Answer one request; whether the connection goes on."""
+        if question.path == COUNTS:
+            await self._send(client, Answer.of_text(json.dumps(self.counts)), question)
+            return True
+        fault = self._fault(question)
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        if fault is not None and fault.kind == "hang":
+            self._enter(question, 0, 0)
+            await asyncio.Event().wait()
+        answer = _BROKEN.get(fault.kind) if fault is not None else None
+        answer = answer or self._buckets.answer(question)
+        if fault is not None and fault.kind in ("reset", "truncate"):
+            answer = answer.cut(int(answer.length * _BROKEN_SHARE))
+        # Entered before it is sent: who has the answer finds it in the log.
+        self._enter(question, answer.status, 0 if question.method == "HEAD" else answer.to_send)
+        await self._send(client, answer, question)
+        if fault is not None and fault.kind == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        return answer.to_send == answer.length
+
+    def _fault(self, question: Question) -> Fault | None:
+        for fault in self._faults:
+            if fault.times == 0 or fault.method != question.method:
+                continue
+            if re.search(fault.key, question.path):
+                if fault.times is not None:
+                    fault.times -= 1
+                return fault
+        return None
+
+    def _enter(self, question: Question, status: int, sent: int) -> None:
+        key = question.path.lstrip("/")
+        self._log.append(Request(question.method, key, question.range, status, sent))
+
+    async def _send(self, client: socket.socket, answer: Answer, question: Question) -> None:
+        head = answer.head()
+        if question.method == "HEAD" or answer.file is None:
+            body = b"" if question.method == "HEAD" else answer.body[: answer.to_send]
+            await self._loop.sock_sendall(client, head + body)
+            return
+        await self._loop.sock_sendall(client, head)
+        begin, sent = self._loop.time(), 0
+        with open(answer.file, "rb", buffering=0) as file:
+            while sent < answer.to_send:
+                piece = min(_PIECE, answer.to_send - sent) if self.bandwidth else answer.to_send
+                if self.bandwidth:
+                    due = begin + (sent + piece) / self.bandwidth
+                    await asyncio.sleep(max(0.0, due - self._loop.time()))
+                gone = await self._loop.sock_sendfile(client, file, answer.start + sent, piece)
+                if not gone:
+                    return
+                sent += gone
+
+
+_BROKEN: dict[str, Answer] = {
+    "slow_down": Answer.of_error(503, "SlowDown", "Please reduce your request rate."),
+    "error": Answer.of_error(500, "InternalError", "We encountered an internal error."),
+    "deny": Answer.of_error(403, "AccessDenied", "Access Denied"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve a folder until standard input ends, or for as long as a command runs."""
+    parser = argparse.ArgumentParser(prog="voxpipe.testing.s3", description="Serve a folder as S3.")
+    parser.add_argument("folder", type=Path, help="its folders are the buckets")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
+    parser.add_argument("--bandwidth", type=float, help="bytes per second of each connection")
+    parser.add_argument("command", nargs="*", help="run this with the server's AWS_ variables")
+    chosen = parser.parse_args(arguments)
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    with S3Server(chosen.folder, latency=chosen.latency, bandwidth=chosen.bandwidth) as server:
+        if chosen.command:
+            environment = {**os.environ, **server.environment}
+            return subprocess.run(chosen.command, env=environment, check=False).returncode
+        sys.stdout.write(f"{server.url}\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

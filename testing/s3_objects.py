@@ -1,0 +1,115 @@
+"""Folders as buckets: what the S3 test server answers to each request."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import gmtime, strftime
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+from .s3_http import Answer, Question
+
+_MOST_KEYS = 1000  # as S3
+
+
+class Buckets:
+    """The folders in ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def answer(self, question: Question) -> Answer:
+        """Return what a request gets, and do what it asks."""
+        bucket, _, key = question.path.lstrip("/").partition("/")
+        folder = self._root / bucket
+        if not bucket or ".." in Path(question.path).parts:
+            return Answer.of_error(400, "InvalidRequest")
+        if not key and question.method == "PUT":
+            folder.mkdir(exist_ok=True, parents=True)
+            return Answer()
+        if not folder.is_dir():
+            return Answer.of_error(404, "NoSuchBucket", "The specified bucket does not exist")
+        if key:
+            return _of_object(folder / key, question)
+        if question.method == "GET":
+            return _listing(folder, bucket, question.query)
+        return Answer() if question.method == "HEAD" else Answer.of_error(501, "NotImplemented")
+
+
+def _of_object(file: Path, question: Question) -> Answer:
+    if question.method in ("GET", "HEAD"):
+        try:
+            status = os.stat(file)
+        except (FileNotFoundError, NotADirectoryError):
+            return Answer.of_error(404, "NoSuchKey", "The specified key does not exist.")
+        if file.is_dir():
+            return Answer.of_error(404, "NoSuchKey", "The specified key does not exist.")
+        etag = _etag(status)
+        return Answer.of_file(file, status.st_size, etag, status.st_mtime, question.range)
+    if question.method == "PUT" and not question.query:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(question.body)
+        digest = hashlib.md5(question.body, usedforsecurity=False).hexdigest()
+        return Answer(headers={"ETag": f'"{digest}"'})
+    if question.method == "DELETE":
+        file.unlink(missing_ok=True)
+        return Answer(204)
+    return Answer.of_error(501, "NotImplemented")
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _listing(folder: Path, bucket: str, query: dict[str, str]) -> Answer:
+    """Return one page of ListObjectsV2."""
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    after = query.get("continuation-token") or query.get("start-after") or ""
+    most = int(query.get("max-keys", _MOST_KEYS))
+    shown = quote if query.get("encoding-type") == "url" else escape
+    entries: list[str] = []
+    last, truncated, common = after, False, ""
+    for key in sorted(_keys(folder, prefix)):
+        if key <= after or (common and key.startswith(common)):
+            continue
+        if len(entries) == most:
+            truncated = True
+            break
+        rest = key[len(prefix) :]
+        if delimiter and delimiter in rest:
+            common = prefix + rest.split(delimiter, 1)[0] + delimiter
+            # A page ends behind everything that the common prefix stands for.
+            last = common + chr(0x10FFFF)
+            if last > after:
+                entries.append(f"<CommonPrefixes><Prefix>{shown(common)}</Prefix></CommonPrefixes>")
+            continue
+        status, last = os.stat(folder / key), key
+        when = strftime("%Y-%m-%dT%H:%M:%S.000Z", gmtime(status.st_mtime))
+        entries.append(
+            f"<Contents><Key>{shown(key)}</Key><LastModified>{when}</LastModified>"
+            f"<ETag>&quot;{_etag(status)}&quot;</ETag><Size>{status.st_size}</Size>"
+            "<StorageClass>STANDARD</StorageClass></Contents>"
+        )
+    coded = "<EncodingType>url</EncodingType>" if shown is quote else ""
+    more = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>" if truncated else ""
+    return Answer.of_text(
+        '<?xml version="1.0" encoding="UTF-8"?>'
+        '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<Name>{bucket}</Name><Prefix>{shown(prefix)}</Prefix><KeyCount>{len(entries)}</KeyCount>"
+        f"<MaxKeys>{most}</MaxKeys><IsTruncated>{str(truncated).lower()}</IsTruncated>"
+        f"{coded}{more}{''.join(entries)}</ListBucketResult>"
+    )
+
+
+def _keys(folder: Path, prefix: str) -> Iterator[str]:
+    """Yield the keys that begin with ``prefix``, looking only where they can be."""
+    below = prefix.rpartition("/")[0]
+    for place, _, files in os.walk(folder / below):
+        inside = os.path.relpath(place, folder)
+        for name in files:
+            key = name if inside == "." else f"{inside}/{name}"
+            if key.startswith(prefix):
+                yield key

@@ -1,0 +1,151 @@
+"""The test server is S3 as far as readers see it, and fails as it is told."""
+
+import http.client
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxpipe.testing.s3 import Fault, S3Server
+from voxpipe.testing.s3_http import parse_range
+
+CONTENT = bytes(range(256)) * 40
+SPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "bucket" / "a").mkdir(parents=True)
+    (tmp_path / "bucket" / "a" / "x").write_bytes(CONTENT)
+    with S3Server(tmp_path) as running:
+        yield running
+
+
+def ask(server, method, path, headers=None, body=None):
+    """Return status, headers and body of one request."""
+    line = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
+    try:
+        line.request(method, path, body, headers or {})
+        answer = line.getresponse()
+        return answer.status, dict(answer.headers), answer.read()
+    finally:
+        line.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected", "told"),
+    [
+        ("bytes=0-9", CONTENT[:10], "bytes 0-9/10240"),
+        ("bytes=-20", CONTENT[-20:], "bytes 10220-10239/10240"),
+        ("bytes=10230-20000", CONTENT[10230:], "bytes 10230-10239/10240"),
+        ("bytes=10000-", CONTENT[10000:], "bytes 10000-10239/10240"),
+    ],
+)
+def test_ranges(server, asked, expected, told):
+    """A range is answered with 206 and says what it is."""
+    status, headers, body = ask(server, "GET", "/bucket/a/x", {"Range": asked})
+
+    assert (status, headers["Content-Range"], body) == (206, told, expected)
+    assert [(line.range, line.sent) for line in server.requests] == [(asked, len(expected))]
+
+
+@given(st.integers(1, 50), st.integers(0, 60), st.integers(0, 60))
+def test_ranges_are_those_of_slices(size, start, more):
+    """Whatever is asked for: the slice, or nothing where it would be empty."""
+    content = bytes(range(size))
+    span = parse_range(f"bytes={start}-{start + more}", size)
+
+    expected = content[start : start + more + 1]
+    assert (content[span[0] : span[1]] if span else b"") == expected
+
+
+def test_objects_come_and_go(server):
+    """PUT, GET, HEAD and DELETE of one object with an odd name."""
+    assert ask(server, "PUT", "/bucket/new%20one/y", body=b"12345")[0] == 200
+    status, headers, body = ask(server, "HEAD", "/bucket/new%20one/y")
+    assert (status, headers["Content-Length"], body) == (200, "5", b"")
+    assert ask(server, "GET", "/bucket/new%20one/y")[2] == b"12345"
+    assert ask(server, "DELETE", "/bucket/new%20one/y")[0] == 204
+    status, _, body = ask(server, "GET", "/bucket/new%20one/y")
+    assert status == 404
+    assert b"NoSuchKey" in body
+    assert b"NoSuchBucket" in ask(server, "GET", "/nowhere/y")[2]
+    assert ask(server, "GET", "/bucket/../../etc/passwd")[0] == 400
+
+
+@pytest.mark.parametrize("delimiter", ["", "%2F"])
+@pytest.mark.parametrize("most", [1, 2, 1000])
+def test_listing_in_pages(server, tmp_path, most, delimiter):
+    """However small the pages, all keys or folders are listed once."""
+    for name in ("a/z", "b/1", "b/2", "c", "d/e/f"):
+        (tmp_path / "bucket" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bucket" / name).write_bytes(b"1")
+    found, after = [], ""
+    while True:
+        query = f"list-type=2&max-keys={most}&delimiter={delimiter}&continuation-token={after}"
+        _, _, body = ask(server, "GET", f"/bucket?{query}")
+        page = ElementTree.fromstring(body.decode())
+        found += [node.text for node in page.iter(f"{SPACE}Key")]
+        found += [node[0].text for node in page.iter(f"{SPACE}CommonPrefixes")]
+        after = page.findtext(f"{SPACE}NextContinuationToken")
+        if not after:
+            break
+        after = "".join(f"%{byte:02X}" for byte in after.encode())
+
+    whole = ["a/x", "a/z", "b/1", "b/2", "c", "d/e/f"]
+    assert sorted(found) == (["a/", "b/", "c", "d/"] if delimiter else whole)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code"),
+    [("slow_down", 503, b"SlowDown"), ("error", 500, b"InternalError"), ("deny", 403, b"Denied")],
+)
+def test_errors_on_request(server, kind, status, code):
+    """So many requests get the error, the next gets the object; other keys are left alone."""
+    server.fail(Fault(kind, times=1, key="a/x"))
+
+    assert ask(server, "GET", "/bucket/a/y")[0] == 404
+    found, _, body = ask(server, "GET", "/bucket/a/x")
+    assert (found, code in body) == (status, True)
+    assert ask(server, "GET", "/bucket/a/x")[2] == CONTENT
+
+
+@pytest.mark.parametrize("kind", ["reset", "truncate"])
+def test_bodies_cut_short(server, kind):
+    """Half of the body comes, then the connection ends."""
+    server.fail(Fault(kind))
+
+    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+        ask(server, "GET", "/bucket/a/x")
+    assert server.requests[0].sent == len(CONTENT) // 2
+
+
+def test_latency_and_bandwidth_are_kept(tmp_path):
+    """An answer takes at least what it should; at most cannot be promised."""
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "x").write_bytes(bytes(100_000))
+    with S3Server(tmp_path, latency=0.05, bandwidth=1e6) as server:
+        begin = time.monotonic()
+        assert len(ask(server, "GET", "/b/x")[2]) == 100_000
+        assert time.monotonic() - begin >= 0.15
+
+
+def test_a_command_finds_the_server(tmp_path):
+    """The module serves a folder while a command runs, and returns its exit status."""
+    code = (
+        "import os, sys, urllib.request as r\n"
+        "url = os.environ['AWS_ENDPOINT_URL']\n"
+        "r.urlopen(r.Request(url + '/b', method='PUT')).close()\n"
+        "sys.exit(5)"
+    )
+    command = [sys.executable, "-m", "voxpipe.testing.s3", str(tmp_path / "root"), "--"]
+
+    found = subprocess.run([*command, sys.executable, "-c", code], timeout=60)
+
+    assert found.returncode == 5
+    assert (tmp_path / "root" / "b").is_dir()

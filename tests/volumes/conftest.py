@@ -1,0 +1,41 @@
+"""Buckets for tests: a server that each test begins and ends, and the clients that read it."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from voxpipe.testing.s3 import S3Server
+from voxpipe.volumes import close_volumes
+
+HAS_OBSTORE = importlib.util.find_spec("obstore") is not None
+CLIENTS = [
+    "fsspec",
+    pytest.param("obstore", marks=pytest.mark.skipif(not HAS_OBSTORE, reason="needs obstore")),
+]
+BUCKET = "bucket"
+
+
+@pytest.fixture
+def server(tmp_path, started_clients, monkeypatch):
+    """Serve an empty bucket, and close what was read from it."""
+    root = tmp_path / "s3"
+    (root / BUCKET).mkdir(parents=True)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with S3Server(root) as running:
+        running.bucket = root / BUCKET
+        yield running
+        close_volumes()
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request, monkeypatch):
+    """Read with each client in turn."""
+    monkeypatch.setenv("VOXPIPE_REMOTE", request.param)
+    return request.param
+
+
+@pytest.fixture
+def ramp():
+    """No two voxels equal."""
+    return np.arange(24 * 20 * 16, dtype=np.int16).reshape(24, 20, 16)

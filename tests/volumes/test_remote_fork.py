@@ -1,0 +1,87 @@
+"""A fork after a bucket was read: right voxels or an error with a name, never a hang."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+zarr = pytest.importorskip("zarr", minversion="3")
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+SCRIPT = textwrap.dedent("""
+    import faulthandler, os, signal, sys
+    # An alarm shows every stack and ends the process. The watch of faulthandler itself does not
+    # survive a fork.
+    faulthandler.register(signal.SIGALRM, chain=True)
+    signal.alarm(60)
+    import numpy as np
+    from voxpipe.core import Region
+    from voxpipe.core.errors import ForkUnsafe
+    from voxpipe.volumes import Volume
+    from voxpipe.volumes.remote import open_remote
+
+    url, endpoint, what = sys.argv[1:]
+    options = {"key": "k", "secret": "s", "endpoint_url": endpoint}
+    volume = Volume(url, storage_options=options)
+    store = open_remote(url, options)
+    whole = Region.of_shape((8, 8, 8))
+    expected = np.arange(512).reshape(8, 8, 8)
+
+    def is_right():
+        if what == "store":
+            return store.get("zarr.json") is not None
+        return (volume.read(whole).array[0] == expected).all()
+
+    assert is_right()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            os._exit(0 if is_right() else 1)
+        except ForkUnsafe as error:
+            print(error, flush=True)
+            os._exit(7)
+    _, status = os.waitpid(child, 0)
+    assert is_right()
+    sys.stdout.write(f"child {os.waitstatus_to_exitcode(status)}")
+    sys.stdout.flush()
+    os._exit(0)
+""")
+
+
+@forks
+@pytest.mark.parametrize(
+    ("wish", "what", "answer"),
+    [
+        ("fsspec", "volume", "child 0"),
+        ("fsspec", "store", "child 0"),
+        # Chosen by itself: the child goes on with fsspec.
+        ("", "volume", "child 0"),
+        ("obstore", "volume", "child 7"),
+        ("obstore", "store", "child 7"),
+    ],
+)
+def test_fork(server, wish, what, answer):
+    """Each client, through a volume and through a store that the child inherits."""
+    if wish == "obstore":
+        pytest.importorskip("obstore")
+    array = np.arange(512).reshape(8, 8, 8)
+    stored = zarr.create_array(server.bucket / "a.zarr", shape=array.shape, dtype=array.dtype)
+    stored[...] = array
+    arguments = ["s3://bucket/a.zarr", server.url, what]
+
+    found = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, *arguments],
+        env={**os.environ, "VOXPIPE_REMOTE": wish},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert found.stdout.endswith(answer), found.stdout + found.stderr
+    if answer == "child 7":
+        assert "whose threads do not survive a fork" in found.stdout
+        assert "forkserver" in found.stdout

@@ -1,0 +1,73 @@
+"""A bound on what is under way to remote stores at once: requests, and the bytes they bring."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+# More than the connections that hide 50 ms at 60 MB/s for patches of 10 MB; less than what a
+# store calls a flood, times eight workers.
+MOST_REQUESTS = 48
+# What is fetched waits in memory until it is decoded.
+MOST_BYTES = 96 * 1024**2
+
+
+class InFlight:
+    """Lets requests begin, in order, while there is room. Belongs to one event loop.
+
+    Parameters
+    ----------
+    most_requests, most_bytes
+        Of all requests together; one that is larger than that goes alone.
+    """
+
+    def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
+        self.most_requests, self.most_bytes = most_requests, most_bytes
+        self.requests = 0
+        self.bytes = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    @asynccontextmanager
+    async def room(self, size: int) -> AsyncIterator[None]:
+        """Wait for room for one request of ``size`` bytes, and hold it."""
+        if self._waiting or not self._fits(size):
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((turn, size))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.cancelled():  # it was still waiting
+                    self._waiting.remove((turn, size))
+                else:
+                    self._leave(size)
+                raise
+        else:
+            self._enter(size)
+        try:
+            yield
+        finally:
+            self._leave(size)
+
+    def _fits(self, size: int) -> bool:
+        if self.requests == 0:
+            return True
+        return self.requests < self.most_requests and self.bytes + size <= self.most_bytes
+
+    def _enter(self, size: int) -> None:
+        self.requests += 1
+        self.bytes += size
+
+    def _leave(self, size: int) -> None:
+        self.requests -= 1
+        self.bytes -= size
+        while self._waiting:
+            turn, wanted = self._waiting[0]
+            if turn.cancelled():  # it takes itself out
+                return
+            if not self._fits(wanted):
+                return
+            self._waiting.popleft()
+            self._enter(wanted)
+            turn.set_result(None)

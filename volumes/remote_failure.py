@@ -1,0 +1,104 @@
+"""What an error of a remote store means: absent, denied, to be tried again, or final.
+
+Clients word the same answer in different ways, and none of them need be installed. So this
+looks at the status of the answer wherever it is written, then at what kind of error it is, by
+name.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from enum import Enum
+
+
+class Failure(Enum):
+    """What to do about an error."""
+
+    ABSENT = "there is no such object"
+    BEYOND = "the range begins behind the end of the object"
+    DENIED = "the store refuses"
+    TRANSIENT = "trying again may help"
+    FINAL = "trying again would not help"
+
+
+_DENIED = {401, 403}
+_TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+# Not EIO: that is s3fs's word for answers that it does not know, whose status was looked at.
+_TRANSIENT_ERRNO = {
+    getattr(errno, name)
+    for name in (
+        *("EBUSY", "EREMOTEIO", "EAGAIN", "ETIMEDOUT", "EPIPE", "ECONNRESET", "ECONNABORTED"),
+        *("ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "ENETRESET"),
+    )
+    if hasattr(errno, name)
+}
+# Of aiohttp, botocore, urllib3, requests and azure: the connection failed, or the body was cut.
+_TRANSIENT_NAMES = {
+    *("ClientPayloadError", "ClientConnectionError", "ContentLengthError"),
+    *("HTTPClientError", "EndpointConnectionError", "ConnectionClosedError", "IncompleteRead"),
+    *("IncompleteReadError", "ResponseStreamingError", "ProtocolError", "ChunkedEncodingError"),
+    *("ServiceRequestError", "ServiceResponseError", "TransportError", "Timeout"),
+}
+_DENIED_NAMES = {"PermissionDeniedError", "UnauthenticatedError", "NoCredentialsError"}
+# obstore's: the answer's status is in the text, and where there was none, no answer came.
+_STATUS_TEXT = re.compile(r"status code: (\d{3})")
+_NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection", re.IGNORECASE)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return what an error of a remote store means.
+
+    Examples
+    --------
+    >>> failure_of(ConnectionResetError()), failure_of(FileNotFoundError())
+    (<Failure.TRANSIENT: 'trying again may help'>, <Failure.ABSENT: 'there is no such object'>)
+    >>> failure_of(ValueError("no such option"))
+    <Failure.FINAL: 'trying again would not help'>
+    """
+    status = _status(error)
+    if status is not None and status >= 300:
+        return _of_status(status, error)
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, (FileNotFoundError, IsADirectoryError)):
+        return _of_status(404, error)
+    if isinstance(error, PermissionError) or names & _DENIED_NAMES:
+        return Failure.DENIED
+    # asyncio has a TimeoutError of its own before Python 3.11.
+    if isinstance(error, (ConnectionError, TimeoutError)) or "TimeoutError" in names:
+        return Failure.TRANSIENT
+    if names & _TRANSIENT_NAMES or getattr(error, "errno", None) in _TRANSIENT_ERRNO:
+        return Failure.TRANSIENT
+    if "GenericError" in names and _NO_ANSWER.search(str(error)):
+        return Failure.TRANSIENT
+    return Failure.FINAL
+
+
+def _of_status(status: int, error: BaseException) -> Failure:
+    if status in (404, 410):
+        # A bucket that is not there is a mistake; an object that is not there may be fill.
+        text = f"{error} {error.__cause__}"
+        gone = "NoSuchBucket" in text or "bucket does not exist" in text
+        return Failure.FINAL if gone else Failure.ABSENT
+    if status == 416:
+        return Failure.BEYOND
+    if status in _DENIED:
+        return Failure.DENIED
+    return Failure.TRANSIENT if status in _TRANSIENT else Failure.FINAL
+
+
+def _status(error: BaseException) -> int | None:
+    """Return the HTTP status of the answer behind an error, None if there was none."""
+    for each in (error, error.__cause__):
+        response = getattr(each, "response", None)  # of botocore
+        if isinstance(response, dict):
+            told = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(told, int):
+                return told
+    for name in ("status", "status_code", "code"):  # of aiohttp, azure, gcsfs
+        told = getattr(error, name, None)
+        if isinstance(told, int) and "ContentLengthError" not in type(error).__name__:
+            return told
+    # Only obstore's errors: a 503 in the text of another may be anything.
+    found = _STATUS_TEXT.search(str(error)) if "obstore" in type(error).__module__ else None
+    return int(found[1]) if found else None
