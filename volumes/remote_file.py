@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -69,7 +70,7 @@ class RemoteFile:
 
 
 class _Stream(io.RawIOBase):
-    """A remote file read in order, a few pieces at a time."""
+    """A remote file read in order from wherever it stands, a few pieces at a time."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
@@ -78,6 +79,18 @@ class _Stream(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at - sum(map(len, self._pieces))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: self._file.size}[whence]
+        self._pieces.clear()
+        self._at = min(max(0, base + offset), self._file.size)
+        return self._at
 
     def readinto(self, buffer: Any) -> int:
         if not self._pieces and self._at < self._file.size:
