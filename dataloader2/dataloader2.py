@@ -7,25 +7,28 @@ import hashlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from ..adapters import Adapter, Profile
-from ..core.errors import IteratorInvalidated, LoaderShutDown, VoxpipeError
+from ..core.errors import BudgetExceeded, IteratorInvalidated, LoaderShutDown, VoxpipeError
 from ..datapipes.cost import cost_of
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
+from ..volumes.scheme import ReadScheme
 from .ceilings import Subject, diagnose
 from .diagnosis import Diagnosis
 from .extent import BATCHES, SECONDS, Extent
+from .listed import AdapterLike, listed
+from .negotiated import Negotiated, negotiated
 from .pace import Pace
 from .state import State
+from .twins import untimed
 
-AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
 MAX_SEED = 2**64
 
 
@@ -79,12 +82,13 @@ class DataLoader2:
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
         self._pace = Pace()
+        self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(datapipe)
         self._graph = clone(self._written)
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
-        self._adapters = _listed(datapipe_adapter_fn)
+        self._adapters = listed(datapipe_adapter_fn)
         self._changes: list[Change] = []
         for adapter in self._adapters:
             self._graph = verify(self._adapted(adapter))
@@ -116,6 +120,12 @@ class DataLoader2:
         iterator = DataLoader2Iterator(self, seed, self._progress)
         self._live = weakref.ref(iterator)
         return iterator
+
+    def _where(self) -> tuple[int, Place]:
+        """Return the epoch of the next batch, and what of it was delivered."""
+        if self._progress is not None:
+            return self._progress.epoch, self._progress.place
+        return self._epoch, self._place
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -164,9 +174,7 @@ class DataLoader2:
 
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
-        epoch, place = self._epoch, self._place
-        if self._progress is not None:
-            epoch, place = self._progress.epoch, self._progress.place
+        epoch, place = self._where()
         return State(
             seed=self._seed_of_run(),
             epoch=epoch,
@@ -207,14 +215,41 @@ class DataLoader2:
     def explain(self) -> str:
         """Return the graph as written and as it runs, what was refused, where it runs, its cost.
 
-        Reads the headers of the first volumes for the cost, and no voxel.
+        Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
         parts = [
             explain_rewritten(self._written, self._graph, self._changes),
             self._service.explain(self._work),
         ]
         cost = cost_of(self._written, self._seed or 0, self._epoch)
-        return "\n\n".join(parts + ([str(cost)] if cost is not None else []))
+        try:
+            reading = self._agreed().explain()
+        except BudgetExceeded as error:
+            reading = f"refused: {error}"
+        return "\n\n".join([*parts, *([str(cost)] if cost is not None else []), reading])
+
+    def schemes(self) -> dict[str, ReadScheme]:
+        """Return how the voxels of each key are read; empty where that cannot be planned.
+
+        Negotiated once, before the first epoch or when this is called. Reads the headers of the
+        first volumes, and no voxel.
+
+        Raises
+        ------
+        BudgetExceeded
+            Batches and buffers need more than ``memory_bytes`` of the reading service; this is a
+            ``MemoryError``.
+        """
+        return dict(self._agreed().schemes)
+
+    def _agreed(self) -> Negotiated:
+        if self._negotiated is None:
+            epoch, place = self._where()
+            graph, seed = untimed(self._graph), self._seed or 0
+            found = negotiated(graph, self._service, seed, epoch, place.next)
+            self._work = replace(self._work, cache_bytes=found.cache_bytes)
+            self._negotiated = found
+        return self._negotiated
 
     def profile(self) -> str:
         """Return the table of the ``Profile`` among the adapters."""
@@ -262,9 +297,7 @@ class DataLoader2:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         self._pace.interrupt()
-        epoch, place = self._epoch, self._place
-        if self._progress is not None:
-            epoch, place = self._progress.epoch, self._progress.place
+        epoch, place = self._where()
         subject = Subject(
             self._graph,
             self._service,
@@ -274,7 +307,8 @@ class DataLoader2:
             running=self._progress is not None and self._progress.begun,
             kept=self._pace.seconds(),
         )
-        return diagnose(subject, Extent(batches, seconds), step)
+        found = diagnose(subject, Extent(batches, seconds), step)
+        return replace(found, notes=(*found.notes, *self._agreed().advice))
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""
@@ -346,6 +380,7 @@ class DataLoader2Iterator:
             if self._progress.begun:
                 raise StopIteration
             progress, loader = self._progress, self._loader
+            loader._agreed()
             progress.begun = True
             self._batches = loader._service.epoch(
                 loader._work, self._seed, progress.epoch, progress.place
@@ -365,18 +400,3 @@ class DataLoader2Iterator:
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
         self._close()
-
-
-def _listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
-    if adapters is None:
-        return []
-    given: Any = adapters
-    if not callable(given) and not isinstance(given, Iterable):
-        msg = f"adapters come second, one or a list; got {type(given).__name__}"
-        raise TypeError(f"{msg}. A reading service is the third argument: reading_service=.")
-    listed = [given] if callable(given) and not isinstance(given, type) else list(given)
-    for adapter in listed:
-        if isinstance(adapter, type):
-            msg = f"an adapter is an object: write {adapter.__name__}() instead of the class"
-            raise TypeError(msg)
-    return listed

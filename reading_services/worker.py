@@ -18,6 +18,7 @@ from typing import Any
 from ..core.ledger import LEDGER
 from ..realizing import Job, using, using_threads
 from ..volumes import register_backend
+from ..volumes.chunk_cache import CHUNKS
 from .script import ScriptUnpickler
 from .transport.batches import pack
 from .transport.messages import (
@@ -51,6 +52,8 @@ class Settings:
     """Variables that were set after a fork server had started."""
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
+    cache_bytes: int = 0
+    """Decoded chunks that it keeps, in bytes."""
 
 
 def run_worker(
@@ -82,6 +85,7 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(settings.environment)
     LEDGER.take()  # a forked child inherits what its parent has counted
+    CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with using_threads(settings.threads):

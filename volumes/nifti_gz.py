@@ -116,6 +116,8 @@ class LocalNiftiGz(LocalFile, DecodedNifti):
 class RemoteNiftiGz(DecodedNifti):
     """A ``.nii.gz`` behind a URL, streamed once."""
 
+    remote = True
+
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self._file = RemoteFile(url, options, name)
         super().__init__(self._file.head(HEAD_BYTES), self._file.size, (), name)

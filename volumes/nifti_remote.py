@@ -25,6 +25,8 @@ MOST_BYTES = 16 * 1024**2
 class RemoteNifti(Backend):
     """A ``.nii`` that fsspec reaches. A region is a few range requests."""
 
+    remote = True
+
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self._file = RemoteFile(url, options, name)
         self._fields = parse_nifti(self._file.head(NIFTI2_BYTES), name)
