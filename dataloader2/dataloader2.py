@@ -231,8 +231,7 @@ class DataLoader2:
     def schemes(self) -> dict[str, ReadScheme]:
         """Return how the voxels of each key are read; empty where that cannot be planned.
 
-        Negotiated once, before the first epoch or when this is called. Reads the headers of the
-        first volumes, and no voxel.
+        Negotiated once, before the first epoch or here. Reads a few headers, and no voxel.
 
         Raises
         ------
@@ -245,10 +244,9 @@ class DataLoader2:
     def _agreed(self) -> Negotiated:
         if self._negotiated is None:
             epoch, place = self._where()
-            graph, seed = untimed(self._graph), self._seed or 0
-            found = negotiated(graph, self._service, seed, epoch, place.next)
-            self._work = replace(self._work, cache_bytes=found.cache_bytes)
-            self._negotiated = found
+            run = (self._seed or 0, epoch, place.next)
+            self._negotiated = negotiated(untimed(self._graph), self._service, *run)
+            self._work = replace(self._work, cache_bytes=self._negotiated.cache_bytes)
         return self._negotiated
 
     def profile(self) -> str:

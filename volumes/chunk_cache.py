@@ -29,6 +29,7 @@ class ChunkCache:
 
     Examples
     --------
+    >>> import numpy as np
     >>> cache = ChunkCache(100)
     >>> cache.announce(1, ["a"])
     >>> for key in "abc":

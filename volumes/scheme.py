@@ -301,7 +301,7 @@ def _size(count: int) -> str:
     Examples
     --------
     >>> _size(0), _size(2000), _size(3 * 1024**2), _size(5 * 1024**3)
-    ('0 B', '2 KiB', '3 MiB', '5 GiB')
+    ('0 B', '1.95 KiB', '3 MiB', '5 GiB')
     """
     number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while number >= 1000 and len(units) > 1:
