@@ -231,13 +231,12 @@ class DataLoader2:
     def schemes(self) -> dict[str, ReadScheme]:
         """Return how the voxels of each key are read; empty where that cannot be planned.
 
-        Negotiated once, before the first epoch or here. Reads a few headers, and no voxel.
+        Negotiated once, before the first epoch or here; reads a few headers, and no voxel.
 
         Raises
         ------
         BudgetExceeded
-            Batches and buffers need more than ``memory_bytes`` of the reading service; this is a
-            ``MemoryError``.
+            Batches and buffers need more memory than they may take; this is a ``MemoryError``.
         """
         return dict(self._agreed().schemes)
 
@@ -305,8 +304,9 @@ class DataLoader2:
             running=self._progress is not None and self._progress.begun,
             kept=self._pace.seconds(),
         )
+        advice = self._agreed().advice
         found = diagnose(subject, Extent(batches, seconds), step)
-        return replace(found, notes=(*found.notes, *self._agreed().advice))
+        return replace(found, notes=(*found.notes, *advice))
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""

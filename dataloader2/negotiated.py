@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core.errors import BudgetExceeded
 from ..datapipes.demand import Asked, asked_of
@@ -64,6 +64,10 @@ def negotiated(
     asked = asked_of(graph, seed, epoch, batches)
     if asked.unknown:
         return Negotiated(unknown=asked.unknown)
+    if getattr(service, "persistent_workers", False):
+        # What they keep in one epoch they have in the next.
+        again = {key: replace(d, scattered=True) for key, d in asked.demands.items()}
+        asked = replace(asked, demands=again)
     own = getattr(service, "budgets", None)
     offers = own() if own is not None else budgets(None, workers=0, batches_ahead=2, threads=1)
     return Negotiated(agreed(asked, offers))

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,7 @@ def asked_of(
     set_epoch(planner, seed, epoch)
     seen: dict[str, list[LazyPatch]] = {}
     cases: set[int] = set()
+    order: list[int] = []
     end = clock() + SECONDS
     try:
         with warnings.catch_warnings():
@@ -87,13 +88,14 @@ def asked_of(
             for item in islice(_within(planner, clock, end), skipped, skipped + PLANS):
                 if not isinstance(item, Sample):
                     continue
+                order.append(item.identity[0])
                 if item.identity[0] not in cases and len(cases) == CASES:
                     continue
                 cases.add(item.identity[0])
                 for key, patch in _patches(item):
                     patch.source_region  # noqa: B018  works out the plan, which takes the time
                     seen.setdefault(key, []).append(patch)
-            return _asked(seen, planner, split.group)
+            return _asked(seen, planner, split.group, _scattered(order))
     except (VoxpipeError, OSError) as error:
         # What cannot be planned is reported when it is read, with its case and pipe.
         return Asked(unknown=f"planning ahead failed: {type(error).__name__}")
@@ -113,7 +115,21 @@ def _patches(item: Sample) -> Iterator[tuple[str, LazyPatch]]:
             yield key, thing
 
 
-def _asked(seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int) -> Asked:
+def _scattered(cases: list[int]) -> bool:
+    """Whether a case comes again after another one.
+
+    Examples
+    --------
+    >>> _scattered([3, 3, 1, 1, 2]), _scattered([3, 1, 3])
+    (False, True)
+    """
+    changes = sum(a != b for a, b in pairwise(cases))
+    return changes >= len(set(cases)) > 0
+
+
+def _asked(
+    seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, scattered: bool
+) -> Asked:
     if not seen:
         return Asked(unknown="nothing is read lazily")
     every = list(walk(planner))
@@ -122,7 +138,7 @@ def _asked(seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int) -> As
     firsts: dict[str, Any] = {key: patches[0].volume for key, patches in seen.items()}
     return Asked(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
-        demands={key: _demand(patches, cutting, items) for key, patches in seen.items()},
+        demands={key: _demand(patches, cutting, items, scattered) for key, patches in seen.items()},
         volumes=firsts,
     )
 
@@ -134,7 +150,9 @@ def _length(source: Any) -> int:
         return 0
 
 
-def _demand(patches: list[LazyPatch], cutting: LazyPatches | None, items: int) -> Demand:
+def _demand(
+    patches: list[LazyPatch], cutting: LazyPatches | None, items: int, scattered: bool
+) -> Demand:
     extents = np.array([patch.source_region.shape for patch in patches], dtype=np.float64)
     mean = extents.mean(axis=0)
     highest = np.percentile(extents, 99, axis=0, method="higher")
@@ -150,6 +168,7 @@ def _demand(patches: list[LazyPatch], cutting: LazyPatches | None, items: int) -
         patch=(1, 1, 1) if uniform is None else uniform.size,
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,
+        scattered=scattered,
     )
 
 

@@ -89,10 +89,12 @@ class InProcessEpoch:
     def close(self) -> None:
         """Close the handles of the volumes that were read."""
         close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-        close_volumes()
-        self._loan.close()
+        try:
+            if close is not None:
+                close()
+        finally:
+            close_volumes()
+            self._loan.close()
 
 
 def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:

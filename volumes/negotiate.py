@@ -23,6 +23,9 @@ from .scheme import STORED_RATIO, Budget, Demand, ReadScheme, StoreLayout
 DECODING_SHARE = 0.5
 # Regions that each process must be able to keep: the one being read, and the next.
 KEPT_REGIONS = 2
+# Volumes whose chunks each process keeps where patches of one come together: the one that is being
+# visited, and the one before, of which a batch may hold the last patches.
+KEPT_VISITS = 2
 # How often the patches of one visit cover their region: more would be the same voxels again.
 COVERAGE = 2.0
 # A cache that holds less of the data than this is hardly ever hit by draws from everywhere; then
@@ -130,7 +133,7 @@ def _chunked(
     layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
 ) -> ReadScheme:
     if layout.data_bytes <= room:
-        cache = layout.data_bytes
+        cache = _worth_keeping(layout, demand)
         scheme = _with(base, layout, demand, budget, 0.0, mode="resident", cache=cache)
         touched = _amplified(layout, demand, demand.chunks)
         return replace(scheme, chunks=demand.chunks, amplification=touched)
@@ -158,9 +161,18 @@ def _direct(
     layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
 ) -> ReadScheme:
     shared = math.ceil(demand.chunks * demand.items) * layout.unit_bytes
-    cache = room if room >= WORTHWHILE * layout.data_bytes else min(room, shared)
-    missed = demand.chunks * (1 - cache / layout.data_bytes)
+    worth = _worth_keeping(layout, demand)
+    cache = min(room, worth) if room >= WORTHWHILE * worth else min(room, worth, shared)
+    missed = demand.chunks * (1 - (cache / layout.data_bytes if demand.scattered else 0.0))
     return _with(base, layout, demand, budget, missed, mode="direct", cache=cache)
+
+
+def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:
+    """Return the bytes of chunks that may be asked for again."""
+    if demand.scattered:
+        return layout.data_bytes
+    visit = min(math.prod(layout.grid), math.ceil(demand.draws * demand.chunks))
+    return min(layout.data_bytes, KEPT_VISITS * visit * layout.unit_bytes)
 
 
 def _regional(

@@ -18,9 +18,9 @@ Mode = Literal["view", "spool", "resident", "direct", "regional"]
 """How the voxels of one key are read.
 
 ``view``: resampled out of the mapped file. ``spool``: decoded once to the local disk, then
-mapped. ``resident``: every chunk is decoded once per process and kept. ``direct``: the chunks of
-each patch are decoded for it. ``regional``: several patches are drawn in one region, whose
-chunks are decoded once for all of them.
+mapped. ``resident``: a chunk is decoded once per process and kept while it is needed.
+``direct``: the chunks of each patch are decoded for it. ``regional``: several patches are drawn
+in one region, whose chunks are decoded once for all of them.
 """
 
 KIB, MIB = 1024, 1024**2
@@ -151,6 +151,9 @@ class Demand:
     """Region in which ``lazy_patch(region=...)`` draws the patches of a visit; None: anywhere."""
     draws: int = 1
     """Patches that are drawn on one visit to a volume."""
+    scattered: bool = True
+    """Whether a volume's patches come between those of others, or again while its chunks are kept;
+    else nothing of it is needed any more once its visit is over."""
 
 
 @dataclass(frozen=True)
@@ -290,7 +293,7 @@ class Refused:
 _WORDS: Mapping[str, str] = {
     "view": "view: resampled straight out of the mapped file",
     "spool": "spool: decoded once to the local disk, then mapped",
-    "resident": "resident: each process decodes every chunk once and keeps it",
+    "resident": "resident: each process decodes a chunk once and keeps it while it is needed",
     "direct": "direct: the chunks of each patch are decoded for it",
 }
 

@@ -32,16 +32,17 @@ def folder(tmp_path_factory):
     return folder
 
 
-def chain(folder, suffix, **region):
+def chain(folder, suffix, scattered=True, **region):
+    """Return a chain whose patches come in any order, or volume after volume."""
     cases = [{"case": str(n), "image": str(folder / f"{n}{suffix}")} for n in range(VOLUMES)]
-    return (
+    patches = (
         vp.from_cases(cases)
         .shuffle()
         .open_volume()
         .lazy_patch(8, samples_per_volume=6, **region)
         .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
-        .batch_patches(4)
     )
+    return (patches.shuffle() if scattered else patches).batch_patches(4)
 
 
 def loader_of(pipe, workers=0, memory=LARGE, **settings):
@@ -94,6 +95,22 @@ def test_resident_decodes_each_chunk_once(folder):
     assert scheme.cache_bytes == VOLUMES * 4 * 3 * 4 * CHUNK_BYTES
     assert missed == held
     assert found > 0
+
+
+def test_a_volume_that_was_visited_is_let_go_of(folder):
+    """Where its patches come together, chunks of two visits are kept, and none is decoded twice."""
+    pipe = chain(folder, ".zarr", scattered=False, region=16, align=8)
+    with loader_of(pipe) as loader:
+        scheme = loader.schemes()["image"]
+        missed = CHUNKS.misses
+        list(loader)
+        missed = CHUNKS.misses - missed
+    with loader_of(pipe, 1, persistent_workers=True) as loader:
+        again = loader.schemes()["image"]
+
+    assert scheme.mode == again.mode == "resident"
+    assert scheme.cache_bytes < again.cache_bytes == VOLUMES * 4 * 3 * 4 * CHUNK_BYTES
+    assert 0 < missed <= VOLUMES * 4 * 3 * 4
 
 
 def test_every_process_keeps_its_own(folder):
@@ -258,7 +275,8 @@ def test_regional_decodes_fewer_chunks(folder):
     """With room for two regions: six patches share the chunks of one, and else they do not."""
     memory, decoded, running = without_cache(folder) + 2 * 27 * CHUNK_BYTES, [], []
     for region in ({}, {"region": 24, "align": 8}):
-        with loader_of(chain(folder, ".zarr", **region), memory=memory) as loader:
+        pipe = chain(folder, ".zarr", scattered=False, **region)
+        with loader_of(pipe, memory=memory) as loader:
             running.append(loader.schemes()["image"].running)
             before = CHUNKS.misses
             list(loader)
