@@ -44,6 +44,12 @@ def rows_of(matrix: Any) -> Rows:
     return (a, b, c, d, e, f, g, h, i, j, k, m)
 
 
+def as_rows(matrix: Any) -> Rows:
+    """Return ``matrix`` as rows; what is rows already comes back as it is."""
+    is_rows = type(matrix) is tuple and len(matrix) == len(IDENTITY)
+    return matrix if is_rows else rows_of(matrix)
+
+
 def matrix_of(rows: Rows) -> NDArray[np.float64]:
     """Return the 4x4 matrix of ``rows``, float64, read-only."""
     # Adding zero turns -0.0 into 0.0, which would tell equal matrices apart by their bytes.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
-from ..core.rows import IDENTITY, Rows, composed, matrix_of, moved, rows_of
+from ..core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
 from .policy import INTENSITY, Policy
 from .pull_back import Matrix, extremes, source_box, touched, whole_rows
 
@@ -86,7 +86,7 @@ class SpatialPlan:
         # The dictionary, once: a chain makes several plans per sample.
         self.__dict__.update(
             source=source,
-            rows=matrix if isinstance(matrix, tuple) else rows_of(matrix),
+            rows=as_rows(matrix),
             shape=_shape(shape),
             bounds=bounds if bounds is not None else source.region,
             clips=tuple(clips),
@@ -115,7 +115,7 @@ class SpatialPlan:
         lattice
             Whether the op moves whole voxels only.
         """
-        step = pull_back if isinstance(pull_back, tuple) else rows_of(pull_back)
+        step = as_rows(pull_back)
         clips = self.clips
         if clips:
             matrix = matrix_of(step)

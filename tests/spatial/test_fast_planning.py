@@ -290,3 +290,12 @@ def test_a_bound_region_of_no_voxel_gives_nothing() -> None:
 
     assert nothing.is_empty
     assert plan.source_region().is_empty
+
+
+def test_a_matrix_of_tuples_is_a_matrix():
+    """Only twelve plain numbers are taken for rows; what has rows of its own is a matrix."""
+    grid = Grid((4, 4, 4), np.eye(4))
+    nested = tuple(tuple(row) for row in np.eye(4).tolist())
+
+    assert SpatialPlan(grid, nested, (4, 4, 4)).rows == SpatialPlan.identity(grid).rows
+    assert SpatialPlan.identity(grid).then(nested, (2, 2, 2), lattice=True).shape == (2, 2, 2)
