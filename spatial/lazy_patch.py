@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
-from ..core.errors import PatchSizeError
+from ..core.errors import PatchSizeError, UnknownFormat
 from ..intensity import ValueOp, VolumeStatistics
 from .convert import convert
 from .pending import PendingPlan
@@ -216,9 +216,18 @@ class LazyPatch:
             nothing = np.empty((self.shape[0], 0, 0, 0), np.uint8)
             source = Source(nothing, start, plan.bounds)
         else:
+            self._refuse_complex()
             voxels = self.volume.read(region, *self._box(region))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
         resample(source, plan.matrix, self.policy, out, plan.clips)
+
+    def _refuse_complex(self) -> None:
+        """Say so before a voxel is read; ``Volume.numpy()`` returns complex numbers."""
+        if np.dtype(self.volume.dtype).kind == "c":
+            raise UnknownFormat(
+                f"{self.volume.name} holds complex numbers, of which no patch can be resampled.",
+                do="Store magnitude and phase, or the two parts, as channels of real numbers.",
+            )
 
     def _box(self, region: Region) -> tuple[OrientedBox, ...]:
         """Return where in its source region the patch has taps, if that may spare chunks."""

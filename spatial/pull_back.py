@@ -232,7 +232,8 @@ def source_box(
     reach = [_TAP_REACH[policy.mode]] * 3
     for axis, (low, high) in enumerate(moves):
         reach[axis] += max(abs(low), abs(high))
-    clamp = bounds if policy.padding == "border" else None
+    # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.
+    clamp = bounds if policy.padding in ("border", "zeros") else None
     halo = (reach[0], reach[1], reach[2])
     return OrientedBox(rows, (shape[0], shape[1], shape[2]), halo, clamp)
 

@@ -133,6 +133,17 @@ class StoreContract:
         ours, theirs = (_world(*pair) for pair in ((part.affine, here), (volume.affine, there)))
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
+    def test_numpy_integers_are_integers_and_booleans_are_not(self, case: StoreCase) -> None:
+        """NumPy's integers select like Python's; a boolean as an index is nearly always a slip."""
+        volume = _volume(case)
+
+        part = volume[np.int64(0), np.uint8(1), np.int32(-1)]
+
+        _assert_equal(part.numpy(), case.array[:1, 1:2, -1:])
+        for wrong in (True, np.True_):
+            with pytest.raises(TypeError, match="not understood"):
+                volume[wrong]
+
     def test_outside_is_refused(self, case: StoreCase) -> None:
         """An index or a region outside the volume is an IndexError."""
         volume = _volume(case)

@@ -58,8 +58,22 @@ def gz_with_fewer_voxels(folder):
 
 
 def unknown_suffix(folder):
-    path = folder / "scan.mrc"
-    path.write_bytes(b"MRC")
+    path = folder / "scan.npz"
+    path.write_bytes(b"PK")
+    return path
+
+
+def complex_voxels(folder):
+    path = folder / "scan.nii"
+    nibabel.save(nibabel.Nifti1Image(np.ones((6, 6, 6), np.complex64), np.eye(4)), path)
+    return path
+
+
+def detached_without_voxels(folder):
+    path = folder / "scan.mhd"
+    path.write_text(
+        "NDims = 3\nDimSize = 6 6 6\nElementType = MET_UCHAR\nElementDataFile = a.raw\n"
+    )
     return path
 
 
@@ -78,6 +92,8 @@ CASES = {
     not_gzip: (errors.VolumeError, "gzip"),
     gz_with_fewer_voxels: (errors.TruncatedVolume, ""),
     unknown_suffix: (errors.UnknownFormat, ".nii.gz"),
+    complex_voxels: (errors.UnknownFormat, "complex"),
+    detached_without_voxels: (errors.VolumeNotFound, "a.raw"),
     folder_without_zarr: (errors.VolumeError, "zarr"),
 }
 

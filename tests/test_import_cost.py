@@ -7,9 +7,13 @@ import sys
 import pytest
 
 HEAVY = {
+    "SimpleITK",
     "aiohttp",
+    "blosc2",
     "botocore",
     "fsspec",
+    "h5py",
+    "imagecodecs",
     "isal",
     "matplotlib",
     "nibabel",
@@ -18,6 +22,7 @@ HEAVY = {
     "pandas",
     "s3fs",
     "scipy",
+    "tifffile",
     "torch",
     "torchdata",
     "zarr",

@@ -19,18 +19,29 @@ def register_builtin_backends() -> None:
     """Register the formats of this package behind those already registered."""
     table = (
         ("zarr-store", lambda request: request.zarr_store is not None, _open_zarr_store),
+        # Before "zarr", which takes every URL with .zarr in it.
+        ("zarr-zip", _has_suffix(".zarr.zip"), _open_zarr_zip),
         ("zarr", _is_zarr, _open_zarr),
         ("nifti", _has_suffix(".nii"), _open_nifti),
         ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
+        ("tiff", _has_suffix(".tif", ".tiff", ".tf8", ".btf"), _open_tiff),
+        ("hdf5", _has_suffix(".h5", ".hdf5", ".hdf", ".he5"), _open_hdf5),
+        ("blosc2", _has_suffix(".b2nd"), _open_blosc2),
         # Not "npy": that name is for users, who may register it and take it back.
         ("numpy", _has_suffix(".npy"), _open_npy),
+        ("nifti-pair", _has_suffix(".hdr", ".img", ".hdr.gz", ".img.gz"), _open_nifti_pair),
+        ("nrrd", _has_suffix(".nrrd", ".nhdr"), _open_nrrd),
+        ("metaimage", _has_suffix(".mha", ".mhd"), _open_metaimage),
+        ("dicom", _is_dicom, _open_dicom),
+        # The last: it looks into the file, and imports SimpleITK for it.
+        ("simpleitk", _is_for_itk, _open_itk),
     )
     for name, matcher, factory in table:
         register_backend(name, matcher, factory, prepend=False)
 
 
-def _has_suffix(suffix: str) -> Any:
-    return lambda request: _place(request).lower().endswith(suffix)
+def _has_suffix(*suffixes: str) -> Any:
+    return lambda request: _place(request).lower().endswith(suffixes)
 
 
 def _place(request: BackendRequest) -> str:
@@ -63,6 +74,15 @@ def _open_zarr(request: BackendRequest) -> Any:
     return LocalZarr(_place(request), name, options)
 
 
+def _open_zarr_zip(request: BackendRequest) -> Any:
+    from .zarr_backend import LocalZipZarr, RemoteZipZarr
+
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        return RemoteZipZarr(request.uri or "", request.storage_options, name, options)
+    return LocalZipZarr(_place(request), name, options)
+
+
 def _open_zarr_store(request: BackendRequest) -> Any:
     from .zarr_backend import ZarrBackend
     from .zarr_nodes import is_node, open_store_node
@@ -73,32 +93,110 @@ def _open_zarr_store(request: BackendRequest) -> Any:
 
 
 def _open_nifti(request: BackendRequest) -> Any:
-    no_options(request.reader_kwargs, _name(request))
-    if request.path is None:
-        from .nifti_remote import RemoteNifti
+    from .nifti import open_nifti
 
-        return RemoteNifti(request.uri or "", request.storage_options, _name(request))
-    from .nifti import NiftiBackend
-
-    return NiftiBackend(_place(request), _name(request))
+    return open_nifti(_file(request))
 
 
 def _open_nifti_gz(request: BackendRequest) -> Any:
-    no_options(request.reader_kwargs, _name(request))
-    from .nifti_gz import LocalNiftiGz, RemoteNiftiGz
+    from .nifti import open_nifti_gz
 
+    return open_nifti_gz(_file(request))
+
+
+def _open_nifti_pair(request: BackendRequest) -> Any:
+    from .nifti_pair import open_pair
+
+    return open_pair(_file(request), _name(request))
+
+
+def _open_nrrd(request: BackendRequest) -> Any:
+    from .nrrd import open_nrrd
+
+    return open_nrrd(_file(request))
+
+
+def _open_metaimage(request: BackendRequest) -> Any:
+    from .metaimage import open_metaimage
+
+    return open_metaimage(_file(request))
+
+
+def _is_dicom(request: BackendRequest) -> bool:
+    if request.path is None or not os.path.isdir(request.path):
+        return False
+    from .dicom import has_dicom
+
+    return has_dicom(os.fspath(request.path))
+
+
+def _open_dicom(request: BackendRequest) -> Any:
+    no_options(request.reader_kwargs, _name(request), ("series",))
+    from .dicom import open_series
+
+    return open_series(os.fspath(request.path or ""), _name(request), **request.reader_kwargs)
+
+
+def _is_for_itk(request: BackendRequest) -> bool:
+    if request.path is None or not os.path.exists(request.path):
+        return False
+    from .itk import itk_reads
+
+    return itk_reads(os.fspath(request.path))
+
+
+def _open_itk(request: BackendRequest) -> Any:
+    no_options(request.reader_kwargs, _name(request))
+    from .itk import open_itk
+
+    return open_itk(os.fspath(request.path or ""), _name(request))
+
+
+def _file(request: BackendRequest) -> Any:
+    """Return the file of a format that has no options."""
+    no_options(request.reader_kwargs, _name(request))
+    from .stored_file import file_of
+
+    return file_of(request, _name(request))
+
+
+def _open_tiff(request: BackendRequest) -> Any:
+    from .tiff import RemoteTiff, open_tiff
+
+    name, options = _name(request), request.reader_kwargs
     if request.path is None:
-        return RemoteNiftiGz(request.uri or "", request.storage_options, _name(request))
-    return LocalNiftiGz(_place(request), _name(request))
+        return RemoteTiff(request.uri or "", request.storage_options, name, options)
+    return open_tiff(_place(request), name, options)
+
+
+def _open_hdf5(request: BackendRequest) -> Any:
+    from .hdf5 import open_hdf5
+
+    return open_hdf5(_local(request), _name(request), request.reader_kwargs)
+
+
+def _open_blosc2(request: BackendRequest) -> Any:
+    from .blosc2_array import Blosc2Backend
+
+    return Blosc2Backend(_local(request), _name(request), request.reader_kwargs)
+
+
+def _local(request: BackendRequest) -> str:
+    """Return the path of a format that only its own library reads, from a file."""
+    if request.path is None:
+        raise UnknownFormat(
+            f"{_name(request)} is read from local disks only, not by URL.",
+            do="Store it as zarr, or copy it first.",
+        )
+    return os.fspath(request.path)
 
 
 def _open_npy(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request))
     if request.path is None:
-        raise UnknownFormat(
-            f".npy is read from local disks only, not from {_name(request)}.",
-            do="Store it as zarr, or copy it first.",
-        )
+        from .npy_remote import RemoteNpy
+
+        return RemoteNpy(request.uri or "", request.storage_options, _name(request))
     from .npy import NpyBackend
 
     return NpyBackend(os.fspath(request.path), _name(request))

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region
+from ..core.errors import CorruptVolume, VoxpipeError
 from .chunk_cache import ChunkCache
 from .ranges import RangeStore, ReadRange, read_joined
 
@@ -37,8 +38,11 @@ class ChunkMap(Protocol):
 class Decoder(Protocol):
     """Makes voxels of the bytes of a chunk."""
 
-    def decode(self, data: memoryview, out: NDArray[Any]) -> None:
-        """Decode one chunk into ``out``: whole chunk, stored type, C order."""
+    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
+        """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
+
+        May raise anything where the bytes are damaged.
+        """
 
 
 class ChunkedArray:
@@ -145,10 +149,27 @@ class ChunkedArray:
             if found is None:
                 scratch[...] = self._fill
             else:
-                self._decoder.decode(found, scratch)
+                self._decode(found, scratch, index, places[n])
             self._place(out, region, index, scratch)
             if keeps:
                 self._cache.put((self._token, index), scratch)
+
+    def _decode(
+        self, data: memoryview, out: NDArray[Any], index: Index, place: ReadRange | None
+    ) -> None:
+        try:
+            self._decoder.decode(data, out, index)
+        except (MemoryError, VoxpipeError):
+            raise
+        except Exception as error:  # each codec has its own
+            spans = zip(index, self.chunks, self.shape, strict=True)
+            where = ", ".join(f"{i * c}:{min((i + 1) * c, n)}" for i, c, n in spans)
+            file = place.object if place is not None else ""
+            raise CorruptVolume(
+                f"[{where}] of {self._store.name} cannot be decoded, its bytes in "
+                f"{file or 'the file'}: {type(error).__name__}: {error}.",
+                do="Copy or write this file again.",
+            ) from error
 
     def _place(self, out: NDArray[Any], region: Region, index: Index, chunk: NDArray[Any]) -> None:
         there, here = [], []

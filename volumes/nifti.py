@@ -1,35 +1,37 @@
-"""``.nii`` on a local disk: the header parsed, the voxels mapped, nothing copied."""
+"""NIfTI-1 and -2 as one file (``.nii``, ``.nii.gz``), on a disk or behind a URL."""
 
 from __future__ import annotations
 
-import os
-from typing import Any, BinaryIO
+import zlib
 
-from numpy.typing import NDArray
+from ..core.errors import BadHeader
+from .backend import Backend
+from .nifti_header import NIFTI2_BYTES, parse_nifti
+from .raw_backends import open_raw
+from .stored_file import StoredFile
 
-from ..core import TALLY
-from .local_file import LocalFile, open_local, stamp_of
-from .mapped import MAPS, MappedBackend
-from .nifti_header import NIFTI2_BYTES, NiftiHeader, check_length, parse_nifti
-
-
-class NiftiBackend(LocalFile, MappedBackend):
-    """A mapped ``.nii``: a region is a strided view of the file.
-
-    The kernel's page cache is the only memory it takes, and processes share it.
-    """
-
-    def __init__(self, path: str, name: str) -> None:
-        self.path = path
-        with open_local(path) as file:
-            status = os.fstat(file.fileno())
-            fields = parse_nifti(file.read(NIFTI2_BYTES), name)
-            TALLY.count(headers=1)
-            check_length(fields, status.st_size, name)
-            view = mapped_view(file, fields)
-        super().__init__(view, fields.header("view", stamp_of(status)), name)
+# Bytes that are surely enough to decode the header from.
+HEAD_BYTES = 64 * 1024
+_GZIP = 16 + zlib.MAX_WBITS
 
 
-def mapped_view(file: BinaryIO, fields: NiftiHeader) -> NDArray[Any]:
-    """Map a raw ``.nii`` and return its voxels as (C, I, J, K); the file may then be closed."""
-    return fields.view(MAPS.add(file))
+def open_nifti(file: StoredFile) -> Backend:
+    """Open a ``.nii``."""
+    return open_raw(parse_nifti(file.head(NIFTI2_BYTES), file.name), [file], file.name)
+
+
+def open_nifti_gz(file: StoredFile) -> Backend:
+    """Open a ``.nii.gz``: the header from its first bytes, the voxels when they are read."""
+    head = decoded_head(file.head(HEAD_BYTES), file.name)
+    return open_raw(parse_nifti(head, file.name), [file], file.name, encoding="gzip")
+
+
+def decoded_head(head: bytes, name: str) -> bytes:
+    """Return the beginning of what ``head`` decodes to: enough for a NIfTI header."""
+    try:
+        return zlib.decompressobj(_GZIP).decompress(head, NIFTI2_BYTES)
+    except zlib.error:
+        raise BadHeader(
+            f"{name} is not compressed with gzip: it begins with {head[:4]!r}.",
+            do="Remove .gz from its name if it is not compressed.",
+        ) from None

@@ -6,16 +6,14 @@ what makes no sense, before a byte of memory is taken on the header's word.
 
 from __future__ import annotations
 
-import math
 import struct
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import BadHeader, TruncatedVolume, UnknownFormat
-from .header import Access, Header, affine_entries
+from .header import affine_entries
+from .raw_header import RawHeader
 from .voxels import refuse_unreadable
 
 NIFTI1_BYTES = 348
@@ -30,56 +28,10 @@ _UNIT_BITS = 0b111
 _MOST_AXES = 7
 
 
-@dataclass(frozen=True)
-class NiftiHeader:
-    """What the header says about the voxels."""
-
-    shape: tuple[int, ...]
-    """As stored: (I, J, K, ...), at least three axes, the first one fastest."""
-    dtype: np.dtype[Any]
-    """Type as stored, with its byte order."""
-    offset: int
-    """Where the voxels begin in the file, in bytes."""
-    affine: tuple[float, ...]
-    """Voxel to world in millimetres, 16 entries row by row."""
-    slope: float
-    """Factor from stored number to value, 1 where the header asks for no scaling."""
-    intercept: float
-    """Value of a stored 0."""
-
-    @property
-    def channels(self) -> int:
-        """Time, channels and further axes, folded; the first of them runs fastest."""
-        return math.prod(self.shape[3:])
-
-    @property
-    def end(self) -> int:
-        """One past the last byte of the voxels in the file."""
-        return self.offset + math.prod(self.shape) * self.dtype.itemsize
-
-    def header(self, access: Access, stamp: tuple[int, ...] = ()) -> Header:
-        """Return what a backend answers for a single file."""
-        i, j, k = self.shape[:3]
-        return Header(
-            (self.channels, i, j, k),
-            self.affine,
-            self.dtype,
-            access=access,
-            slope=self.slope,
-            intercept=self.intercept,
-            stamp=stamp,
-        )
-
-    def view(self, buffer: Any) -> NDArray[Any]:
-        """Return the voxels of a mapped file as (C, I, J, K), without copying."""
-        count = math.prod(self.shape)
-        flat: NDArray[Any] = np.frombuffer(buffer, self.dtype, count, self.offset)
-        folded = flat.reshape((*self.shape[:3], self.channels), order="F")
-        return folded.transpose(3, 0, 1, 2)
-
-
-def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> NiftiHeader:
+def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
     """Read the first 348 or 540 bytes of a NIfTI file.
+
+    Colours (RGB24, RGBA32) become channels of bytes.
 
     Parameters
     ----------
@@ -98,36 +50,56 @@ def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> NiftiHead
     BadHeader
         The bytes are no NIfTI header or contradict themselves.
     UnknownFormat
-        The voxels are no plain numbers (RGB, 128-bit floats).
+        The voxels are no plain numbers (single bits, 128-bit floats).
     """
     fields, size = _fields(raw, name)
+    if single_file:
+        _check_magic(fields, name)
+    lowest = size + _EXTENSION_FLAG_BYTES if single_file else None
+    return raw_header(fields, lowest, millimetres(int(fields["xyzt_units"])), name)
+
+
+def parse_nifti_of_pair(raw: bytes, name: str) -> RawHeader:
+    """Read the header of a NIfTI whose voxels, from the offset on, are in another file."""
+    fields, _ = _fields(raw, name)
+    return raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), name)
+
+
+def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
+    """Return what the fields of a NIfTI or Analyze header say about the voxels.
+
+    Parameters
+    ----------
+    fields
+        nibabel's view of the header.
+    lowest
+        First byte at which voxels may begin; None to take no notice of where they do.
+    unit
+        Millimetres in one unit of the affine.
+    name
+        What errors call the file.
+    """
     dims = [int(n) for n in fields["dim"]]
     shape = [int(n) for n in fields.get_data_shape()]
     if not 1 <= dims[0] <= _MOST_AXES or min(shape) < 1:
-        raise _bad(name, f"its dimensions are {dims}")
+        raise bad_nifti(name, f"its dimensions are {dims}")
     dtype = _data_type(fields, name)
-    slope, intercept = _scaling(fields, name)
-    return NiftiHeader(
-        shape=(*shape, 1, 1)[: max(3, dims[0])],
-        dtype=dtype,
-        offset=_offset(fields, size, name) if single_file else 0,
-        affine=_affine(fields, name),
+    stored = (*shape, 1, 1)[: max(3, dims[0])]
+    colours = () if dtype.names is None else (len(dtype.names),)
+    slope, intercept = (1.0, 0.0) if colours else _scaling(fields, name)
+    return RawHeader(
+        shape=(*colours, *stored),
+        dtype=np.dtype(np.uint8) if colours else dtype,
+        offset=0 if lowest is None else _offset(fields, lowest, name),
+        affine=_affine(fields, unit, name),
         slope=slope,
         intercept=intercept,
+        axes=(1, 2, 3) if colours else (0, 1, 2),
     )
 
 
-def check_length(header: NiftiHeader, actual: int, name: str) -> None:
-    """Raise ``TruncatedVolume`` if a file of ``actual`` bytes cannot hold the voxels."""
-    if actual < header.end:
-        raise TruncatedVolume(
-            f"{name} holds {actual} bytes, and its header speaks of {header.end} "
-            f"({'x'.join(map(str, header.shape))} {header.dtype.name} from byte {header.offset}).",
-            do="Copy or download the file again.",
-        )
-
-
-def _bad(name: str, why: str) -> BadHeader:
+def bad_nifti(name: str, why: str) -> BadHeader:
+    """Return the error for a header that makes no sense."""
     return BadHeader(
         f"{name} has no sound NIfTI header: {why}.", do="Check how the file was written."
     )
@@ -140,7 +112,7 @@ def _fields(raw: bytes, name: str) -> tuple[Any, int]:
             f"{name} holds {len(raw)} bytes, and a NIfTI header has {NIFTI1_BYTES}.",
             do="Copy or download the file again.",
         )
-    size, order = _size_and_order(raw, name)
+    size, order = size_and_order(raw, name)
     if len(raw) < size:
         raise TruncatedVolume(
             f"{name} holds {len(raw)} bytes, and its NIfTI header has {size}.",
@@ -153,7 +125,8 @@ def _fields(raw: bytes, name: str) -> tuple[Any, int]:
     return build(binaryblock=raw[:size], endianness=order, check=False), size
 
 
-def _size_and_order(raw: bytes, name: str) -> tuple[int, Literal["<", ">"]]:
+def size_and_order(raw: bytes, name: str) -> tuple[int, Literal["<", ">"]]:
+    """Return the length that a header claims, 348 or 540, and its byte order."""
     orders: tuple[Literal["<"], Literal[">"]] = ("<", ">")
     for order in orders:
         (size,) = struct.unpack(order + "i", raw[:4])
@@ -161,19 +134,25 @@ def _size_and_order(raw: bytes, name: str) -> tuple[int, Literal["<", ">"]]:
             return size, order
     if raw.startswith(_GZIP_MAGIC):
         raise BadHeader(f"{name} is compressed with gzip.", do="Name it .nii.gz, or decompress it.")
-    raise _bad(name, f"it begins with {raw[:4]!r}, not with 348 or 540")
+    raise bad_nifti(name, f"it begins with {raw[:4]!r}, not with 348 or 540")
 
 
-def _offset(fields: Any, size: int, name: str) -> int:
+def _check_magic(fields: Any, name: str) -> None:
     magic = bytes(fields["magic"].item())
     if magic.startswith((b"ni1", b"ni2")):
-        raise _bad(name, "its voxels are in a separate .img file, which is not supported")
+        raise bad_nifti(
+            name, "its voxels are in a separate .img file, so its own name must end in .hdr"
+        )
     if not magic.startswith((b"n+1", b"n+2")):
-        raise _bad(name, f"its magic is {magic!r}")
+        raise bad_nifti(name, f"its magic is {magic!r}")
+
+
+def _offset(fields: Any, lowest: int, name: str) -> int:
     offset = float(fields["vox_offset"])
-    lowest = size + _EXTENSION_FLAG_BYTES
     if not offset >= lowest or offset != int(min(offset, 2.0**62)):
-        raise _bad(name, f"its voxels begin at byte {offset:g}, and the header ends at {lowest}")
+        raise bad_nifti(
+            name, f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
+        )
     return int(offset)
 
 
@@ -183,15 +162,21 @@ def _data_type(fields: Any, name: str) -> np.dtype[Any]:
     try:
         dtype: np.dtype[Any] = fields.get_data_dtype()
     except (HeaderDataError, KeyError):
-        raise _bad(name, f"its data type {int(fields['datatype'])} is unknown") from None
+        raise bad_nifti(name, f"its data type {int(fields['datatype'])} is unknown") from None
     if dtype.itemsize == 0:  # a number of bits, or a float that this machine lacks
         raise UnknownFormat(
             f"{name} holds voxels of NIfTI data type {int(fields['datatype'])} "
             f"({fields.get_value_label('datatype')}), which cannot be read.",
             do="Convert the voxels to integers, or to floats of up to 64 bits.",
         )
-    refuse_unreadable(dtype, name)
+    if not is_colour(dtype):
+        refuse_unreadable(dtype, name)
     return dtype
+
+
+def is_colour(dtype: np.dtype[Any]) -> bool:
+    """Whether voxels are RGB24 or RGBA32: three or four bytes each."""
+    return dtype.names in (("R", "G", "B"), ("R", "G", "B", "A"))
 
 
 def _scaling(fields: Any, name: str) -> tuple[float, float]:
@@ -200,11 +185,11 @@ def _scaling(fields: Any, name: str) -> tuple[float, float]:
     try:
         slope, intercept = fields.get_slope_inter()
     except HeaderDataError:
-        raise _bad(name, f"its intercept is {float(fields['scl_inter'])}") from None
+        raise bad_nifti(name, f"its intercept is {float(fields['scl_inter'])}") from None
     return (1.0, 0.0) if slope is None else (float(slope), float(intercept))
 
 
-def _affine(fields: Any, name: str) -> tuple[float, ...]:
+def _affine(fields: Any, unit: float, name: str) -> tuple[float, ...]:
     from nibabel.spatialimages import HeaderDataError
 
     try:
@@ -212,8 +197,8 @@ def _affine(fields: Any, name: str) -> tuple[float, ...]:
         with np.errstate(invalid="ignore"):
             affine = np.array(fields.get_best_affine(), dtype=np.float64)
     except (HeaderDataError, ValueError) as error:
-        raise _bad(name, f"its orientation cannot be read ({error})") from None
-    affine[:3] *= millimetres(int(fields["xyzt_units"]))
+        raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
+    affine[:3] *= unit
     return affine_entries(affine, name)
 
 

@@ -37,11 +37,8 @@ def map_npy(path: str, name: str) -> NDArray[Any]:
         It is no ``.npy`` file, is too short, or holds objects.
     """
     with open_local(path) as file:
-        shape, fortran, dtype = _read_header(file, name)
+        shape, fortran, dtype = read_npy_header(file, name)
         offset, actual = file.tell(), os.fstat(file.fileno()).st_size
-        refuse_unreadable(dtype, name)
-        if min(shape, default=0) < 1:
-            raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
         expected = offset + math.prod(shape) * dtype.itemsize
         if actual < expected:
             raise TruncatedVolume(
@@ -52,7 +49,14 @@ def map_npy(path: str, name: str) -> NDArray[Any]:
         return np.ndarray(shape, dtype, MAPS.add(file), offset, order=order)
 
 
-def _read_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether it is in Fortran order, and type; the file then stands at the voxels.
+
+    Raises
+    ------
+    BadHeader, UnknownFormat
+        It is no ``.npy`` file, or holds no plain numbers.
+    """
     formats = np.lib.format
     readers = {(1, 0): formats.read_array_header_1_0, (2, 0): formats.read_array_header_2_0}
     try:
@@ -69,4 +73,7 @@ def _read_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.d
         raise BadHeader(
             f"{name} is no sound .npy file: {error}.", do="Write it with numpy.save."
         ) from None
+    refuse_unreadable(dtype, name)
+    if min(shape, default=0) < 1:
+        raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
     return shape, fortran, dtype

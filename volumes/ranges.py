@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 
 from .coalesce import coalesce
 
+# ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
+_MOST_UNCHECKED = 4 * 1024**2
+
 
 class ReadRange(NamedTuple):
     """Bytes ``start`` to ``stop`` of one object; ``start < 0`` counts from its end."""
@@ -102,10 +105,10 @@ class LocalRanges:
 
 def _read(fd: int, wanted: ReadRange) -> bytes:
     start, stop = wanted.start, wanted.stop
-    if start < 0 or stop is None:
+    if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
         size = os.fstat(fd).st_size
         start = max(0, size + start) if start < 0 else start
-        stop = size if stop is None else stop
+        stop = size if stop is None else min(stop, size)
     pieces = []
     while start < stop:
         piece = os.pread(fd, stop - start, start)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .backend import ViewBackend, as_array
 from .header import IDENTITY, affine_entries, array_header, channels_first
 from .location import public_name
-from .nifti_header import millimetres
+from .nifti_header import is_colour, millimetres
 from .registry import BackendRequest
 
 
@@ -39,8 +39,18 @@ def read_with_nibabel(path: Any) -> tuple[Any, Any]:
 
 
 def nibabel_voxels(image: Any) -> NDArray[Any]:
-    """Return the voxels of a nibabel image as (C, I, J, K), further axes folded into C."""
+    """Return the voxels of a nibabel image as (C, I, J, K), further axes folded into C.
+
+    Colours are channels as well, and run fastest among them.
+    """
     array = np.asanyarray(image.dataobj)
+    if not is_colour(array.dtype):
+        return _folded(array)
+    colours = np.stack([_folded(array[name]) for name in array.dtype.names or ()], axis=1)
+    return colours.reshape(-1, *colours.shape[2:])
+
+
+def _folded(array: NDArray[Any]) -> NDArray[Any]:
     i, j, k, *rest = (*array.shape, 1, 1)[: max(3, array.ndim)]
     folded = array.reshape((i, j, k, math.prod(rest)), order="F")
     return np.moveaxis(folded, -1, 0)

@@ -17,7 +17,7 @@ from .zarr_source import ZarrSource
 
 
 def source_of(thing: Any, options: Options) -> Source:
-    """Return the source of a path, URL, array, tensor, nibabel image or zarr object.
+    """Return the source of a path, URL, array, tensor, nibabel or SimpleITK image, or zarr object.
 
     Raises
     ------
@@ -30,15 +30,25 @@ def source_of(thing: Any, options: Options) -> Source:
         return _source_of_image(thing, options)
     if _is_zarr(thing):
         return ZarrSource(thing, options)
+    if _is_instance(thing, "SimpleITK", "Image"):
+        from .itk import from_itk
+
+        _refuse_options(options)
+        return from_itk(thing, options.affine)
     if isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor"):
-        if options.reader or options.reader_kwargs or options.storage_options:
-            msg = "voxels in memory need no reader and no options"
-            raise TypeError(msg)
+        _refuse_options(options)
         return from_array(thing, options.affine or IDENTITY)
     raise UnknownFormat(
         f"a volume cannot be made from a {type(thing).__name__}.",
-        do="Give a path, a URL, an array, a tensor, a nibabel image or a zarr object.",
+        do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, or a zarr "
+        "object.",
     )
+
+
+def _refuse_options(options: Options) -> None:
+    if options.reader or options.reader_kwargs or options.storage_options:
+        msg = "voxels in memory need no reader and no options"
+        raise TypeError(msg)
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:
@@ -63,6 +73,6 @@ def _source_of_image(image: Any, options: Options) -> Source:
     if not isinstance(path, str):
         return from_array(nibabel_voxels(image), affine)
     # The image may have been given another affine since it was opened: it has the word.
-    if path.lower().endswith((".nii", ".nii.gz")):
+    if path.lower().endswith((".nii", ".nii.gz", ".img", ".img.gz")):
         return LocatedSource(path, Options(affine=affine))
     return LocatedSource(image.get_filename() or path, Options(affine, read_with_nibabel))

@@ -8,25 +8,29 @@ from collections.abc import Sequence
 
 from ..core.errors import UnknownFormat
 
-# Packages that read what voxpipe does not read by itself; the first of a suffix is named.
+# What SimpleITK opens as soon as it is installed; the most common of many.
+_ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
+# Packages that read what voxpipe does not read by itself.
 _READERS = {
-    ".nrrd": "SimpleITK",
-    ".mha": "SimpleITK",
-    ".mhd": "SimpleITK",
-    ".dcm": "SimpleITK",
-    ".tif": "tifffile",
-    ".tiff": "tifffile",
-    ".h5": "h5py",
-    ".hdf5": "h5py",
-    ".mrc": "mrcfile",
-    ".hdr": "nibabel",
-    ".img": "nibabel",
     ".mgz": "nibabel",
     ".mgh": "nibabel",
     ".npz": "numpy",
 }
 # What each format of voxpipe's own needs besides voxpipe; None for nothing.
-_FORMATS = {".nii": None, ".nii.gz": None, ".npy": None, ".zarr": "zarr"}
+_FORMATS = {
+    ".nii": None,
+    ".nii.gz": None,
+    ".hdr and .img": None,
+    ".nrrd": None,
+    ".nhdr": None,
+    ".mha": None,
+    ".mhd": None,
+    ".npy": None,
+    ".zarr": None,
+    ".tif": "tifffile",
+    ".h5": "h5py",
+    ".b2nd": "blosc2",
+}
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
@@ -41,8 +45,8 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 
     Examples
     --------
-    >>> print(unknown_format("scan.mgz", ["nifti"]).what)
-    no backend opens scan.mgz; installed: .nii, .nii.gz, .npy, .zarr (backends: nifti)
+    >>> print(unknown_format("scan.mgz", ["nifti"]).what)  # doctest: +ELLIPSIS
+    no backend opens scan.mgz; installed: .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
     here = [format_ for format_, needs in _FORMATS.items() if needs is None or _installed(needs)]
@@ -58,6 +62,8 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 def _advice(suffix: str) -> str:
     reader = "pass reader=, a function of the path that returns (voxels, affine)"
     convert = "convert the file to .nii or zarr."
+    if suffix in _ITK and not _installed("SimpleITK"):
+        return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
     package = _READERS.get(suffix)
     if package is None:
         return f"Register a backend with register_backend(), {reader}, or {convert}"

@@ -47,8 +47,8 @@ class Volume:
     ----------
     source
         A path, a URL that fsspec understands, an array or a tensor ((I, J), (I, J, K)
-        or (C, I, J, K)), a nibabel image, or a zarr Store, Array or Group. An array
-        is not copied and must not change any more.
+        or (C, I, J, K)), an image of nibabel or SimpleITK, or a zarr Store, Array or Group.
+        An array is not copied and must not change any more.
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind

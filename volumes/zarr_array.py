@@ -57,21 +57,23 @@ class ShardedChunks:
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
-        shards = [
-            tuple(i // n for i, n in zip(index, self._per_shard, strict=True)) for index in chunks
-        ]
-        indices = self._indices(dict.fromkeys(shards))
-        places: list[ReadRange | None] = []
-        for index, shard in zip(chunks, shards, strict=True):
-            table = indices[shard]
-            inner = tuple(i % n for i, n in zip(index, self._per_shard, strict=True))
-            offset, length = (_NOT_STORED,) * 2 if table is None else map(int, table[inner])
-            if (offset, length) == (_NOT_STORED, _NOT_STORED):
-                places.append(None)
+        shards, inner = np.divmod(np.array(chunks, np.int64), self._per_shard)
+        # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
+        flat = np.ravel_multi_index(tuple(inner.T), self._per_shard)
+        by_shard: dict[Index, list[int]] = {}
+        for n, shard in enumerate(map(tuple, shards.tolist())):
+            by_shard.setdefault(shard, []).append(n)
+        places: list[ReadRange | None] = [None] * len(chunks)
+        for shard, table in self._indices(dict.fromkeys(by_shard)).items():
+            if table is None:
                 continue
-            if offset + length >= 2**63:
-                raise self._corrupt(shard, f"chunk {inner} at {offset}, {length} bytes long")
-            places.append(ReadRange(self._key(shard), offset, offset + length))
+            key, members = self._key(shard), by_shard[shard]
+            for n, (offset, length) in zip(members, table[flat[members]].tolist(), strict=True):
+                if (offset, length) == (_NOT_STORED, _NOT_STORED):
+                    continue
+                if offset + length >= 2**63:
+                    raise self._corrupt(shard, f"a chunk at {offset}, {length} bytes long")
+                places[n] = ReadRange(key, offset, offset + length)
         return places
 
     def _indices(self, shards: Mapping[Index, None]) -> dict[Index, NDArray[np.uint64] | None]:
@@ -102,7 +104,7 @@ class ShardedChunks:
                 raise self._corrupt(shard, "an index whose check sum is wrong")
             data = body
         table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
-        return table.reshape(*self._per_shard, 2)
+        return table.reshape(-1, 2)
 
     def _key(self, shard: Index) -> str:
         return self._path + self._metadata.key(shard)
@@ -121,7 +123,7 @@ class ZarrArray(ChunkedArray):
         self, metadata: ArrayMetadata, path: str, store: RangeStore, cache: ChunkCache, token: str
     ) -> None:
         self.metadata = metadata
-        decoder = ZarrDecoder(metadata, f"{store.name}/{path}".rstrip("/"))
+        decoder = ZarrDecoder(metadata)
         chunks = (
             PlainChunks(metadata, path)
             if metadata.shards is None

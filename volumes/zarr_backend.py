@@ -24,14 +24,23 @@ from .content import content_key
 from .fetched import fetch_chunks
 from .fsspec_ranges import FsspecRanges
 from .header import IDENTITY, Header, Triple, affine_entries, affine_matrix
+from .local_file import file_stamp
 from .location import file_system, remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
 from .ranges import LocalRanges
+from .remote_file import RemoteFile
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
 from .zarr_layout import Layout, named_layout, plain_layout
-from .zarr_nodes import METADATA_FILES, is_array, open_local_node, open_remote_node
+from .zarr_nodes import (
+    METADATA_FILES,
+    is_array,
+    open_local_node,
+    open_remote_node,
+    open_zip_node,
+)
+from .zip_ranges import ZipRanges
 
 NIFTI = "nifti"
 """The array that holds the bytes of the NIfTI header."""
@@ -165,8 +174,32 @@ class LocalZarr(ZarrBackend):
 
     @property
     def is_current(self) -> bool:
-        """Whether the metadata were written again; chunks are never kept, so they may be."""
+        """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
         return metadata_stamp(self._path) == self.header.stamp
+
+
+class LocalZipZarr(ZarrBackend):
+    """A zarr array or group in a local zip archive."""
+
+    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
+        self._path = path
+        stamp = file_stamp(path)
+        store = ZipRanges(LocalRanges(os.path.dirname(path)), os.path.basename(path), name)
+        token = content_key(path, stamp)
+        try:
+            super().__init__(open_node(store, name, CHUNKS, token), name, options, stamp)
+        except NotOurs:
+            super().__init__(open_zip_node(path, name), name, options, stamp)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the archive is the one that was opened."""
+        return file_stamp(self._path) == self.header.stamp
+
+    @property
+    def content_key(self) -> str:
+        """A name for the archive in this version."""
+        return content_key(self._path, self.header.stamp)
 
 
 class RemoteZarr(ZarrBackend):
@@ -188,6 +221,42 @@ class RemoteZarr(ZarrBackend):
                 super().__init__(open_node(store, name, CHUNKS, token), name, options)
             except NotOurs:
                 super().__init__(open_remote_node(url, storage_options, name), name, options)
+
+    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+        with remote_errors(self.name):
+            return super()._decoded(index, box)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks; errors name the URL."""
+        with remote_errors(self.name):
+            return super().fetch(region, channels)
+
+
+class RemoteZipZarr(ZarrBackend):
+    """A zarr array or group in a zip archive behind a URL, of which ranges are read."""
+
+    remote = True
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
+    ) -> None:
+        self._file = RemoteFile(url, storage_options, name)
+        with remote_errors(name):
+            store = ZipRanges(FsspecRanges(url, storage_options), "", name)
+            try:
+                node = open_node(store, name, CHUNKS, self._file.cache_key)
+                super().__init__(node, name, options)
+            except NotOurs as error:
+                raise UnknownFormat(
+                    f"{name} uses {error}, which only zarr-python reads, and that reads no zip "
+                    "archive behind a URL.",
+                    do="Copy the archive to a local disk.",
+                ) from None
+
+    @property
+    def content_key(self) -> str:
+        """A name for the archive in this version, where the store tells versions apart."""
+        return self._file.content_key
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name):
@@ -264,7 +333,7 @@ def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, nam
 
 
 def _check_level(level: Any, count: int, name: str) -> None:
-    if not isinstance(level, int) or not 0 <= level < count:
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < count:
         raise BadHeader(
             f"{name} has no level {level!r}, but 0 to {count - 1}.",
             do="Give level=, 0 is the finest.",

@@ -17,6 +17,8 @@ from ..core.errors import BadHeader
 
 # No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
 MOST_CHUNK_BYTES = 4 * 1024**3
+# What documents that are no metadata make the code below raise.
+_SENSELESS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 _INDEX_CODECS = ("bytes", "crc32c")
 
 
@@ -83,7 +85,7 @@ def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         separator = document.get("dimension_separator", ".")
         axes = tuple(range(len(shape)))
         order = axes if document.get("order", "C") == "C" else axes[::-1]
-    except (KeyError, TypeError, ValueError) as error:
+    except _SENSELESS as error:
         raise _senseless(name, ".zarray", error) from error
     return _checked(ArrayMetadata(shape, chunks, dtype, fill, codecs, order, "", separator), name)
 
@@ -123,7 +125,7 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         if dtype.itemsize > 1:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _SENSELESS as error:
         raise _senseless(name, "zarr.json", error) from error
     return _checked(
         ArrayMetadata(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,21 @@ def open_local_node(path: str, name: str) -> Any:
     version, is_array = _kind(read, name)
     zarr = _zarr(version, name)
     store = zarr.storage.LocalStore(path, read_only=True) if _major(zarr) > 2 else path
-    return _open(zarr, store, "", version, is_array)
+    return _open(zarr, store, name, version, is_array)
+
+
+def open_zip_node(path: str, name: str) -> Any:
+    """Return the zarr Array or Group in a local zip archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = set(archive.namelist())
+
+        def read(file: str) -> bytes | None:
+            return archive.read(file) if file in members else None
+
+        version, is_array = _kind(read, name)
+    zarr = _zarr(version, name)
+    options = {"read_only": True} if _major(zarr) > 2 else {}
+    return _open(zarr, zarr.storage.ZipStore(path, mode="r", **options), name, version, is_array)
 
 
 def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:
@@ -62,7 +77,7 @@ def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:
             )
         else:
             store = zarr.storage.FSStore(url, mode="r", **options)
-        return _open(zarr, store, "", version, is_array)
+        return _open(zarr, store, name, version, is_array)
 
 
 def open_store_node(store: Any, path: str = "") -> Any:
@@ -106,10 +121,18 @@ def place_of(thing: Any) -> tuple[Any, str]:
     return thing.store, thing.path
 
 
-def _open(zarr: ModuleType, store: Any, path: str, version: int, array: bool) -> Any:
+def _open(zarr: ModuleType, store: Any, name: str, version: int, array: bool) -> Any:
     known = {"zarr_format": version} if _major(zarr) > 2 else {}
     open_node = zarr.open_array if array else zarr.open_group
-    return open_node(store=store, path=path, mode="r", **known)
+    try:
+        return open_node(store=store, path="", mode="r", **known)
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # zarr, numcodecs and the codecs of others: each has its own
+        raise BadHeader(
+            f"zarr-python cannot open {name}: {type(error).__name__}: {error}.",
+            do="Write the array again, or install the codec that it asks for.",
+        ) from error
 
 
 def _kind(read: Read, name: str) -> tuple[int, bool]:
@@ -135,12 +158,14 @@ def _zarr(version: int, name: str) -> ModuleType:
         import zarr
     except ImportError:
         raise MissingDependency(
-            f"reading {name} needs zarr, which is not installed.", do="pip install zarr"
+            f"{name} is stored in a way that only zarr-python reads, which is not installed.",
+            do="pip install zarr",
         ) from None
     if version > _major(zarr):
         raise MissingDependency(
-            f"{name} is zarr v3, and zarr {zarr.__version__} reads v2 only.",
-            do="pip install 'zarr>=3' (needs Python 3.11), or store it as zarr v2.",
+            f"{name} is zarr v3 in a way that only zarr-python 3 reads, and zarr "
+            f"{zarr.__version__} is installed.",
+            do="pip install 'zarr>=3' (needs Python 3.11), or store it in a common codec.",
         )
     return zarr
 

@@ -121,3 +121,29 @@ def test_an_empty_region_fetches_nothing():
     assert volume.fetch(Region((1, 1, 1), (1, 4, 4))) == 0
     with pytest.raises(OutOfVolume, match="does not lie inside"):
         volume.fetch(Region((0, 0, 0), (99, 1, 1)))
+
+
+def test_segments_and_members_are_fetched_as_they_are_stored(tmp_path):
+    """Of a TIFF the tiles that a region touches, of an archive the chunks, compressed."""
+    tifffile, zarr = pytest.importorskip("tifffile"), pytest.importorskip("zarr", minversion="3")
+    array = np.arange(2 * 64 * 64, dtype=np.uint16).reshape(2, 64, 64)
+    tifffile.imwrite(
+        tmp_path / "a.tif", array, tile=(16, 16), compression="zlib", photometric="minisblack"
+    )
+    with tifffile.TiffFile(tmp_path / "a.tif") as file:
+        counts = file.pages[1].databytecounts
+    with zarr.storage.ZipStore(tmp_path / "a.zarr.zip", mode="w") as store:
+        zarr.create_array(store, data=array, chunks=(1, 16, 16), compressors=None)
+    in_tile = Region((17, 1, 1), (20, 2, 2))  # x, y, z: the second tile of the second page
+
+    assert Volume(tmp_path / "a.tif").fetch(in_tile) == counts[1]
+    assert Volume(tmp_path / "a.zarr.zip").fetch(Region((1, 1, 17), (2, 2, 20))) == 16 * 16 * 2
+
+
+def test_rows_behind_a_url_are_fetched(tmp_path):
+    """Their bytes are the voxels."""
+    fsspec = pytest.importorskip("fsspec")
+    np.save(tmp_path / "rows.npy", np.zeros(SHAPE, np.int16))
+    fsspec.filesystem("memory").put(str(tmp_path / "rows.npy"), "/remote/rows.npy")
+
+    assert Volume("memory://remote/rows.npy").fetch(PART) == PART.size * 2

@@ -66,15 +66,37 @@ def test_nonsense_is_refused(tmp_path, change, message):
 
 
 @pytest.mark.parametrize(
-    ("datatype", "what"),
-    [(128, "RGB"), (2304, "RGB"), (1536, "float128"), (1, "binary"), (0, "none")],
+    ("datatype", "what"), [(1536, "float128"), (2048, "complex256"), (1, "binary"), (0, "none")]
 )
 def test_voxels_that_are_no_plain_numbers_are_refused(tmp_path, datatype, what):
-    """RGB and 128-bit floats are named, not misread."""
+    """Single bits and 128-bit floats are named, not misread."""
     volume = written(tmp_path, crafted(datatype=datatype) + bytes(1000))
 
     with pytest.raises(UnknownFormat, match=what):
         _ = volume.dtype
+
+
+@pytest.mark.parametrize(("datatype", "colours"), [(128, 3), (2304, 4)])
+def test_colours_are_channels_and_never_scaled(tmp_path, datatype, colours):
+    """RGB24 and RGBA32 are bytes side by side; a slope is meant for numbers."""
+    raw = crafted((2, 1, 2), datatype=datatype, bitpix=8 * colours, slope=2.0)
+
+    volume = written(tmp_path, raw + bytes(range(4 * colours)))
+
+    assert (volume.shape, volume.dtype, volume.disk_dtype) == ((colours, 2, 1, 2), "u1", "u1")
+    assert volume.numpy()[:, 1, 0, 0].tolist() == list(range(colours, 2 * colours))
+
+
+def test_colours_that_change_in_time(tmp_path):
+    """Channels on both sides of the voxels are folded in the order in which they are stored."""
+    stored = np.arange(3 * 2 * 3 * 4 * 2, dtype=np.uint8).reshape(2, 4, 3, 2, 3)  # t, k, j, i, c
+    raw = crafted((2, 3, 4, 2), datatype=128, bitpix=24)
+
+    volume = written(tmp_path, raw + stored.tobytes())
+
+    expected = stored.transpose(0, 4, 3, 2, 1).reshape(6, 2, 3, 4)
+    assert volume.numpy().tolist() == expected.tolist()
+    assert volume[4, 1, :, 2:].numpy().tolist() == expected[4:5, 1:2, :, 2:].tolist()
 
 
 def test_missing_voxels_are_counted(tmp_path):

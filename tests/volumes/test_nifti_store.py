@@ -13,7 +13,7 @@ from nifti_files import AFFINE, DATA, channels_first, numbered, write_nifti
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import CorruptVolume, TruncatedVolume
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume, close_volumes, nifti_gz, nifti_remote
+from voxpipe.volumes import Volume, close_volumes, raw_backends
 
 
 class TestNifti(StoreContract):
@@ -156,7 +156,7 @@ def test_a_region_of_a_nii_is_a_view_of_the_file(tmp_path):
 
 def test_remote_nii_fetches_only_the_runs_of_the_region(tmp_path, monkeypatch):
     """A region of a remote .nii costs its own bytes when the gaps are not worth a request."""
-    monkeypatch.setattr(nifti_remote, "GAP_BYTES", 0)
+    monkeypatch.setattr(raw_backends, "GAP_BYTES", 0)
     path = write_nifti(tmp_path / "a.nii", numbered((8, 6, 7)))
     system = fsspec.filesystem("memory")
     system.pipe("/remote/runs.nii", path.read_bytes())
@@ -244,7 +244,7 @@ def test_a_gz_is_decoded_once(tmp_path, monkeypatch):
     volume = Volume(path)
     first = volume.numpy().copy()
     close_volumes()
-    monkeypatch.setattr(nifti_gz, "decode", None)
+    monkeypatch.setattr(raw_backends, "decode", None)
 
     assert volume.numpy().tolist() == first.tolist()
     assert volume.access == "stream"

@@ -343,6 +343,8 @@ def test_a_level_that_is_not_there(tmp_path):
         assert Volume(place, level=0).shape == (1, 4, 4, 4)
         with pytest.raises(ValueError, match="no level 1, but 0 to 0"):
             _ = Volume(place, level=1).shape
+        with pytest.raises(ValueError, match="no level False"):
+            _ = Volume(place, level=False).shape
         with pytest.raises(TypeError, match="lvel"):
             _ = Volume(place, lvel=1).shape
 
@@ -382,13 +384,13 @@ def test_what_is_no_zarr(tmp_path):
 
 
 def test_a_damaged_chunk_is_named(tmp_path):
-    """An error while decoding says which region of which volume it was."""
+    """An error while decoding says which region of which volume it was, and in which file."""
     write_array(tmp_path / "a.zarr", numbered((4, 4, 4)), (2, 2, 2))
     (tmp_path / "a.zarr" / "c" / "1" / "1" / "1").write_bytes(b"no zstd")
     volume = Volume(tmp_path / "a.zarr")
 
     assert volume.read(Region((0, 0, 0), (2, 2, 2))).array.shape == (1, 2, 2, 2)
-    with pytest.raises(CorruptVolume, match=r"\[2:4, 2:4, 2:4\] of .*a\.zarr"):
+    with pytest.raises(CorruptVolume, match=r"\[2:4, 2:4, 2:4\] of .*a\.zarr .*c/1/1/1"):
         volume.read(Region((2, 2, 2), (4, 4, 4)))
 
 

@@ -1,5 +1,6 @@
 """Zarr v2 written by hand, with whichever version of zarr-python is installed."""
 
+import json
 import sys
 
 import fsspec
@@ -8,7 +9,7 @@ import pytest
 from nifti_files import numbered
 from zarr_files import write_v2, write_v2_group
 
-from voxpipe.core.errors import MissingDependency
+from voxpipe.core.errors import BadHeader, MissingDependency
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, zarr_nodes
 
@@ -60,19 +61,53 @@ class TestObject(StoreContract):
         return StoreCase(node, array[None], np.eye(4))
 
 
-def test_v3_needs_zarr_3(tmp_path, monkeypatch):
-    """Where only zarr 2 can be installed, a v3 array says what is missing."""
-    (tmp_path / "a.zarr").mkdir()
-    (tmp_path / "a.zarr" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
-    monkeypatch.setattr("zarr.__version__", "2.18.3")
+V3 = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [2, 2, 2],
+    "data_type": "uint8",
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 2, 2]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "fill_value": 0,
+    "codecs": [{"name": "bytes"}],
+}
 
-    with pytest.raises(MissingDependency, match=r"v3, and zarr 2\.18\.3"):
-        _ = Volume(tmp_path / "a.zarr").shape
+
+def write_v3(folder, **changes):
+    """Write an array of eight numbers, in one chunk."""
+    chunk = folder / "c" / "0" / "0" / "0"
+    chunk.parent.mkdir(parents=True)
+    chunk.write_bytes(bytes(range(8)))
+    (folder / "zarr.json").write_text(json.dumps(V3 | changes))
+    return folder
 
 
-def test_without_zarr(tmp_path, monkeypatch):
-    """Where zarr is not installed, the message says what to install."""
+STRANGE = [{"name": "bytes"}, {"name": "their.codec"}]
+
+
+def test_common_arrays_need_no_zarr(tmp_path, monkeypatch):
+    """Version 2 and 3, arrays and groups are read where zarr-python is not installed."""
     monkeypatch.setitem(sys.modules, "zarr", None)
+    array = numbered((2, 4, 6, 8), np.uint16)
 
-    with pytest.raises(MissingDependency, match="needs zarr"):
-        _ = Volume(write_v2(tmp_path / "a.zarr", numbered((2, 2, 2)), (1, 1, 1))).shape
+    assert Volume(write_v3(tmp_path / "3.zarr")).numpy().ravel().tolist() == list(range(8))
+    group = Volume(write_v2_group(tmp_path / "2.zarr", OME, _0=array))
+    assert group.numpy().tolist() == array.transpose(0, 3, 2, 1).tolist()
+
+
+def test_what_only_zarr_reads_says_so(tmp_path, monkeypatch):
+    """A codec that is not ours asks for zarr-python, in the version that the format needs."""
+    volume = Volume(write_v3(tmp_path / "a.zarr", codecs=STRANGE))
+    monkeypatch.setattr("zarr.__version__", "2.18.3")
+    with pytest.raises(MissingDependency, match=r"a\.zarr .*zarr 2\.18\.3"):
+        _ = volume.shape
+
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(MissingDependency, match=r"a\.zarr .*not installed"):
+        _ = volume.shape
+
+
+def test_a_codec_that_nobody_knows_names_the_array(tmp_path):
+    """What zarr-python says of it is passed on, with the name of the array."""
+    with pytest.raises(BadHeader, match=r"a\.zarr.*their\.codec"):
+        _ = Volume(write_v3(tmp_path / "a.zarr", codecs=STRANGE)).shape

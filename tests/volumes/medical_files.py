@@ -1,0 +1,318 @@
+"""Medical files by nibabel, SimpleITK and pynrrd, never by the code under test."""
+
+import gzip
+import zlib
+
+import nibabel
+import nrrd
+import numpy as np
+import SimpleITK
+from nifti_files import AFFINE, channels_first, numbered, write_nifti
+from reference_files import Reference, reference
+
+LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+SHAPE = (5, 6, 7)
+
+
+def reordered(array):
+    """Return (I, J, K) or (C, I, J, K) as SimpleITK wants it: (K, J, I) or (K, J, I, C)."""
+    return np.moveaxis(array, 0, -1).transpose(2, 1, 0, 3) if array.ndim == 4 else array.T
+
+
+def itk_image(array, affine=AFFINE):
+    """Return an image of SimpleITK; four axes are (C, I, J, K)."""
+    image = SimpleITK.GetImageFromArray(
+        np.ascontiguousarray(reordered(array)), isVector=array.ndim == 4
+    )
+    lps = LPS @ affine
+    spacing = np.linalg.norm(lps[:3, :3], axis=0)
+    image.SetSpacing(spacing.tolist())
+    image.SetDirection((lps[:3, :3] / spacing).ravel().tolist())
+    image.SetOrigin(lps[:3, 3].tolist())
+    return image
+
+
+def nrrd_fields(affine=AFFINE, space="left-posterior-superior", before=0, after=0, **fields):
+    """Return a header for pynrrd, with channel axes before or after the spatial ones."""
+    signs = {"left-posterior-superior": LPS, "right-anterior-superior": np.eye(4)}
+    signs["left-anterior-superior"] = np.diag([-1.0, 1, 1, 1])
+    world = signs[space] @ affine
+    none = [[np.nan] * 3]
+    return {
+        "space": space,
+        "space directions": np.array([*none * before, *world[:3, :3].T.tolist(), *none * after]),
+        "space origin": world[:3, 3],
+        "kinds": ["vector"] * before + ["domain"] * 3 + ["list"] * after,
+        **fields,
+    }
+
+
+def one(path, array, affine=AFFINE, **facts):
+    """Return the reference of an array (I, J, K) or (C, I, J, K)."""
+    return Reference(path, array if array.ndim == 4 else array[None], affine, **facts)
+
+
+@reference("nii")
+def nii(folder):
+    return one(write_nifti(folder / "a.nii", numbered(SHAPE)), numbered(SHAPE))
+
+
+@reference("nii, scaled, big-endian, in time")
+def nii_scaled(folder):
+    array = numbered((*SHAPE, 2))
+    path = write_nifti(folder / "a.nii", array, version=2, order=">")
+    return one(path, channels_first(array))
+
+
+@reference("nii.gz")
+def nii_gz(folder):
+    return one(write_nifti(folder / "a.nii.gz", numbered(SHAPE)), numbered(SHAPE))
+
+
+@reference("nii with an extension")
+def nii_extended(folder):
+    image = nibabel.Nifti1Image(numbered(SHAPE), AFFINE)
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"a note"))
+    image.to_filename(folder / "a.nii")
+    return one(folder / "a.nii", numbered(SHAPE))
+
+
+def coloured(folder, names, shape=SHAPE):
+    array = numbered((*shape, len(names)), np.uint8)
+    voxels = array.view([(name, "u1") for name in names])[..., 0]
+    nibabel.Nifti1Image(voxels, AFFINE).to_filename(folder / "a.nii")
+    return one(folder / "a.nii", np.moveaxis(array, -1, 0))
+
+
+@reference("nii, RGB24")
+def nii_rgb(folder):
+    return coloured(folder, "RGB")
+
+
+@reference("nii, RGBA32")
+def nii_rgba(folder):
+    return coloured(folder, "RGBA")
+
+
+@reference("nii, complex64")
+def nii_complex(folder):
+    array = (numbered(SHAPE) * (1 - 2j)).astype(np.complex64)
+    return one(write_nifti(folder / "a.nii", array), array)
+
+
+@reference("nii, complex128, big-endian")
+def nii_complex_big(folder):
+    array = (numbered(SHAPE) * (1 - 2j)).astype(np.complex128)
+    return one(write_nifti(folder / "a.nii", array, order=">"), array)
+
+
+def pair(folder, order="<", suffix="", kind=nibabel.Nifti1Pair):
+    array = numbered(SHAPE)
+    header = kind.header_class(endianness=order)
+    header.set_data_dtype(array.dtype.newbyteorder(order))
+    kind(array, AFFINE, header).to_filename(folder / f"a.img{suffix}")
+    return one(folder / f"a.hdr{suffix}", array)
+
+
+@reference("hdr and img")
+def hdr(folder):
+    return pair(folder)
+
+
+@reference("hdr and img of NIfTI-2, big-endian, by the .img")
+def hdr_big(folder):
+    found = pair(folder, ">", kind=nibabel.Nifti2Pair)
+    return Reference(folder / "a.img", found.array, AFFINE, ("a.hdr", 540))
+
+
+@reference("hdr.gz and img.gz")
+def hdr_gz(folder):
+    return pair(folder, suffix=".gz")
+
+
+def analyze_image(folder, kind, order="<", affine=None):
+    array = numbered(SHAPE)
+    header = kind.header_class(endianness=order)
+    header.set_data_dtype(array.dtype.newbyteorder(order))
+    header.set_data_shape(SHAPE)
+    header.set_zooms((1.5, 2.0, 3.0))
+    kind(array, affine, header).to_filename(folder / "a.img")
+    image = nibabel.load(folder / "a.hdr")
+    assert isinstance(image, nibabel.AnalyzeImage)
+    return one(folder / "a.hdr", array, image.affine)
+
+
+@reference("Analyze, big-endian")
+def analyze(folder):
+    return analyze_image(folder, nibabel.AnalyzeImage, ">")
+
+
+@reference("Analyze of SPM, moved by a .mat")
+def analyze_of_spm(folder):
+    return analyze_image(folder, nibabel.Spm99AnalyzeImage, affine=AFFINE)
+
+
+def by_pynrrd(folder, array, suffix="nrrd", expected=None, **fields):
+    nrrd.write(str(folder / f"a.{suffix}"), array, nrrd_fields(**fields), index_order="F")
+    return one(folder / f"a.{suffix}", array if expected is None else expected)
+
+
+@reference("nrrd")
+def nrrd_raw(folder):
+    return by_pynrrd(folder, numbered(SHAPE), encoding="raw")
+
+
+@reference("nrrd, big-endian, RAS")
+def nrrd_big(folder):
+    array = numbered(SHAPE, np.float32)
+    found = by_pynrrd(
+        folder, array.astype(">f4"), space="right-anterior-superior", encoding="raw", endian="big"
+    )
+    return one(found.path, array)
+
+
+@reference("nrrd, gzip, LAS")
+def nrrd_gzip(folder):
+    return by_pynrrd(folder, numbered(SHAPE), space="left-anterior-superior", encoding="gzip")
+
+
+@reference("nrrd, bzip2")
+def nrrd_bzip2(folder):
+    return by_pynrrd(folder, numbered(SHAPE, np.uint16), encoding="bzip2")
+
+
+@reference("nrrd, vectors")
+def nrrd_vectors(folder):
+    array = numbered((3, *SHAPE), np.uint8)
+    return by_pynrrd(folder, array, encoding="raw", before=1)
+
+
+@reference("nrrd, list last, gzip")
+def nrrd_list(folder):
+    array = numbered((*SHAPE, 2), np.int32)
+    return by_pynrrd(folder, array, encoding="gzip", after=1, expected=np.moveaxis(array, -1, 0))
+
+
+@reference("nhdr")
+def nhdr(folder):
+    return by_pynrrd(folder, numbered(SHAPE), "nhdr", encoding="raw")
+
+
+@reference("nhdr, gzip")
+def nhdr_gzip(folder):
+    return by_pynrrd(folder, numbered(SHAPE), "nhdr", encoding="gzip")
+
+
+@reference("nrrd by SimpleITK, compressed vectors")
+def nrrd_of_itk(folder):
+    array = numbered((2, *SHAPE), np.float64)
+    SimpleITK.WriteImage(itk_image(array), folder / "a.nrrd", useCompression=True)
+    return one(folder / "a.nrrd", array)
+
+
+def by_itk(folder, array, name, compress=False, **facts):
+    SimpleITK.WriteImage(itk_image(array), folder / name, useCompression=compress)
+    return one(folder / name, array, **facts)
+
+
+@reference("mha")
+def mha(folder):
+    return by_itk(folder, numbered(SHAPE), "a.mha")
+
+
+@reference("mha, compressed")
+def mha_compressed(folder):
+    return by_itk(folder, numbered(SHAPE, np.uint16), "a.mha", compress=True)
+
+
+@reference("mha, vectors")
+def mha_vectors(folder):
+    return by_itk(folder, numbered((3, *SHAPE), np.float32), "a.mha")
+
+
+@reference("mhd")
+def mhd(folder):
+    return by_itk(folder, numbered(SHAPE, np.int32), "a.mhd")
+
+
+@reference("mhd, compressed vectors")
+def mhd_compressed(folder):
+    return by_itk(folder, numbered((2, *SHAPE)), "a.mhd", compress=True)
+
+
+@reference("mhd, big-endian")
+def mhd_big(folder):
+    found = by_itk(folder, numbered(SHAPE), "a.mhd")
+    (folder / "a.raw").write_bytes(numbered(SHAPE).astype(">i2").tobytes(order="F"))
+    text = found.path.read_text()
+    found.path.write_text(text.replace("MSB = False", "MSB = True"))
+    assert (SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(found.path)) == numbered(SHAPE).T).all()
+    return found
+
+
+@reference("mhd, a list of planes")
+def mhd_list(folder):
+    found = by_itk(folder, numbered(SHAPE), "a.mhd")
+    names = [f"plane{k}.raw" for k in range(SHAPE[2])]
+    for k, name in enumerate(names):
+        (folder / name).write_bytes(numbered(SHAPE)[..., k].tobytes(order="F"))
+    text = found.path.read_text().replace("= a.raw", "= LIST\n" + "\n".join(names))
+    found.path.write_text(text)
+    return found
+
+
+@reference("mhd, a pattern of compressed planes")
+def mhd_pattern(folder):
+    found = by_itk(folder, numbered(SHAPE), "a.mhd", compress=True)
+    for k in range(SHAPE[2]):
+        plane = numbered(SHAPE)[..., k].tobytes(order="F")
+        (folder / f"p{10 - k:02d}.z").write_bytes(zlib.compress(plane))
+    (folder / "a.zraw").unlink()
+    found.path.write_text(found.path.read_text().replace("= a.zraw", "= p%02d.z 10 4 -1"))
+    return found
+
+
+@reference("nhdr, a list of gzipped slabs")
+def nhdr_list(folder):
+    array = numbered((4, 5, 6))
+    found = by_pynrrd(folder, array, "nhdr", encoding="gzip")
+    for name, slab in (("x.gz", array[..., :3]), ("y.gz", array[..., 3:])):
+        (folder / name).write_bytes(gzip.compress(slab.tobytes(order="F")))
+    (folder / "a.raw.gz").unlink()
+    text = found.path.read_text().rstrip("\n").replace(": a.raw.gz", ": LIST 3\nx.gz\ny.gz\n")
+    found.path.write_text(text)
+    assert (SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(found.path)) == array.T).all()
+    return found
+
+
+@reference("nrrd, text")
+def nrrd_text(folder):
+    array = numbered(SHAPE)
+    nrrd.write(str(folder / "a.nrrd"), array, nrrd_fields(encoding="ascii"))
+    # pynrrd writes text in C order, whatever it is told; the format means the other one.
+    head, _, _ = (folder / "a.nrrd").read_bytes().partition(b"\n\n")
+    text = " ".join(map(str, array.ravel(order="F").tolist()))
+    (folder / "a.nrrd").write_bytes(head + b"\n\n" + text.encode() + b"\n")
+    return one(folder / "a.nrrd", array)
+
+
+@reference("vtk")
+def vtk(folder):
+    plain = np.diag([-1.5, -2.0, 3.0, 1.0])  # no direction is stored
+    SimpleITK.WriteImage(itk_image(numbered(SHAPE), plain), folder / "a.vtk")
+    return one(folder / "a.vtk", numbered(SHAPE), plain)
+
+
+@reference("gipl")
+def gipl(folder):
+    plain = np.diag([-1.5, -2.0, 3.0, 1.0])
+    SimpleITK.WriteImage(itk_image(numbered(SHAPE), plain), folder / "a.gipl")
+    return one(folder / "a.gipl", numbered(SHAPE), plain, header=("a.gipl", 256))
+
+
+@reference("png")
+def png(folder):
+    array = numbered((12, 10), np.uint8)
+    image = SimpleITK.GetImageFromArray(np.ascontiguousarray(array.T))
+    SimpleITK.WriteImage(image, folder / "a.png")
+    return Reference(folder / "a.png", array[None, :, :, None], np.diag([-1.0, -1, 1, 1]))

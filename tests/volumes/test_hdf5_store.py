@@ -1,0 +1,181 @@
+"""Datasets of HDF5 files, written by h5py."""
+
+import random
+import sys
+
+import numpy as np
+import pytest
+from nifti_files import numbered
+
+from voxpipe.core.errors import (
+    BadHeader,
+    CorruptVolume,
+    MissingDependency,
+    TruncatedVolume,
+    UnknownFormat,
+    VolumeError,
+    VolumeNotFound,
+)
+from voxpipe.testing import StoreCase, StoreContract
+from voxpipe.volumes import Volume, close_volumes
+
+h5py = pytest.importorskip("h5py")
+FILTERS = {
+    "gzip": {"compression": "gzip", "shuffle": True},
+    "lzf": {"compression": "lzf"},
+    "checked": {"fletcher32": True},
+    "none": {},
+}
+
+
+def write(path, array, name="raw", spacing=None, **how):
+    """Add a dataset to a file."""
+    with h5py.File(path, "a") as file:
+        made = file.create_dataset(name, data=array, **how)
+        if spacing is not None:
+            made.attrs["element_size_um"] = spacing
+    return path
+
+
+class TestChunks(StoreContract):
+    @pytest.fixture(params=list(FILTERS))
+    def case(self, tmp_path, request):
+        array = numbered((2, 5, 6, 7), ">i2")
+        path = write(tmp_path / "a.h5", array, chunks=(1, 2, 4, 4), **FILTERS[request.param])
+        assert (Volume(path).chunks, Volume(path).disk_dtype) == ((2, 4, 4), array.dtype)
+        return StoreCase(path, array.astype("i2"), np.eye(4))
+
+
+class TestMapped(StoreContract):
+    """A dataset in one piece is a view of the mapped file."""
+
+    @pytest.fixture
+    def case(self, tmp_path):
+        array = numbered((5, 6, 7), ">f4")
+        path = write(tmp_path / "a.hdf5", array, spacing=(2000, 500, 250))
+        assert Volume(path).access == "view"
+        return StoreCase(path, array[None].astype("f4"), np.diag([2, 0.5, 0.25, 1]))
+
+
+class TestChosenDataset(StoreContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        path = write(tmp_path / "a.h5", numbered((5, 6, 7)), "volumes/raw", chunks=(2, 2, 2))
+        array = numbered((5, 6, 7), np.uint8) + 1
+        write(path, array, "volumes/label", (1000, 1000, 3000), chunks=(5, 3, 2))
+        return StoreCase(path, array[None], np.diag([1, 1, 3.0, 1]), {"dataset": "volumes/label"})
+
+
+def test_one_dataset_needs_no_name(tmp_path):
+    """The only array of two to four axes is the volume; of several, the user has to choose."""
+    path = write(tmp_path / "a.h5", numbered((5, 6, 7)), "deep/inside")
+    write(path, np.arange(3), "names")
+
+    assert Volume(path).shape == (1, 5, 6, 7)
+    write(path, numbered((5, 6)), "mask")
+    with pytest.raises(UnknownFormat, match=r"2 datasets .*deep/inside, mask, names"):
+        _ = Volume(path).shape
+    assert Volume(path, dataset="mask").shape == (1, 5, 6, 1)
+    for wrong, message in (("raw", "no dataset 'raw'"), ("deep", "is a group"), (3, "dataset 3")):
+        with pytest.raises(BadHeader, match=message):
+            _ = Volume(path, dataset=wrong).shape
+    with pytest.raises(TypeError, match="datset"):
+        _ = Volume(path, datset="raw").shape
+
+
+def test_booleans_and_half_floats(tmp_path):
+    """HDF5 stores them as types of its own; disk_dtype and dtype tell the truth."""
+    flags, halves = numbered((4, 5, 6)) % 2 == 0, numbered((4, 5, 6), np.float16)
+    path = write(tmp_path / "a.h5", flags, "flags")
+    write(path, halves, "halves")
+
+    volume = Volume(path, dataset="flags")
+    assert (volume.disk_dtype, volume.dtype) == (np.dtype(bool), np.dtype(np.uint8))
+    assert volume.numpy()[0].tolist() == flags.astype(int).tolist()
+    assert Volume(path, dataset="halves").dtype == np.float16
+    assert Volume(path, dataset="halves").numpy()[0].tolist() == halves.tolist()
+
+
+def test_chunks_that_are_not_stored_hold_the_fill_value(tmp_path):
+    """As h5py reads them."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", (4, 4, 4), "i2", chunks=(2, 2, 2), fillvalue=7)[:2] = 1
+        file.create_dataset("none", (4, 4, 4), "i2", fillvalue=5)
+
+    raw = Volume(tmp_path / "a.h5", dataset="raw")
+    assert raw.numpy()[0, :, 0, 0].tolist() == [1, 1, 7, 7]
+    assert np.unique(Volume(tmp_path / "a.h5", dataset="none").numpy()).tolist() == [5]
+
+
+@pytest.mark.parametrize("spacing", [(1, 2), (1, 2, float("nan")), (1, 0, 1), "wide"])
+def test_a_senseless_spacing_is_refused(tmp_path, spacing):
+    """Three positive lengths, or none at all."""
+    path = write(tmp_path / "a.h5", numbered((4, 5, 6)), spacing=spacing)
+
+    with pytest.raises(BadHeader, match=r"a\.h5"):
+        _ = Volume(path).shape
+
+
+def test_damage_is_named(tmp_path):
+    """Cut short or changed: an error that names the file, or voxels; never a crash."""
+    path = tmp_path / "a.h5"
+    write(path, numbered((5, 6, 7)), chunks=(3, 4, 4), compression="gzip", fletcher32=True)
+    whole = path.read_bytes()
+    generator = random.Random(0)
+    damaged = [whole[: n * len(whole) // 50] for n in range(50)]
+    for _ in range(200):
+        changed = bytearray(whole)
+        changed[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
+        damaged.append(bytes(changed))
+    refused = []
+    for number, data in enumerate(damaged):
+        # A name of its own: HDF5 knows a file that it has open by its place on the disk.
+        file = tmp_path / f"{number}.h5"
+        file.write_bytes(data)
+        close_volumes()
+        try:
+            volume = Volume(file)
+            assert volume[:, 0, 0, 0].shape[1:] == (1, 1, 1)
+        except VolumeError as error:
+            refused.append((file.name, str(error)))
+
+    assert len(refused) >= 50
+    assert [text for name, text in refused if name not in text] == []
+
+
+def test_a_damaged_chunk_is_named(tmp_path):
+    """An error while decoding says which region of which file it was."""
+    path = write(tmp_path / "a.h5", numbered((4, 4, 4)), chunks=(2, 4, 4), fletcher32=True)
+    with h5py.File(path) as file:
+        offset = file["raw"].id.get_chunk_info(1).byte_offset
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 4] = b"what"
+    path.write_bytes(data)
+    volume = Volume(path)
+
+    assert volume[:, :2].shape == (1, 2, 4, 4)
+    with pytest.raises(CorruptVolume, match=r"\[2:4, 0:4, 0:4\] of .*a\.h5"):
+        _ = volume[:, 2:]
+
+
+def test_what_is_no_hdf5(tmp_path, monkeypatch):
+    """A missing file, another file, a cut one, text, and a missing library are told apart."""
+    (tmp_path / "other.h5").write_bytes(b"what is this?")
+    write(tmp_path / "text.h5", np.array([[b"a"]], dtype="S1"))
+    write(tmp_path / "cut.h5", numbered((40, 50, 60)))
+    whole = (tmp_path / "cut.h5").read_bytes()
+    (tmp_path / "cut.h5").write_bytes(whole[:-100])
+
+    for name, error, message in (
+        ("none.h5", VolumeNotFound, "none"),
+        ("other.h5", BadHeader, r"other\.h5 is no sound HDF5"),
+        ("text.h5", UnknownFormat, r"text\.h5 holds"),
+        ("cut.h5", (BadHeader, TruncatedVolume), r"cut\.h5"),
+    ):
+        with pytest.raises(error, match=message):
+            _ = Volume(tmp_path / name).shape
+    with pytest.raises(UnknownFormat, match="local disks only"):
+        _ = Volume("memory://remote/a.h5").shape
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingDependency, match=r"text\.h5 needs h5py"):
+        _ = Volume(tmp_path / "text.h5").shape

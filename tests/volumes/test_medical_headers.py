@@ -1,0 +1,334 @@
+"""Headers of NRRD and MetaImage, sound and broken, line by line; SimpleITK is the judge."""
+
+import sys
+from dataclasses import replace
+
+import fsspec
+import numpy as np
+import pytest
+import SimpleITK
+from hypothesis import example, given
+from hypothesis import strategies as st
+from medical_files import LPS
+from reference_files import REFERENCES, collect
+
+from voxpipe.core import TALLY, Region
+from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.volumes import Volume, raw_backends
+from voxpipe.volumes.coalesce import coalesce
+from voxpipe.volumes.itk_only import ItkOnly
+from voxpipe.volumes.metaimage_header import parse_metaimage
+from voxpipe.volumes.nrrd_header import parse_nrrd
+from voxpipe.volumes.raw_header import RawHeader, part_of
+
+VOXELS = np.arange(24, dtype="<i2").tobytes()
+NRRD = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\nendian: little\n"
+META = "NDims = 3\nDimSize = 2 3 4\nElementType = MET_SHORT\n"
+DIRECTIONS = "space directions: (2,0,0) (0,3,1) (0,0,4)\nspace origin: (1,2,3)\n"
+
+collect()
+
+
+def nrrd(path, lines="", voxels=VOXELS, start=NRRD):
+    path = path / "a.nrrd"
+    path.write_bytes(start.encode() + lines.encode() + b"\n" + voxels)
+    return path
+
+
+def meta(path, lines="", voxels=VOXELS, start=META):
+    path = path / "a.mha"
+    path.write_bytes(start.encode() + lines.encode() + b"ElementDataFile = LOCAL\n" + voxels)
+    return path
+
+
+def judged(path):
+    """Return voxels and affine, RAS, as SimpleITK reads three axes."""
+    image = SimpleITK.ReadImage(path)
+    affine = np.eye(4)
+    affine[:3, :3] = np.reshape(image.GetDirection(), (3, 3)) * image.GetSpacing()
+    affine[:3, 3] = image.GetOrigin()
+    return SimpleITK.GetArrayFromImage(image).T, LPS @ affine
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "",
+        "spacings: 1.5 2 3\n",
+        "spacings: 1.5 nan 3\n",
+        "spacings: 1.5 2 3\naxis mins: 10 20 30\n",
+        "spacings: 1.5 2 3\naxis mins: 10 20 30\ncenterings: cell cell cell\n",
+        "spacings: 1.5 2 3\naxis mins: 10 20 30\ncenterings: node node node\n",
+        "space: RAS\n" + DIRECTIONS.replace(",1)", ",0)"),
+        "space: left-anterior-superior\n" + DIRECTIONS.replace(",1)", ",0)"),
+        "space: left-posterior-superior\n" + DIRECTIONS.replace(",1)", ",0)"),
+        "space: scanner-xyz\n" + DIRECTIONS.replace(",1)", ",0)"),
+        "space dimension: 3\n" + DIRECTIONS.replace(",1)", ",0)"),
+        "# a comment\nwhat:=ever: it is\ncontent: none\n",
+    ],
+)
+def test_nrrd_lies_where_simpleitk_says(tmp_path, lines):
+    """Spaces, spacings and origins mean what ITK takes them for."""
+    path = nrrd(tmp_path, lines)
+    voxels, affine = judged(path)
+
+    volume = Volume(path)
+
+    np.testing.assert_allclose(volume.affine, affine, atol=1e-12)
+    assert volume.numpy()[0].tolist() == voxels.tolist()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "",
+        "BinaryData = True\nElementSpacing = 1 2 3\nElementSize = 4 5 6\n",
+        "ElementSize = 4 5 6\n",
+        "ElementToIntensityFunctionSlope = 2\nElementToIntensityFunctionOffset = 5\n",
+        "Origin = 1 2 3\nRotation = 0 1 0 1 0 0 0 0 1\n",
+        "Position = 1 2 3\nOffset = 4 5 6\n",
+        "TransformMatrix = 0 0 1 1 0 0 0 1 0\nElementSpacing = 1 2 3\nCenterOfRotation = 1 2 3\n",
+        "ElementByteOrderMSB = True\n",
+        "HeaderSize = -1\n",
+    ],
+)
+def test_metaimage_lies_where_simpleitk_says(tmp_path, lines):
+    """Synonyms, defaults and the rows of the matrix mean what ITK takes them for."""
+    path = meta(tmp_path, lines)
+    voxels, affine = judged(path)
+
+    volume = Volume(path)
+
+    np.testing.assert_allclose(volume.affine, affine, atol=1e-12)
+    assert volume.numpy()[0].tolist() == voxels.tolist()
+
+
+def test_oblique_directions_and_units(tmp_path):
+    """Columns that are not at right angles are kept, and micrometres are converted."""
+    path = nrrd(tmp_path, 'space: RAS\nspace units: "um" "mm" "m"\n' + DIRECTIONS)
+
+    expected = [[0.002, 0, 0, 0.001], [0, 3, 0, 2], [0, 1000, 4000, 3000], [0, 0, 0, 1]]
+    np.testing.assert_allclose(Volume(path).affine, expected)
+
+
+def test_a_fourth_axis_is_time(tmp_path):
+    """A world of four axes, as SimpleITK writes it, gives channels and a place in space."""
+    array = np.arange(120, dtype=np.uint8).reshape(2, 3, 4, 5)
+    image = SimpleITK.GetImageFromArray(array, isVector=False)
+    image.SetOrigin((1.0, 2.0, 3.0, 9.0))
+    for name in ("a.nrrd", "a.mha"):
+        SimpleITK.WriteImage(image, tmp_path / name)
+
+        volume = Volume(tmp_path / name)
+
+        assert volume.numpy().tolist() == array.transpose(0, 3, 2, 1).tolist()
+        assert volume.affine[:3, 3].tolist() == [-1, -2, 3]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["byte skip: 4\n", "byteskip: -1\n", "line skip: 2\n", "lineskip: 1\nbyte skip: 2\n"],
+)
+def test_bytes_and_lines_are_skipped(tmp_path, lines):
+    """What stands between the header and the voxels is left out, lines first."""
+    junk = {"byte skip: 4\n": b"junk", "lineskip: 1\nbyte skip: 2\n": b"one\n--"}
+    path = nrrd(tmp_path, lines, junk.get(lines, b"one\ntwo\n") + VOXELS)
+
+    assert Volume(path).numpy()[0].ravel(order="F").tolist() == list(range(24))
+
+
+def test_a_header_of_the_raw_file_is_skipped(tmp_path):
+    """HeaderSize counts from the beginning of the file that holds the voxels."""
+    (tmp_path / "b.raw").write_bytes(b"junk" + VOXELS)
+    for size in (4, -1):
+        path = tmp_path / f"a{size}.mhd"
+        path.write_text(f"{META}HeaderSize = {size}\nElementDataFile = b.raw\n")
+
+        assert Volume(path).numpy()[0].ravel(order="F").tolist() == list(range(24))
+
+
+@pytest.mark.parametrize(
+    ("start", "lines", "message"),
+    [
+        (NRRD.replace("NRRD0004", "NRRD0009"), "", "begins with"),
+        (NRRD.replace("short", "block"), "", "type is 'block'"),
+        (NRRD.replace("sizes: 2 3 4", "sizes: 2 3"), "", "sizes"),
+        (NRRD.replace("sizes: 2 3 4", "sizes: 2 -3 4"), "", "sizes"),
+        (NRRD.replace("raw", "rar"), "", "encoding is 'rar'"),
+        (NRRD.replace("endian: little\n", ""), "", "endian is None"),
+        (NRRD, "kinds: domain domain\n", "2 kinds"),
+        (NRRD, "kinds: list list list\n", "none of its axes"),
+        (NRRD, "space: LPS\nspace directions: (1,0) (0,1) (1,1)\n", "world has 3 axes"),
+        (NRRD, "space: LPS\nspace directions: (1,0,0 (0,1,0)\n", "spacedirections"),
+        (NRRD, "space: LPS\nspace directions: (inf,0,0) (0,1,0) (0,0,1)\n", "finite 4x4"),
+        (NRRD, "type: short\n", "'type' twice"),
+        (NRRD, "a line of text\n", "a line"),
+        (NRRD, "byte skip: -2\n", "skips"),
+        (NRRD, "line skip: 99\n", "fewer lines"),
+        (NRRD, "spacings: 1 2\n", "spacings"),
+    ],
+)
+def test_broken_nrrd(tmp_path, start, lines, message):
+    """A header that makes no sense is a BadHeader that names the file."""
+    with pytest.raises(BadHeader, match=message) as caught:
+        _ = Volume(nrrd(tmp_path, lines, start=start)).shape
+
+    assert "a.nrrd" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "lines", "message"),
+    [
+        (META.replace("NDims = 3", "NDims = 11"), "", "NDims"),
+        (META.replace("2 3 4", "2 3 four"), "", "DimSize"),
+        (META.replace("MET_SHORT", "MET_STRING"), "", "ElementType"),
+        (META, "ElementSpacing = 1 2\n", "ElementSpacing"),
+        (META, "TransformMatrix = 1 0 0 0 1 0 0 0 nan\n", "finite 4x4"),
+        (META, "CompressedData = maybe\n", "CompressedData"),
+        (META, "ElementNumberOfChannels = 0\n", "0 channels"),
+        (META, "HeaderSize = -2\n", "HeaderSize"),
+        (META, "a line of text\n", "a line"),
+    ],
+)
+def test_broken_metaimage(tmp_path, start, lines, message):
+    """A header that makes no sense is a BadHeader that names the file."""
+    with pytest.raises(BadHeader, match=message) as caught:
+        _ = Volume(meta(tmp_path, lines, start=start)).shape
+
+    assert "a.mha" in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "ascii"])
+def test_claims_of_nrrd_cost_nothing(tmp_path, encoding):
+    """A header that speaks of 10^15 voxels is refused before memory or disk is taken."""
+    start = NRRD.replace("2 3 4", "100000 100000 100000").replace("raw", encoding)
+
+    with pytest.raises(VolumeError, match=r"a\.nrrd"):
+        Volume(nrrd(tmp_path, start=start)).numpy()
+
+
+@pytest.mark.parametrize("lines", ["", "CompressedData = True\n"])
+def test_claims_of_metaimage_cost_nothing(tmp_path, lines):
+    """The same for MetaImage, raw and compressed."""
+    start = META.replace("2 3 4", "100000 100000 100000")
+
+    with pytest.raises(TruncatedVolume, match=r"a\.mha"):
+        Volume(meta(tmp_path, lines, start=start)).numpy()
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "folder", "none.raw", "nul\0.raw", "x" * 999])
+def test_a_voxel_file_that_is_none(tmp_path, name):
+    """Devices, folders and impossible names are refused; the header is named."""
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / "a.mhd"
+    path.write_text(f"{META}ElementDataFile = {name}\n")
+
+    with pytest.raises(VolumeError, match=r"a\.mhd"):
+        _ = Volume(path).shape
+
+
+def test_raw_voxels_are_mapped_and_the_header_reads_none(tmp_path):
+    """Geometry costs no voxel, and a region is a view of the file."""
+    found = REFERENCES["nrrd, vectors"](tmp_path)
+    volume = Volume(found.path)
+    before = TALLY.snapshot()
+    assert volume.spacing == pytest.approx((1.5, 2, 3))
+    spent = TALLY - before
+    whole = volume.read(Region.of_shape(volume.spatial_shape)).array
+    part = volume.read(Region((1, 2, 3), (2, 4, 6))).array
+
+    assert (spent.headers, spent.reads, spent.bytes_read) == (1, 0, 0)
+    assert volume.access == "view"
+    assert np.shares_memory(whole, part)
+    assert not part.flags.writeable
+
+
+@pytest.mark.parametrize("name", ["nrrd, text", "vtk"])
+def test_without_simpleitk_the_message_says_so(tmp_path, monkeypatch, name):
+    """The optional package is named where it would help."""
+    found = REFERENCES[name](tmp_path)
+    monkeypatch.setitem(sys.modules, "SimpleITK", None)
+    monkeypatch.setattr("voxpipe.volumes.unknown_format._installed", lambda _: False)
+
+    with pytest.raises(UnknownFormat, match="pip install SimpleITK"):
+        _ = Volume(found.path).shape
+
+
+def test_text_behind_a_url_is_refused(tmp_path):
+    """What only SimpleITK reads has to be a local file."""
+    found = REFERENCES["nrrd, text"](tmp_path)
+    fsspec.filesystem("memory").pipe("/text/a.nrrd", found.path.read_bytes())
+
+    with pytest.raises(UnknownFormat, match="local disk"):
+        _ = Volume("memory://text/a.nrrd").shape
+
+
+@given(st.binary(max_size=200), st.integers(0, len(NRRD)))
+@example(b"sizes: " + b"9" * 5000 + b"\n", len(NRRD))
+def test_arbitrary_headers_never_fail_otherwise(noise, at):
+    """Whatever the bytes, the answer is a header or one of our errors."""
+    for parse, sound in ((parse_nrrd, NRRD), (parse_metaimage, META)):
+        for raw in (noise, sound[:at].encode() + noise + sound[at:].encode() + b"\n"):
+            try:
+                found = parse(raw, "a.file")
+            except (VolumeError, ItkOnly):
+                continue
+            assert found.raw.end > found.raw.offset
+
+
+@given(st.data())
+def test_ranges_give_what_a_map_gives(data):
+    """The runs of a region, wherever its channels are stored, hold the voxels of the view."""
+    count = data.draw(st.integers(3, 5))
+    shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count)))
+    axes = sorted(data.draw(st.permutations(range(count)))[:3])
+    fields = RawHeader(shape, np.dtype("<i2"), 6, (0.0,) * 16, axes=tuple(axes))
+    ends = [
+        sorted((data.draw(st.integers(0, n - 1)), data.draw(st.integers(1, n))))
+        for n in (shape[axis] for axis in axes)
+    ]
+    region = Region(tuple(min(a, b - 1) for a, b in ends), tuple(b for _, b in ends))
+    first = data.draw(st.integers(0, fields.channels - 1))
+    channels = (first, data.draw(st.integers(first + 1, fields.channels)))
+    stored = bytes(6) + np.arange(np.prod(shape), dtype="<i2").tobytes()
+    most = data.draw(st.integers(2, 64))
+
+    rows = fields.row_spans(region, channels, most)
+    flat = np.frombuffer(b"".join(stored[a:b] for a, b in rows), np.uint8)
+    found = fields.of_rows(flat.copy(), region, channels)
+
+    expected = part_of(fields.view(stored), region, channels, fields.channels)
+    assert found.tolist() == expected.tolist()
+    assert rows == sorted(rows)
+    assert coalesce(rows, 0, 1 << 30)[0][0] >= 6
+    longest = max(b - a for a, b in rows)
+    assert longest <= max(most, 2 * shape[0])
+
+
+def test_remote_raw_voxels_are_read_in_ranges(tmp_path, monkeypatch):
+    """A plane of a remote .mhd costs its own bytes, not the file's."""
+    monkeypatch.setattr(raw_backends, "GAP_BYTES", 0)
+    found = REFERENCES["mhd"](tmp_path)
+    system = fsspec.filesystem("memory")
+    for name in ("a.mhd", "a.raw"):
+        system.pipe(f"/ranges/{name}", (tmp_path / name).read_bytes())
+    volume = Volume("memory://ranges/a.mhd")
+    assert volume.access == "range"
+    asked = []
+    real = type(system).cat_ranges
+
+    def spy(self, paths, starts, ends, **kwargs):
+        asked.extend(zip(starts, ends, strict=True))
+        return real(self, paths, starts, ends, **kwargs)
+
+    monkeypatch.setattr(type(system), "cat_ranges", spy)
+
+    assert volume[..., 2].numpy().tolist() == found.array[..., 2:3].tolist()
+    assert asked == [(2 * 30 * 4, 3 * 30 * 4)]
+
+
+def test_a_raw_header_is_a_value():
+    """Formats change what they know of it by making another."""
+    fields = RawHeader((2, 3, 4), np.dtype("u1"), 0, (0.0,) * 16)
+
+    assert replace(fields, offset=5).end == 29

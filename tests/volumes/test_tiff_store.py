@@ -1,0 +1,280 @@
+"""TIFF, OME-TIFF and ImageJ stacks, written by tifffile."""
+
+import logging
+import random
+import sys
+
+import fsspec
+import numpy as np
+import pytest
+from nifti_files import numbered
+
+from voxpipe.core import TALLY, OrientedBox, Region
+from voxpipe.core.errors import (
+    BadHeader,
+    CorruptVolume,
+    MissingDependency,
+    TruncatedVolume,
+    UnknownFormat,
+    VolumeError,
+    VolumeNotFound,
+)
+from voxpipe.testing import StoreCase, StoreContract
+from voxpipe.volumes import Volume, close_volumes
+
+tifffile = pytest.importorskip("tifffile")
+
+MICRO = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25, "PhysicalSizeZ": 2.0}
+AFFINE = np.diag([0.0005, 0.00025, 0.002, 1.0])
+
+
+def write(path, array, axes="ZYX", said=MICRO, **how):
+    """Write an OME-TIFF."""
+    how = {"photometric": "minisblack"} | how
+    tifffile.imwrite(path, array, ome=True, metadata={"axes": axes} | said, **how)
+    return path
+
+
+class TestMappedStack(StoreContract):
+    """Uncompressed pages one after another: a view of the mapped file."""
+
+    @pytest.fixture(params=["<", ">"], ids=["little", "big"])
+    def case(self, tmp_path, request):
+        array = numbered((5, 6, 7), f"{request.param}u2")
+        path = tmp_path / "a.tif"
+        tifffile.imwrite(path, array, byteorder=request.param, photometric="minisblack")
+        assert Volume(path).access == "view"
+        assert Volume(path).disk_dtype == array.dtype
+        return StoreCase(path, array.transpose(2, 1, 0)[None].astype("u2"), np.eye(4))
+
+
+class TestOmeTiles(StoreContract):
+    @pytest.fixture(params=["zlib", "lzw", "zstd", None], ids=str)
+    def case(self, tmp_path, request):
+        array = numbered((2, 3, 4, 37, 21), np.int16)
+        path = write(
+            tmp_path / "a.ome.tif",
+            array,
+            "TCZYX",
+            tile=(16, 16),
+            compression=request.param,
+            predictor=request.param is not None,
+        )
+        assert Volume(path).chunks == (16, 16, 1)
+        return StoreCase(path, array.reshape(6, 4, 37, 21).transpose(0, 3, 2, 1), AFFINE)
+
+
+class TestStrips(StoreContract):
+    @pytest.fixture(params=["<", ">"], ids=["little", "big"])
+    def case(self, tmp_path, request):
+        array = numbered((4, 11, 13), np.float32)
+        path = tmp_path / "a.tiff"
+        how = {"rowsperstrip": 4, "compression": "zlib", "byteorder": request.param}
+        tifffile.imwrite(path, array, photometric="minisblack", **how)
+        assert Volume(path).chunks == (13, 4, 1)
+        return StoreCase(path, array.transpose(2, 1, 0)[None], np.eye(4))
+
+
+class TestColours(StoreContract):
+    @pytest.fixture(params=["contig", "separate"])
+    def case(self, tmp_path, request):
+        how = {"photometric": "rgb", "planarconfig": request.param, "compression": "zlib"}
+        array = numbered((4, 8, 9, 3), np.uint8)  # z, y, x, colour
+        stored = array if request.param == "contig" else array.transpose(0, 3, 1, 2)
+        tifffile.imwrite(tmp_path / "a.tif", stored, **how)
+        return StoreCase(tmp_path / "a.tif", array.transpose(3, 2, 1, 0), np.eye(4))
+
+
+class TestImageJ(StoreContract):
+    """One array of time, z and channels that ImageJ stores as t, z, c: not foldable as a view."""
+
+    @pytest.fixture
+    def case(self, tmp_path):
+        array = numbered((2, 4, 3, 5, 6), np.uint16)
+        said = {"axes": "TZCYX", "spacing": 3.0, "unit": "um"}
+        path = tmp_path / "a.tif"
+        tifffile.imwrite(path, array, imagej=True, resolution=(2.0, 4.0), metadata=said)
+        expected = array.transpose(0, 2, 4, 3, 1).reshape(6, 6, 5, 4)
+        return StoreCase(path, expected, np.diag([0.0005, 0.00025, 0.003, 1.0]))
+
+
+class TestRemoteTiff(StoreContract):
+    spawnable = False  # fsspec's memory file system
+
+    @pytest.fixture(params=["zlib", None], ids=str)
+    def case(self, tmp_path, request):
+        array = numbered((4, 20, 21), np.int16)
+        path = write(tmp_path / "a.ome.tif", array, tile=(16, 16), compression=request.param)
+        key = f"remote/{tmp_path.name}.ome.tif"
+        fsspec.filesystem("memory").put(str(path), f"/{key}")
+        return StoreCase(f"memory://{key}", array.transpose(2, 1, 0)[None], AFFINE)
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_levels_lie_on_each_other(tmp_path, level):
+    """A coarser level covers the same place; it has its own voxels."""
+    arrays = [numbered((3, 64 >> n, 32 >> n), np.uint16) + n for n in range(3)]
+    path = tmp_path / "a.ome.tif"
+    with tifffile.TiffWriter(path, ome=True) as writer:
+        how = {"tile": (16, 16), "photometric": "minisblack"}
+        writer.write(arrays[0], subifds=2, metadata={"axes": "ZYX"} | MICRO, **how)
+        for array in arrays[1:]:
+            writer.write(array, subfiletype=1, **how)
+
+    volume = Volume(path, level=level)
+
+    assert volume.numpy()[0].transpose(2, 1, 0).tolist() == arrays[level].tolist()
+    step = 2**level
+    expected = AFFINE @ np.diag([step, step, 1, 1])
+    expected[:2, 3] = np.diag(AFFINE)[:2] * (step - 1) / 2
+    np.testing.assert_allclose(volume.affine, expected)
+    with pytest.raises(BadHeader, match=r"a\.ome\.tif has no level 3, but 0 to 2"):
+        _ = Volume(path, level=3).shape
+
+
+def test_series_are_chosen(tmp_path):
+    """A file of two images holds two volumes, each with its own spacing."""
+    path = tmp_path / "a.ome.tif"
+    one, two = numbered((3, 8, 9)), numbered((2, 5, 6), np.uint8)
+    with tifffile.TiffWriter(path, ome=True) as writer:
+        writer.write(one, photometric="minisblack", metadata={"axes": "ZYX"} | MICRO)
+        writer.write(two, photometric="minisblack", metadata={"axes": "ZYX"})
+
+    assert Volume(path).shape == (1, 9, 8, 3)
+    assert Volume(path, series=1).numpy()[0].T.tolist() == two.tolist()
+    np.testing.assert_allclose(Volume(path).affine, AFFINE)
+    np.testing.assert_allclose(Volume(path, series=1).affine, np.eye(4))
+    with pytest.raises(BadHeader, match="no series 2"):
+        _ = Volume(path, series=2).shape
+    with pytest.raises(BadHeader, match="no series True"):
+        _ = Volume(path, series=True).shape
+    with pytest.raises(TypeError, match="lvel"):
+        _ = Volume(path, lvel=1).shape
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("nm", 1e-6), ("mm", 1.0), ("µm", 1e-3), ("pixel", None), ("m", 1e3)]
+)
+def test_units_become_millimetres(tmp_path, unit, factor):
+    """Each axis has a unit of its own; one in pixels says nothing about the world."""
+    said = MICRO | {f"PhysicalSize{axis}Unit": unit for axis in "XYZ"}
+    path = write(tmp_path / "a.ome.tif", numbered((2, 3, 4)), said=said)
+
+    expected = (1.0, 1.0, 1.0) if factor is None else (0.5 * factor, 0.25 * factor, 2 * factor)
+    assert Volume(path).spacing == pytest.approx(expected)
+
+
+def test_planes_and_booleans(tmp_path):
+    """One page is a volume with K = 1; bits become 0 and 1."""
+    array = numbered((9, 10)) % 3 == 0
+    tifffile.imwrite(tmp_path / "a.tif", array)
+
+    volume = Volume(tmp_path / "a.tif", kind="label")
+
+    assert (volume.shape, volume.disk_dtype, volume.dtype.name) == ((1, 10, 9, 1), bool, "uint8")
+    assert volume.numpy()[0, :, :, 0].T.tolist() == array.astype(int).tolist()
+
+
+def test_an_image_in_several_files(tmp_path, caplog):
+    """OME-TIFF may spread planes over files; the first knows where the others are."""
+    array = numbered((2, 5, 6), np.uint16)
+    planes = "".join(
+        f'<TiffData FirstZ="{n}" PlaneCount="1"><UUID FileName="{n}.ome.tif">{n}</UUID></TiffData>'
+        for n in range(2)
+    )
+    pixels = (
+        'DimensionOrder="XYZCT" Type="uint16" SizeX="6" SizeY="5" SizeZ="2" SizeC="1" SizeT="1"'
+    )
+    for n in range(2):
+        text = (
+            f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" '
+            f'UUID="{n}"><Image ID="Image:0"><Pixels ID="Pixels:0" {pixels}>{planes}</Pixels>'
+            "</Image></OME>"
+        )
+        how = {"description": text, "metadata": None, "compression": "zlib"}
+        tifffile.imwrite(tmp_path / f"{n}.ome.tif", array[n], **how)
+
+    assert Volume(tmp_path / "0.ome.tif").numpy()[0].T.tolist() == array.tolist()
+    (tmp_path / "1.ome.tif").unlink()
+    caplog.set_level(logging.CRITICAL, "tifffile")
+    with pytest.raises(BadHeader, match=r"plane 1 of .*0\.ome\.tif is in no file"):
+        _ = Volume(tmp_path / "0.ome.tif", series=0).shape
+
+
+def test_only_the_tiles_of_a_region_are_read(tmp_path):
+    """Tiles beside a region, and those beside a turned box in it, are left on the disk."""
+    path = write(tmp_path / "a.ome.tif", numbered((4, 64, 64)), tile=(16, 16), compression="zlib")
+    volume = Volume(path)
+    tile = 16 * 16 * 2
+    assert volume.shape == (1, 64, 64, 4)
+
+    before = TALLY.snapshot()
+    volume.read(Region((15, 16, 1), (17, 20, 3)))
+    assert (TALLY.snapshot() - before).bytes_read == 2 * 2 * tile
+
+    turned = np.array([[0.7, -0.7, 0, 8], [0.7, 0.7, 0, 8], [0, 0, 1, 0]])
+    box = OrientedBox(turned, (60, 4, 4), halo=(1.0, 1.0, 1.0))
+    before = TALLY.snapshot()
+    volume.read(Region.of_shape((64, 64, 4)), box)
+    assert 0 < (TALLY.snapshot() - before).bytes_read < 64 * tile * 0.8
+
+
+def test_damage_is_named(tmp_path, caplog):
+    """Cut short or changed in its tags: an error that names the file, or voxels; never a crash."""
+    caplog.set_level(logging.CRITICAL, "tifffile")
+    path = tmp_path / "a.ome.tif"
+    write(path, numbered((3, 20, 21), np.uint16), tile=(16, 16), compression="zlib")
+    whole = path.read_bytes()
+    generator = random.Random(0)
+    damaged = [whole[: n * len(whole) // 50] for n in range(50)]
+    for _ in range(200):
+        changed = bytearray(whole)
+        changed[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
+        damaged.append(bytes(changed))
+    refused = []
+    for data in damaged:
+        path.unlink()
+        path.write_bytes(data)
+        close_volumes()
+        try:
+            volume = Volume(path)
+            sizes = tuple(min(32, n) for n in volume.spatial_shape)
+            volume.read(Region((0, 0, 0), sizes))
+        except VolumeError as error:
+            refused.append(str(error))
+
+    assert len(refused) > 50
+    assert [text for text in refused if "a.ome.tif" not in text] == []
+
+
+def test_a_damaged_tile_is_named(tmp_path):
+    """An error while decoding says which voxels of which file it was."""
+    path = write(tmp_path / "a.ome.tif", numbered((2, 32, 16)), tile=(16, 16), compression="zlib")
+    with tifffile.TiffFile(path) as file:
+        offset = file.pages[1].dataoffsets[1]
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 8] = b"whatever"
+    path.write_bytes(data)
+    volume = Volume(path)
+
+    assert volume.read(Region((0, 0, 0), (16, 16, 2))).array.shape == (1, 16, 16, 2)
+    with pytest.raises(CorruptVolume, match=r"\[1:2, 16:32, 0:16\] of .*a\.ome\.tif"):
+        volume.read(Region((0, 16, 1), (1, 17, 2)))
+
+
+def test_what_is_no_tiff(tmp_path, monkeypatch):
+    """A missing file, another file, a cut one and a missing library are told apart."""
+    (tmp_path / "other.tif").write_bytes(b"II what is this?")
+    tifffile.imwrite(tmp_path / "cut.tif", numbered((9, 50, 60)), photometric="minisblack")
+    whole = (tmp_path / "cut.tif").read_bytes()
+    (tmp_path / "cut.tif").write_bytes(whole[: len(whole) // 2])
+
+    with pytest.raises(VolumeNotFound, match="none"):
+        _ = Volume(tmp_path / "none.tif").shape
+    with pytest.raises(BadHeader, match=r"other\.tif"):
+        _ = Volume(tmp_path / "other.tif").shape
+    with pytest.raises((TruncatedVolume, BadHeader, UnknownFormat), match=r"cut\.tif"):
+        _ = Volume(tmp_path / "cut.tif").shape
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(MissingDependency, match=r"cut\.tif needs tifffile"):
+        _ = Volume(tmp_path / "cut.tif").shape

@@ -1,0 +1,148 @@
+"""Zarr in a zip archive: members as zarr writes them, and as other programs deflate them."""
+
+import random
+import shutil
+import sys
+import zipfile
+
+import fsspec
+import numpy as np
+import pytest
+from nifti_files import numbered
+
+from voxpipe.core import Region
+from voxpipe.core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound
+from voxpipe.testing import StoreCase, StoreContract
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.ranges import LocalRanges, ReadRange
+from voxpipe.volumes.zip_ranges import ZipRanges
+
+zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
+ARRAY = numbered((5, 6, 7), np.uint16)
+
+
+def write(path, **how):
+    """Write with zarr-python's own store of zip archives."""
+    with zarr.storage.ZipStore(path, mode="w") as store:
+        zarr.create_array(store, data=ARRAY, chunks=(2, 4, 4), **how)
+    return path
+
+
+def deflate(folder, path):
+    """Pack a folder as a file manager does: everything deflated, folders as entries."""
+    packed = shutil.make_archive(str(path.with_suffix("")), "zip", folder)
+    return shutil.move(packed, path)
+
+
+class TestZipStore(StoreContract):
+    @pytest.fixture(params=["v2", "v3", "shards"])
+    def case(self, tmp_path, request):
+        how = {"v2": {"zarr_format": 2}, "v3": {}, "shards": {"shards": (4, 8, 8)}}
+        path = write(tmp_path / "a.zarr.zip", **how[request.param])
+        return StoreCase(path, ARRAY[None], np.eye(4))
+
+
+class TestDeflated(StoreContract):
+    @pytest.fixture
+    def case(self, tmp_path):
+        zarr.create_array(tmp_path / "a", data=ARRAY, chunks=(2, 4, 4), shards=(4, 4, 8))
+        return StoreCase(deflate(tmp_path / "a", tmp_path / "a.zarr.zip"), ARRAY[None], np.eye(4))
+
+
+class TestRemoteZip(StoreContract):
+    spawnable = False  # fsspec's memory file system
+
+    @pytest.fixture
+    def case(self, tmp_path):
+        path = write(tmp_path / "a.zarr.zip")
+        # A name of its own: zarr-python writes chunks in another order each time.
+        key = f"remote/{tmp_path.name}.zarr.zip"
+        fsspec.filesystem("memory").put(str(path), f"/{key}")
+        return StoreCase(f"memory://{key}", ARRAY[None], np.eye(4))
+
+
+def test_it_needs_no_zarr(tmp_path, monkeypatch):
+    """The archive is read by voxpipe itself."""
+    path = write(tmp_path / "a.zarr.zip")
+    monkeypatch.setitem(sys.modules, "zarr", None)
+
+    np.testing.assert_array_equal(Volume(path).numpy()[0], ARRAY)
+
+
+def test_what_only_zarr_reads_goes_through_it(tmp_path):
+    """Filters of version 2 are left to zarr-python, in an archive too."""
+    numcodecs = pytest.importorskip("numcodecs")
+    path = write(tmp_path / "a.zarr.zip", zarr_format=2, filters=[numcodecs.Delta("u2")])
+
+    np.testing.assert_array_equal(Volume(path).numpy()[0], ARRAY)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_ranges_are_those_of_the_member(tmp_path, method):
+    """From the front, from the end, open, too long and empty; a name that is not there is None."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        archive.writestr("x/y", bytes(range(100)))
+        archive.writestr("x/y", bytes(range(100, 200)))  # written again: this one counts
+    store = ZipRanges(LocalRanges(str(tmp_path)), "a.zip", "a.zip")
+    asked = [(0, 3), (-3, None), (97, 200), (40, 40), (-500, None)]
+
+    found = store.get_ranges([ReadRange("x/y", *ends) for ends in asked] + [ReadRange("x")])
+
+    whole = bytes(range(100, 200))
+    assert found == [whole[:3], whole[-3:], whole[97:], b"", whole, None]
+    assert (store.size("x/y"), list(store.list("x"))) == (100, ["x/y"])
+    with pytest.raises(FileNotFoundError):
+        store.size("x")
+
+
+def test_neighbouring_chunks_are_one_read(tmp_path, monkeypatch):
+    """Members that lie next to each other come in one request."""
+    path = write(tmp_path / "a.zarr.zip")
+    volume = Volume(path)
+    assert volume.shape == (1, 5, 6, 7)
+    asked = []
+    real = LocalRanges.get_ranges
+    monkeypatch.setattr(LocalRanges, "get_ranges", lambda s, r: asked.append(len(r)) or real(s, r))
+
+    volume.read(Region((0, 0, 0), (5, 6, 7)))
+
+    assert asked == [1, 1]  # where the members begin, and the members
+
+
+def test_damage_is_named(tmp_path):
+    """Cut short or changed anywhere: the right voxels, or an error that names the archive."""
+    path = write(tmp_path / "a.zarr.zip", compressors=[zarr.codecs.Crc32cCodec()])
+    whole = path.read_bytes()
+    generator = random.Random(0)
+    damaged = [whole[: n * len(whole) // 50] for n in range(50)]
+    for _ in range(200):
+        changed = bytearray(whole)
+        changed[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
+        damaged.append(bytes(changed))
+    refused = []
+    for data in damaged:
+        path.unlink()  # cutting a file short in place may wait for the disk
+        path.write_bytes(data)
+        close_volumes()
+        try:
+            Volume(path).numpy()
+        except VolumeError as error:
+            refused.append(str(error))
+
+    assert len(refused) > 100
+    assert [text for text in refused if "a.zarr.zip" not in text] == []
+
+
+def test_what_is_no_archive(tmp_path):
+    """No file, another file, a directory that points nowhere."""
+    (tmp_path / "b.zarr.zip").write_bytes(b"PK what")
+
+    with pytest.raises(VolumeNotFound, match="none"):
+        _ = Volume(tmp_path / "none.zarr.zip").shape
+    with pytest.raises(BadHeader, match=r"b\.zarr\.zip is no sound zip"):
+        _ = Volume(tmp_path / "b.zarr.zip").shape
+    path = write(tmp_path / "c.zarr.zip")
+    path.write_bytes(path.read_bytes().replace(b"PK\x03\x04", b"PK\x03\x05"))
+    with pytest.raises(CorruptVolume, match=r"zarr\.json in .*c\.zarr\.zip"):
+        _ = Volume(path).shape

@@ -1,0 +1,230 @@
+"""Datasets of HDF5 files: by chunk through h5py, or mapped where they lie in one piece."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import TALLY, Region
+from ..core.errors import (
+    BadHeader,
+    CorruptVolume,
+    MissingDependency,
+    TruncatedVolume,
+    UnknownFormat,
+    VoxpipeError,
+)
+from .backend import Backend, Channels, no_options
+from .header import IDENTITY, Header, affine_entries
+from .local_file import LocalFile, file_stamp, open_local
+from .mapped import MAPS, MappedBackend
+from .voxels import Voxels, plain, refuse_unreadable
+from .zarr_layout import Layout, plain_layout
+from .zarr_metadata import MOST_CHUNK_BYTES
+
+_OPTIONS = ("dataset",)
+# HDF5 keeps decoded chunks; its default of 1 MiB holds two chunks of 64^3 int16. This is what
+# a patch of 96^3 touches of such chunks.
+_CACHE_BYTES = 16 * 1024**2
+# ilastik and others: micrometres along the last three axes, in stored order.
+_SPACING = "element_size_um"
+
+
+def open_hdf5(path: str, name: str, options: Mapping[str, Any]) -> Backend:
+    """Return the backend of one dataset: mapped where it lies in one piece, else through h5py.
+
+    Raises
+    ------
+    UnknownFormat
+        The file holds several datasets and none was chosen, or no numbers.
+    BadHeader
+        It makes no sense, or has no such dataset.
+    """
+    no_options(options, name, _OPTIONS)
+    stamp = file_stamp(path)
+    with open_local(path):
+        pass  # says in our words that there is no such file, or that it is a folder
+    h5py = _h5py(name)
+    with _hdf5_errors(name):
+        file = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
+    try:
+        with _hdf5_errors(name):
+            dataset = _dataset(h5py, file, options.get("dataset"), name)
+            header, layout = _header(dataset, stamp, name)
+            TALLY.count(headers=1)
+            offset = dataset.id.get_offset() if _is_plain(dataset) else None
+    except BaseException:
+        file.close()
+        raise
+    if offset is None:
+        return Hdf5Backend(path, file, dataset, header, layout, name)
+    try:
+        return _mapped(path, offset, dataset, header, layout, name)
+    finally:
+        file.close()
+
+
+class Hdf5Backend(LocalFile):
+    """A dataset in chunks. h5py holds the file open in this process, and one thread reads."""
+
+    # h5py keeps this much of the file decoded.
+    resident_bytes = _CACHE_BYTES
+
+    def __init__(
+        self, path: str, file: Any, dataset: Any, header: Header, layout: Layout, name: str
+    ) -> None:
+        self.path = path
+        self._file, self._dataset, self._layout = file, dataset, layout
+        # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
+        self._lock = threading.Lock()
+        super().__init__(header, name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read the chunks that the region touches."""
+        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        try:
+            with self._lock:
+                found = self._dataset[index]
+        except Exception as error:  # OSError, RuntimeError: whatever the filter said
+            if isinstance(error, MemoryError):
+                raise
+            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+            raise CorruptVolume(
+                f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
+                do="Copy or write the file again, or install the filter (hdf5plugin).",
+            ) from error
+        return Voxels(plain(self._layout.fold(found)[first:last]))
+
+
+class MappedHdf5(LocalFile, MappedBackend):
+    """A dataset that lies in its file as one uncompressed array."""
+
+    def __init__(self, path: str, view: NDArray[Any], header: Header, name: str) -> None:
+        self.path = path
+        super().__init__(view, header, name)
+
+
+def _mapped(
+    path: str, offset: int, dataset: Any, header: Header, layout: Layout, name: str
+) -> MappedHdf5:
+    shape, dtype = layout.stored, header.disk_dtype
+    expected, actual = offset + math.prod(shape) * dtype.itemsize, header.stamp[0]
+    if actual < expected:
+        raise TruncatedVolume(
+            f"{name} holds {actual} bytes, and its dataset ends at {expected}.",
+            do="Copy or download the file again.",
+        )
+    with open_local(path) as file:
+        array: NDArray[Any] = np.ndarray(shape, dtype, MAPS.add(file), offset)
+    return MappedHdf5(path, layout.fold(array), header, name)
+
+
+def _dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
+    """Return the dataset that was chosen, or the only one of two to four axes."""
+    if chosen is not None:
+        if not isinstance(chosen, str) or chosen not in file:
+            raise BadHeader(
+                f"{name} has no dataset {chosen!r}, but {_listed(_datasets(h5py, file))}.",
+                do="Give dataset=.",
+            )
+        if not isinstance(file[chosen], h5py.Dataset):
+            raise BadHeader(f"{chosen} in {name} is a group.", do="Give the path of a dataset.")
+        return file[chosen]
+    found = _datasets(h5py, file)
+    fitting = [path for path in found if 2 <= file[path].ndim <= 4]
+    if len(fitting) == 1:
+        return file[fitting[0]]
+    raise UnknownFormat(
+        f"{name} holds {len(fitting)} datasets of two to four axes; all: {_listed(found)}.",
+        do="Give dataset=.",
+    )
+
+
+def _datasets(h5py: Any, file: Any) -> list[str]:
+    found: list[str] = []
+    file.visititems(lambda path, node: found.append(path) if _is(node, h5py.Dataset) else None)
+    return found
+
+
+def _is(node: Any, kind: Any) -> bool:
+    return isinstance(node, kind)
+
+
+def _listed(paths: list[str]) -> str:
+    return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Whether the numbers lie in this file as they are; HDF5's own types have other bits."""
+    stored = dataset.id.get_type()
+    return (
+        dataset.chunks is None
+        and not dataset.external
+        and not dataset.is_virtual
+        and stored.get_size() == dataset.dtype.itemsize
+        and dataset.dtype.kind in "iuf"
+    )
+
+
+def _header(dataset: Any, stamp: tuple[int, ...], name: str) -> tuple[Header, Layout]:
+    dtype = np.dtype(dataset.dtype)
+    refuse_unreadable(dtype, name)
+    if dataset.shape is None or min(dataset.shape, default=0) < 1:
+        raise BadHeader(f"{name} holds no voxels: shape {dataset.shape}.", do="Check the file.")
+    layout = plain_layout(tuple(dataset.shape), name)
+    chunks = None
+    if dataset.chunks is not None:
+        chunks = layout.spatial_part(dataset.chunks)
+        if math.prod(dataset.chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
+            raise BadHeader(
+                f"one chunk of {name}, {dataset.chunks} {dtype}, takes more than "
+                f"{MOST_CHUNK_BYTES} bytes.",
+                do="Store it in smaller chunks.",
+            )
+    access: Any = "view" if _is_plain(dataset) and dataset.id.get_offset() is not None else "range"
+    affine = _affine(dataset, name)
+    return Header(layout.shape, affine, dtype, chunks, access, stamp=stamp), layout
+
+
+def _affine(dataset: Any, name: str) -> tuple[float, ...]:
+    said = dataset.attrs.get(_SPACING)
+    if said is None:
+        return IDENTITY
+    spacing = np.asarray(said, np.float64).ravel()
+    if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
+        raise BadHeader(
+            f"{_SPACING} of {name} is {np.asarray(said).tolist()}, not three lengths.",
+            do="Pass affine= to say where the voxels lie.",
+        )
+    return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
+
+
+def _h5py(name: str) -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise MissingDependency(
+            f"reading {name} needs h5py, which is not installed.",
+            do="pip install 'voxpipe[formats]'",
+        ) from None
+    return h5py
+
+
+@contextmanager
+def _hdf5_errors(name: str) -> Iterator[None]:
+    """Turn what h5py raises on a file that is damaged into errors that name it."""
+    try:
+        yield
+    except (VoxpipeError, MemoryError):
+        raise
+    except Exception as error:  # OSError, KeyError, RuntimeError: whatever the bytes lead to
+        raise BadHeader(
+            f"{name} is no sound HDF5 file: {type(error).__name__}: {error}.",
+            do="Copy or write it again.",
+        ) from error

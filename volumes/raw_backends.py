@@ -1,0 +1,190 @@
+"""Backends of voxels that lie uncompressed in a stream: mapped, by range, or decoded once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import TALLY, Region
+from ..core.errors import TruncatedVolume
+from .backend import Backend, Channels
+from .cache_directory import cache_budget, cache_directory
+from .coalesce import Span, coalesce
+from .decode import BEST_RATIOS, decode
+from .decoded_cache import DecodedCache
+from .fetched import touch
+from .mapped import MAPS
+from .raw_header import RawHeader, check_length, part_of
+from .remote_file import RemoteFile
+from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
+from .voxels import Voxels, plain
+
+# What an object store sends during one round trip: a request costs as much as these bytes.
+GAP_BYTES = 1024**2
+# Bounds the memory of one request; several are under way at once.
+MOST_BYTES = 16 * 1024**2
+
+
+def open_raw(
+    fields: RawHeader,
+    files: Sequence[StoredFile],
+    name: str,
+    *,
+    encoding: str = "raw",
+    skip: int = 0,
+) -> Backend:
+    """Return the backend of voxels whose header was read.
+
+    Parameters
+    ----------
+    fields
+        What the header says; ``offset`` counts from where the decoded stream begins.
+    files
+        The header's file first, that of the voxels last; often they are one.
+    name
+        What errors call the volume.
+    encoding
+        ``"raw"``, or how the stream is compressed (:mod:`decode`).
+    skip
+        Bytes of the file before a compressed stream.
+
+    Raises
+    ------
+    TruncatedVolume
+        The file is too short for what the header speaks of.
+    """
+    TALLY.count(headers=1)
+    if encoding != "raw":
+        _check_ratio(fields, files[-1].size - skip, encoding, name)
+
+        def write(raw: BinaryIO) -> None:
+            with files[-1].open() as compressed:
+                compressed.seek(skip)
+                decode(compressed, raw, encoding, fields.end, name)
+
+        return DecodedRaw(fields, files, name, write)
+    check_length(fields, files[-1].size, name)
+    if isinstance(files[-1], RemoteFile):
+        return RemoteRaw(fields, files, name)
+    return MappedRaw(fields, files, name)
+
+
+def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None:
+    if fields.end > max(0, size) * BEST_RATIOS[encoding]:
+        raise TruncatedVolume(
+            f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
+            "that its header speaks of.",
+            do="Copy or download the file again.",
+        )
+
+
+class MappedRaw(FilesBackend):
+    """A mapped file: a region is a strided view of it.
+
+    The kernel's page cache is the only memory it takes, and processes share it.
+    """
+
+    def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
+        self.files = files
+        with files[-1].open() as file:
+            self._view = plain(fields.view(MAPS.add(file)))
+        super().__init__(fields.header("view", stamps_of(files)), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return a view of the region."""
+        MAPS.trim()
+        view = part_of(self._view, region, channels, self.shape[0])
+        return Voxels(view, self.header.slope, self.header.intercept)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Touch the pages of the file on which the region lies."""
+        return touch(self.read(region, channels).array)
+
+
+class DecodedRaw(FilesBackend):
+    """A compressed stream: a mapped raw copy of it once voxels are asked for.
+
+    Random access inside gzip costs a fraction of decoding everything, again and again.
+    So the first read of voxels decodes the stream into the cache directory. ``write``
+    gets a file and writes the decoded stream to it.
+    """
+
+    def __init__(
+        self,
+        fields: RawHeader,
+        files: Sequence[StoredFile],
+        name: str,
+        write: Callable[[BinaryIO], None],
+    ) -> None:
+        self._fields, self.files, self._write = fields, files, write
+        self._lock = threading.Lock()
+        self._decoded: NDArray[Any] | None = None
+        super().__init__(fields.header("stream", stamps_of(files)), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return a view of the decoded copy, which the first call may have to make."""
+        with self._lock:
+            if self._decoded is None:
+                self._decoded = self._map()
+        MAPS.trim()
+        view = part_of(self._decoded, region, channels, self.shape[0])
+        return Voxels(view, self.header.slope, self.header.intercept)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Touch the pages of the decoded copy, which the first call may have to make."""
+        return touch(self.read(region, channels).array)
+
+    def _map(self) -> NDArray[Any]:
+        cache = DecodedCache(cache_directory(), cache_budget())
+        key = joined_key([file.cache_key for file in self.files])
+        with cache.open(key, self._fields.end, self._write, self.name) as raw:
+            return self._fields.view(MAPS.add(raw))
+
+
+class RemoteRaw(FilesBackend):
+    """A file that fsspec reaches. A region is a few range requests, never the whole file."""
+
+    remote = True
+
+    def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
+        self._fields, self.files = fields, files
+        super().__init__(fields.header("range"), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Fetch the runs of the region, neighbours in one request."""
+        channels = channels or (0, self.shape[0])
+        rows = self._fields.row_spans(region, channels, MOST_BYTES)
+        spans = coalesce(rows, GAP_BYTES, MOST_BYTES)
+        file = self.files[-1]
+        assert isinstance(file, RemoteFile)
+        flat = rows_of(rows, spans, file.ranges(spans), self.name)
+        view = plain(self._fields.of_rows(flat, region, channels))
+        return Voxels(view, self.header.slope, self.header.intercept)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
+        return self.read(region, channels).array.nbytes
+
+
+def rows_of(
+    rows: list[Span], spans: list[Span], pieces: list[bytes], name: str
+) -> NDArray[np.uint8]:
+    """Return the bytes of all rows, one after another, taken from the spans that hold them."""
+    flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
+    at, row = 0, 0
+    for (first, last), piece in zip(spans, pieces, strict=True):
+        if len(piece) != last - first:
+            raise TruncatedVolume(
+                f"{name} sent {len(piece)} of the {last - first} bytes from {first} on.",
+                do="Read again, or check the store.",
+            )
+        source = np.frombuffer(piece, np.uint8)
+        while row < len(rows) and rows[row][1] <= last:
+            start, stop = rows[row]
+            flat[at : at + stop - start] = source[start - first : stop - first]
+            at, row = at + stop - start, row + 1
+    return flat
