@@ -9,9 +9,10 @@ from scenes import full_chain, write_cases
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.errors import BudgetExceeded
+from voxpipe.dataloader2.negotiated import Negotiated
 from voxpipe.volumes import Volume, register_backend, unregister_backend
 from voxpipe.volumes.chunk_cache import CHUNKS, DEFAULT_BYTES
-from voxpipe.volumes.scheme import Refused
+from voxpipe.volumes.scheme import ReadScheme, Refused
 
 SHAPE = (26, 24, 28)
 VOLUMES = 3
@@ -319,3 +320,25 @@ def test_mapped_files_need_no_buffers(tmp_path):
         "label": "view",
     }
     assert all(set(scheme.memory) == {"batches"} for scheme in schemes.values())
+
+
+def test_diagnose_passes_the_advice_on(folder, monkeypatch):
+    """Once, where several keys are advised the same."""
+    better = ReadScheme(
+        "regional",
+        meanwhile="direct",
+        region=(16, 16, 16),
+        align=(8, 8, 8),
+        draws=4,
+        chunks=9.0,
+        chunks_then=2.0,
+    )
+    outcome = Negotiated({"image": better, "label": better})
+    monkeypatch.setattr("voxpipe.dataloader2.dataloader2.negotiated", lambda *run: outcome)
+    with loader_of(chain(folder, ".nii")) as loader:
+        notes = loader.diagnose(batches=2, seconds=1e-6).notes
+
+    told = [note for note in notes if "lazy_patch(region=(16, 16, 16), align=(8, 8, 8)" in note]
+    assert len(told) == 1
+    assert told[0].startswith("image: ")
+    assert "about 2 chunks per patch instead of 9" in told[0]
