@@ -23,6 +23,7 @@ knows nothing of voxpipe can still catch it::
     ├── SampleError                  (TypeError)   a pipe was given what it cannot use
     ├── GraphError                   (ValueError)  the graph of pipes is not legal
     │   └── NotPicklable             (TypeError)   it cannot travel to a worker
+    ├── BudgetExceeded               (MemoryError) reading would take more than it may
     ├── StateMismatch                (ValueError)  a saved state of something else
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
@@ -186,6 +187,10 @@ class GraphError(VoxpipeError, ValueError):
 
 class NotPicklable(GraphError, TypeError):
     """A pipe cannot travel to a worker process."""
+
+
+class BudgetExceeded(VoxpipeError, MemoryError):
+    """Reading would take more memory than it may; found before anything is read."""
 
 
 class StateMismatch(VoxpipeError, ValueError):

@@ -7,22 +7,25 @@ import hashlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from ..adapters import Adapter, Profile
-from ..core.errors import IteratorInvalidated, LoaderShutDown, VoxpipeError
+from ..core.errors import BudgetExceeded, IteratorInvalidated, LoaderShutDown, VoxpipeError
 from ..datapipes.cost import cost_of
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
+from ..diagnosing.twins import untimed
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
+from ..volumes.scheme import ReadScheme
+from .listed import AdapterLike, listed
+from .negotiated import Negotiated, negotiated
 from .state import State
 
-AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
 MAX_SEED = 2**64
 
 
@@ -76,12 +79,13 @@ class DataLoader2:
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
         self._pace = Pace()
+        self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(datapipe)
         self._graph = clone(self._written)
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
-        self._adapters = _listed(datapipe_adapter_fn)
+        self._adapters = listed(datapipe_adapter_fn)
         self._changes: list[Change] = []
         for adapter in self._adapters:
             self._graph = verify(self._adapted(adapter))
@@ -113,6 +117,12 @@ class DataLoader2:
         iterator = DataLoader2Iterator(self, seed, self._progress)
         self._live = weakref.ref(iterator)
         return iterator
+
+    def _where(self) -> tuple[int, Place]:
+        """Return the epoch of the next batch, and what of it was delivered."""
+        if self._progress is not None:
+            return self._progress.epoch, self._progress.place
+        return self._epoch, self._place
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -161,9 +171,7 @@ class DataLoader2:
 
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
-        epoch, place = self._epoch, self._place
-        if self._progress is not None:
-            epoch, place = self._progress.epoch, self._progress.place
+        epoch, place = self._where()
         return State(
             seed=self._seed_of_run(),
             epoch=epoch,
@@ -204,14 +212,38 @@ class DataLoader2:
     def explain(self) -> str:
         """Return the graph as written and as it runs, what was refused, where it runs, its cost.
 
-        Reads the headers of the first volumes for the cost, and no voxel.
+        Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
         parts = [
             explain_rewritten(self._written, self._graph, self._changes),
             self._service.explain(self._work),
         ]
         cost = cost_of(self._written, self._seed or 0, self._epoch)
-        return "\n\n".join(parts + ([str(cost)] if cost is not None else []))
+        try:
+            reading = self._agreed().explain()
+        except BudgetExceeded as error:
+            reading = f"refused: {error}"
+        return "\n\n".join([*parts, *([str(cost)] if cost is not None else []), reading])
+
+    def schemes(self) -> dict[str, ReadScheme]:
+        """Return how the voxels of each key are read; empty where that cannot be planned.
+
+        Negotiated once, before the first epoch or here; reads a few headers, and no voxel.
+
+        Raises
+        ------
+        BudgetExceeded
+            Batches and buffers need more memory than they may take; this is a ``MemoryError``.
+        """
+        return dict(self._agreed().schemes)
+
+    def _agreed(self) -> Negotiated:
+        if self._negotiated is None:
+            epoch, place = self._where()
+            run = (self._seed or 0, epoch, place.next)
+            self._negotiated = negotiated(untimed(self._graph), self._service, *run)
+            self._work = replace(self._work, cache_bytes=self._negotiated.cache_bytes)
+        return self._negotiated
 
     def profile(self) -> str:
         """Return the table of the ``Profile`` among the adapters."""
@@ -259,9 +291,7 @@ class DataLoader2:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         self._pace.interrupt()
-        epoch, place = self._epoch, self._place
-        if self._progress is not None:
-            epoch, place = self._progress.epoch, self._progress.place
+        epoch, place = self._where()
         subject = Subject(
             self._graph,
             self._service,
@@ -271,7 +301,9 @@ class DataLoader2:
             running=self._progress is not None and self._progress.begun,
             kept=self._pace.seconds(),
         )
-        return diagnose(subject, Extent(batches, seconds), step)
+        advice = self._agreed().advice
+        found = diagnose(subject, Extent(batches, seconds), step)
+        return replace(found, notes=(*found.notes, *advice))
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""
@@ -343,6 +375,7 @@ class DataLoader2Iterator:
             if self._progress.begun:
                 raise StopIteration
             progress, loader = self._progress, self._loader
+            loader._agreed()
             progress.begun = True
             self._batches = loader._service.epoch(
                 loader._work, self._seed, progress.epoch, progress.place
@@ -376,18 +409,3 @@ def _again(error: Exception) -> Exception:
         return error
     again.__cause__ = error.__cause__
     return again
-
-
-def _listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
-    if adapters is None:
-        return []
-    given: Any = adapters
-    if not callable(given) and not isinstance(given, Iterable):
-        msg = f"adapters come second, one or a list; got {type(given).__name__}"
-        raise TypeError(f"{msg}. A reading service is the third argument: reading_service=.")
-    listed = [given] if callable(given) and not isinstance(given, type) else list(given)
-    for adapter in listed:
-        if isinstance(adapter, type):
-            msg = f"an adapter is an object: write {adapter.__name__}() instead of the class"
-            raise TypeError(msg)
-    return listed

@@ -8,8 +8,11 @@ from typing import Any
 
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
+from ..volumes.chunk_cache import CHUNKS
+from ..volumes.scheme import Budget
 from .pipe_runner import PipeRunner, Replica
 from .running import begin, end
+from .spending import budgets, checked
 from .watched import Watched
 from .work import Place, Planned, Replicated, Work, jobs, work_of
 
@@ -21,7 +24,22 @@ class InProcessReadingService:
 
     With ``Timeout`` among the adapters the work runs in a thread, so that the caller can
     be told what it is stuck in; a thread cannot be stopped, so only workers end a hang.
+
+    Parameters
+    ----------
+    memory_bytes
+        Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
+        that needs more is refused before it begins. None for a quarter of the memory, and for
+        all of it where that does not suffice.
     """
+
+    def __init__(self, *, memory_bytes: int | None = None) -> None:
+        self.memory_bytes = checked(memory_bytes)
+
+    def budgets(self) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first."""
+        # One batch is made while the one before is in use.
+        return budgets(self.memory_bytes, workers=0, batches_ahead=2, threads=1)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
@@ -52,6 +70,7 @@ class InProcessEpoch:
     def __init__(self, work: Work, seed: int, epoch: int, place: Place) -> None:
         self.last = -1
         begin(self)
+        self._loan = CHUNKS.lend(work.cache_bytes)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
         if work.limits.enforced:
             self._batches = Watched(self._batches, work.limits)
@@ -70,9 +89,12 @@ class InProcessEpoch:
     def close(self) -> None:
         """Close the volumes, unless another epoch of this process may read them."""
         close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-        end(self)
+        try:
+            if close is not None:
+                close()
+        finally:
+            end(self)
+            self._loan.close()
 
 
 def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:

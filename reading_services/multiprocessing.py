@@ -14,12 +14,14 @@ from typing import Any
 
 from ..graph import Pipe, walk
 from ..realizing import usable_cores
+from ..volumes.scheme import Budget
 from .in_process import InProcessEpoch
 from .payload import payload_of
 from .planned import PlannedEpoch
 from .pool import WorkerPool
 from .reading_service import Epoch
 from .replicated import ReplicatedEpoch
+from .spending import budgets, checked
 from .transport.budget import SlotBudget
 from .work import Place, Planned, Replicated, Work, work_of
 
@@ -57,6 +59,10 @@ class MultiProcessingReadingService:
         bytes; None for an eighth of the memory. When it is used up, batches are copied as
         they arrive, with a :class:`~voxpipe.errors.SlotsUsedUp` warning. 0 sends them
         through pipes.
+    memory_bytes
+        Memory that batches, buffers and decoded chunks may take together, in all processes, in
+        bytes; an epoch that needs more is refused before it begins. None for a quarter of the
+        memory, and for all of it where that does not suffice.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class MultiProcessingReadingService:
         threads_per_worker: int | None = None,
         persistent_workers: bool = False,
         slot_bytes: int | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         self.num_workers = index(num_workers)
         self.start_method = multiprocessing_context or "forkserver"
@@ -77,6 +84,7 @@ class MultiProcessingReadingService:
         self.threads_per_worker = threads_per_worker
         self.persistent_workers = persistent_workers
         self.slot_bytes = None if slot_bytes is None else index(slot_bytes)
+        self.memory_bytes = checked(memory_bytes)
         self._pool: WorkerPool | None = None
         self._check()
         self._budget = SlotBudget(self.slot_bytes)
@@ -100,6 +108,17 @@ class MultiProcessingReadingService:
         if self.slot_bytes is not None and self.slot_bytes < 0:
             msg = f"slot_bytes is 0 or more, or None, got {self.slot_bytes}"
             raise ValueError(msg)
+
+    def budgets(self) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first."""
+        count = self.num_workers
+        # Those in flight, and the one that the consumer has.
+        ahead = max(1, count * self.worker_prefetch_cnt) + 1
+        threads = self._threads(count) if count else 1
+        return budgets(self.memory_bytes, workers=count, batches_ahead=ahead, threads=threads)
+
+    def _threads(self, count: int) -> int:
+        return self.threads_per_worker or max(1, usable_cores() // count)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph; refuse what cannot travel to a worker.
@@ -152,10 +171,11 @@ class MultiProcessingReadingService:
                 mp.get_context(self.start_method),
                 work.limits,
                 torch=isinstance(work, Replicated) or work.recipe is None,
-                threads=self.threads_per_worker or max(1, usable_cores() // count),
+                threads=self._threads(count),
                 imports=imports,
                 budget=self._budget,
                 ahead=self.worker_prefetch_cnt,
+                cache_bytes=work.cache_bytes,
             )
         return self._pool
 

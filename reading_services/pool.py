@@ -98,6 +98,8 @@ class WorkerPool:
         Bytes of shared memory for batches, over all workers.
     ahead
         Jobs that a worker may have at once.
+    cache_bytes
+        Decoded chunks that each worker keeps, in bytes.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class WorkerPool:
         imports: Sequence[str] = (),
         budget: SlotBudget,
         ahead: int,
+        cache_bytes: int = 0,
     ) -> None:
         self.limits = limits
         self._budget = budget
@@ -124,7 +127,7 @@ class WorkerPool:
         script = {} if torch else script_of_this_process()
         # Asked for no shared memory, a worker says nothing about having none.
         slot_bytes = self._share if budget.limit else None
-        settings = Settings(torch, threads, script, environment, slot_bytes)
+        settings = Settings(torch, threads, script, environment, slot_bytes, cache_bytes)
         try:
             for number, payload in enumerate(payloads):
                 self.workers.append(self._start(number, payload, context, settings))

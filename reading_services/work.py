@@ -29,6 +29,8 @@ class Planned:
 
     cut: Cut
     limits: Limits
+    cache_bytes: int = 0
+    """Decoded chunks that each process may keep during an epoch, in bytes."""
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -65,6 +67,8 @@ class Replicated:
     shards: bool
     """Whether the graph has a sharding filter, so that shares differ."""
     limits: Limits
+    cache_bytes: int = 0
+    """Decoded chunks that each process may keep during an epoch, in bytes."""
 
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""

@@ -18,6 +18,7 @@ from typing import Any
 from ..core.ledger import LEDGER
 from ..realizing import Job, using, using_threads
 from ..volumes import register_backend
+from ..volumes.chunk_cache import CHUNKS
 from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
@@ -55,6 +56,8 @@ class Settings:
     """Our variables as they are in the consumer's process; a fork server may have older ones."""
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
+    cache_bytes: int = 0
+    """Decoded chunks that it keeps, in bytes."""
 
 
 def run_worker(
@@ -86,6 +89,7 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt(settings.environment, os.environ)
     LEDGER.take()  # a forked child inherits what its parent has counted
+    CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with using_threads(settings.threads):

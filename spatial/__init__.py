@@ -21,6 +21,7 @@ from .rotate import Rotate
 from .rotate90 import Rotate90
 from .shear import Shear
 from .translate import Translate
+from .uniform_region import UniformRegion, usual_align
 from .zoom import Zoom
 
 __all__ = [
@@ -54,9 +55,11 @@ __all__ = [
     "Step",
     "Translate",
     "UniformPatch",
+    "UniformRegion",
     "Zoom",
     "joined",
     "policy_of",
     "positions",
     "resample",
+    "usual_align",
 ]

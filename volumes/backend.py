@@ -15,6 +15,7 @@ from ..core.errors import BadHeader
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
+from .scheme import ReadScheme, Refused, StoreLayout
 from .voxels import Voxels, plain, refuse_unreadable
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Backend(ABC):
     culls: bool = False
     """Whether ``read`` takes an ``OrientedBox`` as third argument and reads no chunk beside it."""
 
+    keeps_chunks: bool = False
+    """Whether decoded chunks go into the cache of the process."""
+    remote: bool = False
+    """Whether the store is reached through a network."""
+
     @abstractmethod
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a spatial region that lies inside the volume."""
@@ -53,6 +59,24 @@ class Backend(ABC):
 
         They wait until the ticket is closed. None where nothing is gained by it.
         """
+        return None
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know of ``volumes`` volumes like this one."""
+        return StoreLayout.of(self.header, volumes, remote=self.remote, shard=self.shards)
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+        """Return the scheme as this store can follow it, or why it cannot at all.
+
+        A store may ask for less than it is given, not for more.
+        """
+        if scheme.cache_bytes and not self.keeps_chunks:
+            return Refused(f"{self.name} is decoded by a reader that keeps no chunks")
+        return scheme
+
+    @property
+    def shards(self) -> Triple | None:
+        """Spatial extent of the objects that hold chunks; None where each is an object."""
         return None
 
     @property
@@ -198,6 +222,12 @@ class ForeignBackend(Backend):
         affine = affine_entries(as_array(backend.affine), name)
         header = Header(shape, affine, disk_dtype, access="range", value_type=plain(first).dtype)
         super().__init__(header, name)
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+        """Ask the backend, if it has an opinion."""
+        own = getattr(self._backend, "adjust", None)
+        answer: ReadScheme | Refused = super().adjust(scheme) if own is None else own(scheme)
+        return answer
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return what the backend answers for the region."""

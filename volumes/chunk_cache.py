@@ -2,10 +2,14 @@
 
 Plans are made ahead, so it is known which chunks come next: what is announced stays, and
 of the rest the oldest goes first. A chunk that would not be used again is not worth more.
+
+The cache of a process keeps nothing unless an epoch lends it memory: a plain read never sees a
+chunk that was stored anew since.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
@@ -92,6 +96,24 @@ class ChunkCache:
                     if not moments:
                         del self._coming[key]
 
+    def lend(self, count: int) -> Loan:
+        """Let chunks take ``count`` bytes more until the loan is closed."""
+        with self._lock:
+            self.most_bytes += count
+        return Loan(self, count)
+
+    def take_back(self, count: int) -> None:
+        """Let chunks take ``count`` bytes less; what has no room then goes, the oldest first."""
+        with self._lock:
+            self.most_bytes -= count
+            while self.held_bytes > self.most_bytes:
+                _, chunk = self._chunks.popitem(last=False)
+                self.held_bytes -= chunk.nbytes
+
+    def forget_parent(self) -> None:
+        """Start empty in a forked child, to which nobody has lent anything."""
+        self.__init__(0)  # type: ignore[misc]  # a new lock too: a thread may hold the old one
+
     def clear(self) -> None:
         """Forget every chunk, and what was announced."""
         with self._lock:
@@ -114,7 +136,23 @@ class ChunkCache:
         return last if self._coming[last][0] > self._coming[instead][0] else None
 
 
+class Loan:
+    """Memory lent to a cache of chunks."""
+
+    def __init__(self, cache: ChunkCache, count: int) -> None:
+        self._cache, self._count = cache, count
+
+    def close(self) -> None:
+        """End the loan; any number of times."""
+        count, self._count = self._count, 0
+        if count:
+            self._cache.take_back(count)
+
+
 DEFAULT_BYTES = 64 * 1024**2
-"""Enough for what the patches of one batch share; a scheme may give more."""
-CHUNKS = ChunkCache(DEFAULT_BYTES)
-"""The decoded chunks of this process."""
+"""What each process keeps where nothing could be negotiated: what patches of one batch share."""
+CHUNKS = ChunkCache(0)
+"""The decoded chunks of this process; epochs lend it memory."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=CHUNKS.forget_parent)

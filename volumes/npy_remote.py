@@ -27,6 +27,8 @@ _HEAD_BYTES = 4096
 class RemoteNpy(Backend):
     """A ``.npy`` that fsspec reaches, in C or Fortran order. A region is a few range requests."""
 
+    remote = True
+
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self._file = RemoteFile(url, options, name)
         head = io.BytesIO(self._file.head(_HEAD_BYTES))

@@ -148,6 +148,8 @@ class DecodedRaw(FilesBackend):
 class RemoteRaw(FilesBackend):
     """A file that fsspec reaches. A region is a few range requests, never the whole file."""
 
+    remote = True
+
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
         self._fields, self.files = fields, files
         super().__init__(fields.header("range"), name)

@@ -51,6 +51,7 @@ class TiffBackend(Backend):
     """A TIFF of which segments are read: each is decoded by tifffile, all else is voxpipe's."""
 
     culls = True
+    keeps_chunks = True
 
     def __init__(
         self,
@@ -126,6 +127,8 @@ class LocalTiff(LocalFile, TiffBackend):
 
 class RemoteTiff(TiffBackend):
     """A TIFF behind a URL, of which ranges are read."""
+
+    remote = True
 
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]

@@ -28,6 +28,7 @@ from .header import (
     array_header,
 )
 from .index import index_ranges
+from .scheme import ReadScheme, Refused, StoreLayout
 from .source import Options, Source
 from .source_of import source_of
 from .voxels import Voxels
@@ -188,6 +189,14 @@ class Volume:
             self._backend()
         assert self._header is not None
         return self._header
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return how ``volumes`` volumes like this one are stored; reads the header."""
+        return self._backend().layout(volumes)
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+        """Return the scheme as the store can follow it, or why it cannot; reads the header."""
+        return self._backend().adjust(scheme)
 
     def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.

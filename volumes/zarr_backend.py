@@ -22,7 +22,7 @@ from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
 from .content import content_key
 from .fetched import fetch_chunks
-from .header import IDENTITY, Header, affine_entries, affine_matrix
+from .header import IDENTITY, Header, Triple, affine_entries, affine_matrix
 from .local_file import file_stamp
 from .location import remote_errors
 from .nifti_header import parse_nifti
@@ -87,6 +87,7 @@ class ZarrBackend(Backend):
         if min(image.layout.shape) < 1:
             raise BadHeader(f"{name} holds no voxels: {image.layout.stored}.", do="Check the file.")
         self._array, self._layout = image.array, image.layout
+        self.keeps_chunks = isinstance(image.array, ZarrArray)
         self.culls = isinstance(image.array, ZarrArray) and None not in image.layout.spatial
         super().__init__(
             Header(
@@ -148,6 +149,12 @@ class ZarrBackend(Backend):
         voxels = sum(grid.region(tuple(row)).size for row in chunks.tolist())
         return voxels * self.disk_dtype.itemsize
 
+    @property
+    def shards(self) -> Triple | None:
+        """Spatial extent of a shard; None where each chunk is an object."""
+        stored = self._array.metadata.shards if isinstance(self._array, ZarrArray) else None
+        return None if stored is None else self._layout.spatial_part(stored)
+
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that the region touches; None where zarr-python cannot."""
         grid, wanted = self._wanted(region, channels)
@@ -206,6 +213,8 @@ class LocalZipZarr(ZarrBackend):
 class RemoteZarr(ZarrBackend):
     """A zarr array or group behind a URL."""
 
+    remote = True
+
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
@@ -231,6 +240,8 @@ class RemoteZarr(ZarrBackend):
 
 class RemoteZipZarr(ZarrBackend):
     """A zarr array or group in a zip archive behind a URL, of which ranges are read."""
+
+    remote = True
 
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...core import Sample
 from ...core.errors import PatchSizeError, VoxpipeError
 from ...graph import Pipe, Traits
-from ...spatial import GridPatch, Step, UniformPatch
+from ...spatial import GridPatch, Step, UniformPatch, UniformRegion, usual_align
 from ..datapipe import DataPipe, chained, length_of, stream_name
 from .sizes import Size, three
 from .spatial import Adding, pending_of, stepped
@@ -30,6 +30,14 @@ class LazyPatches(DataPipe):
         many patches as cover the volume, in order; the last ones are moved inward.
     overlap
         With ``"grid"``: voxels shared by neighbours, one number or three.
+    region
+        With ``"uniform"``: all patches of one visit to a volume lie in one region of this size,
+        which is drawn for the visit. Each place is as likely as without; patches of one visit are
+        closer to each other, so that chunks are decoded once for several of them. What it should
+        be is in the loader's ``explain()``. One number or three, at least ``size + align - 1``.
+    align
+        Regions begin at multiples of this: give the chunk of the stored volumes. By default the
+        largest divisor of ``region`` for which it is large enough.
 
     Notes
     -----
@@ -61,6 +69,8 @@ class LazyPatches(DataPipe):
         samples_per_volume: int = 1,
         sampling: str = "uniform",
         overlap: Size = 0,
+        region: Size | None = None,
+        align: Size | None = None,
         name: str = "lazy_patch",
     ) -> None:
         super().__init__()
@@ -68,10 +78,12 @@ class LazyPatches(DataPipe):
         self.samples_per_volume = samples_per_volume
         self.sampling = sampling
         self.stream_names = (stream_name(parent, name),)
+        self.region: UniformRegion | None = None
         try:
             self.size = three("size", size, least=1)
             self.overlap = three("overlap", overlap, least=0)
             self._check()
+            self.region = self._region(region, align)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
 
@@ -90,16 +102,34 @@ class LazyPatches(DataPipe):
                 "overlap belongs to sampling='grid'; uniform patches overlap freely"
             )
 
+    def _region(self, region: Size | None, align: Size | None) -> UniformRegion | None:
+        if region is None:
+            if align is not None:
+                raise PatchSizeError("align says where regions begin; give region= too")
+            return None
+        if self.sampling != "uniform":
+            raise PatchSizeError("region belongs to sampling='uniform'; a grid has its own order")
+        whole = three("region", region, least=1)
+        steps = usual_align(whole, self.size) if align is None else three("align", align, least=1)
+        self.stream_names = (*self.stream_names, f"{self.stream_names[0]} region")
+        return UniformRegion(whole, self.size, steps)
+
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
-        step = Step(UniformPatch(self.size), self.stream_names[0], self.origin)
-        adding = Adding([step])
+        adding = Adding([Step(UniformPatch(self.size), self.stream_names[0], self.origin)])
+        placing = None
+        if self.region is not None:
+            placing = Adding([Step(self.region, self.stream_names[1], self.origin)])
         for sample in self.parent:
             if self.sampling == "grid":
                 yield from self._grid(sample)
                 continue
+            visit = sample
+            if placing is not None:
+                # The region draws from the case, before there is an ordinal: one for all patches.
+                visit = stepped(self, sample, placing)
             for ordinal in range(self.samples_per_volume):
-                yield stepped(self, sample, adding, ordinal=ordinal)
+                yield stepped(self, visit, adding, ordinal=ordinal)
 
     def _grid(self, sample: Sample) -> Iterator[Sample]:
         shape = pending_of(self, sample).plan.shape

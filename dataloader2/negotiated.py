@@ -1,0 +1,99 @@
+"""Which read schemes a loader and its stores have agreed on, one per key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..core.errors import BudgetExceeded
+from ..datapipes.demand import Asked, asked_of
+from ..graph import Pipe
+from ..reading_services import ReadingService
+from ..reading_services.spending import budgets
+from ..volumes.chunk_cache import DEFAULT_BYTES
+from ..volumes.negotiate import negotiate_all
+from ..volumes.scheme import Budget, ReadScheme, Refused
+
+
+@dataclass(frozen=True)
+class Negotiated:
+    """What came of it."""
+
+    schemes: Mapping[str, ReadScheme] = field(default_factory=dict)
+    """By key; empty where nothing could be negotiated."""
+    unknown: str = ""
+    """Why not."""
+
+    @property
+    def cache_bytes(self) -> int:
+        """Decoded chunks that each process may keep, in bytes."""
+        if self.unknown:
+            return DEFAULT_BYTES
+        return sum(scheme.cache_bytes for scheme in self.schemes.values())
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What would spare reads, by key; once where keys agree."""
+        told = {scheme.advice: key for key, scheme in reversed(list(self.schemes.items()))}
+        return tuple(f"{key}: {text}." for text, key in told.items() if text)
+
+    def explain(self) -> str:
+        """Return every scheme in words."""
+        if self.unknown:
+            return f"how voxels are read was not negotiated: {self.unknown}"
+        return "\n".join(f"{key}: {scheme.explain()}" for key, scheme in self.schemes.items())
+
+
+def negotiated(
+    graph: Pipe, service: ReadingService, seed: int, epoch: int, batches: int
+) -> Negotiated:
+    """Let a chain, its stores and a service agree; reads the headers of a few volumes.
+
+    Parameters
+    ----------
+    graph, service
+        What runs where.
+    seed, epoch, batches
+        The run, and how many batches of it were delivered.
+
+    Raises
+    ------
+    BudgetExceeded
+        What is needed in any case exceeds the memory that the service may take.
+    """
+    asked = asked_of(graph, seed, epoch, batches)
+    if asked.unknown:
+        return Negotiated(unknown=asked.unknown)
+    if getattr(service, "persistent_workers", False):
+        # What they keep in one epoch they have in the next.
+        again = {key: replace(d, scattered=True) for key, d in asked.demands.items()}
+        asked = replace(asked, demands=again)
+    own = getattr(service, "budgets", None)
+    offers = own() if own is not None else budgets(None, workers=0, batches_ahead=2, threads=1)
+    return Negotiated(agreed(asked, offers))
+
+
+def agreed(asked: Asked, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
+    """Return the schemes under the first budget that suffices, as the stores can follow them."""
+    *but_last, last = offers
+    for offer in but_last:
+        try:
+            return _followed(asked, negotiate_all(asked.layouts, asked.demands, offer))
+        except BudgetExceeded:
+            continue
+    return _followed(asked, negotiate_all(asked.layouts, asked.demands, last))
+
+
+def _followed(asked: Asked, schemes: Mapping[str, ReadScheme]) -> dict[str, ReadScheme]:
+    followed = {}
+    for key, scheme in schemes.items():
+        answer = asked.volumes[key].adjust(scheme)
+        if isinstance(answer, Refused):
+            answer = scheme.without_cache(answer.reason)
+        elif answer.projected > scheme.projected:
+            answer = scheme.without_cache(
+                f"{asked.volumes[key].name} asked for {answer.projected} bytes of memory and was "
+                f"offered {scheme.projected}"
+            )
+        followed[key] = answer
+    return followed

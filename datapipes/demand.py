@@ -1,0 +1,189 @@
+"""What the patches of a chain ask of the stores: measured on the first plans, without a voxel.
+
+Plans cost microseconds, so a few hundred are made and looked at. Headers cost a request each, so
+only the patches of the first few cases are: cases of one list are stored alike. They are those
+with which the epoch goes on, so that no header is read that it would not read anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+
+from ..core import ChunkGrid, Sample
+from ..core.errors import VoxpipeError
+from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
+from ..spatial import LazyPatch
+from ..volumes import Volume
+from ..volumes.scheme import Demand, StoreLayout
+from .cost import may_look_ahead
+from .epoch import set_epoch
+from .iter.lazy_patch import LazyPatches
+
+# A percentile of 99 needs about as many.
+PLANS = 256
+# Headers of a bucket take 0.1 s each, and the epoch waits for them.
+CASES = 4
+# Of what an epoch takes to start: nothing that anybody notices.
+SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a chain asks, by key; or why nobody can tell beforehand."""
+
+    layouts: Mapping[str, StoreLayout] = field(default_factory=dict)
+    """How the volumes of each key are stored."""
+    demands: Mapping[str, Demand] = field(default_factory=dict)
+    """What patches ask of them."""
+    volumes: Mapping[str, Volume] = field(default_factory=dict)
+    """The first volume of each key."""
+    unknown: str = ""
+    """Why nothing was measured."""
+
+
+def asked_of(
+    graph: Pipe,
+    seed: int,
+    epoch: int,
+    batches: int = 0,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Asked:
+    """Return what the next patches of an epoch ask of the stores.
+
+    Reads the headers of the first volumes, and no voxel.
+
+    Parameters
+    ----------
+    graph
+        The chain. What is iterated is a copy of it.
+    seed, epoch, batches
+        The run, and how many of its batches are left out: those that were delivered.
+    clock
+        Tells seconds; measuring ends when enough have passed.
+    """
+    split = cut(graph)
+    if isinstance(split, NoCut):
+        return Asked(unknown=split.reason)
+    if not may_look_ahead(split.planner):
+        return Asked(unknown="planning ahead would use up the source, or run functions of yours")
+    planner = clone(split.planner)
+    set_epoch(planner, seed, epoch)
+    seen: dict[str, list[LazyPatch]] = {}
+    cases: set[int] = set()
+    order: list[int] = []
+    end = clock() + SECONDS
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they come when the patches are made
+            skipped = batches * split.group
+            for item in islice(_within(planner, clock, end), skipped, skipped + PLANS):
+                if not isinstance(item, Sample):
+                    continue
+                order.append(item.identity[0])
+                if item.identity[0] not in cases and len(cases) == CASES:
+                    continue
+                cases.add(item.identity[0])
+                for key, patch in _patches(item):
+                    patch.source_region  # noqa: B018  works out the plan, which takes the time
+                    seen.setdefault(key, []).append(patch)
+            return _asked(seen, planner, split.group, _scattered(order))
+    except (VoxpipeError, OSError) as error:
+        # What cannot be planned is reported when it is read, with its case and pipe.
+        return Asked(unknown=f"planning ahead failed: {type(error).__name__}")
+
+
+def _within(items: Iterable[Any], clock: Callable[[], float], end: float) -> Iterator[Any]:
+    """Yield items until a moment; the first in any case."""
+    for item in items:
+        yield item
+        if clock() >= end:
+            return
+
+
+def _patches(item: Sample) -> Iterator[tuple[str, LazyPatch]]:
+    for key, thing in item.items():
+        if isinstance(thing, LazyPatch) and isinstance(thing.volume, Volume):
+            yield key, thing
+
+
+def _scattered(cases: list[int]) -> bool:
+    """Whether a case comes again after another one.
+
+    Examples
+    --------
+    >>> _scattered([3, 3, 1, 1, 2]), _scattered([3, 1, 3])
+    (False, True)
+    """
+    changes = sum(a != b for a, b in pairwise(cases))
+    return changes >= len(set(cases)) > 0
+
+
+def _asked(
+    seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, scattered: bool
+) -> Asked:
+    if not seen:
+        return Asked(unknown="nothing is read lazily")
+    every = list(walk(planner))
+    count = sum(_length(pipe) for pipe in every if not parents_of(pipe))
+    cutting = next((p for p in reversed(every) if isinstance(p, LazyPatches)), None)
+    firsts: dict[str, Any] = {key: patches[0].volume for key, patches in seen.items()}
+    return Asked(
+        layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
+        demands={key: _demand(patches, cutting, items, scattered) for key, patches in seen.items()},
+        volumes=firsts,
+    )
+
+
+def _length(source: Any) -> int:
+    try:
+        return len(source)
+    except TypeError:
+        return 0
+
+
+def _demand(
+    patches: list[LazyPatch], cutting: LazyPatches | None, items: int, scattered: bool
+) -> Demand:
+    extents = np.array([patch.source_region.shape for patch in patches], dtype=np.float64)
+    mean = extents.mean(axis=0)
+    highest = np.percentile(extents, 99, axis=0, method="higher")
+    size = sum(math.prod(p.shape) * p.dtype.itemsize for p in patches) / len(patches)
+    uniform = cutting if cutting is not None and cutting.sampling == "uniform" else None
+    region = None if uniform is None or uniform.region is None else uniform.region.region
+    return Demand(
+        support=(float(mean[0]), float(mean[1]), float(mean[2])),
+        support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
+        chunks=sum(map(_chunks, patches)) / len(patches),
+        items=items,
+        batch_bytes=math.ceil(size * items),
+        patch=(1, 1, 1) if uniform is None else uniform.size,
+        region=None if region is None else (region[0], region[1], region[2]),
+        draws=1 if uniform is None else uniform.samples_per_volume,
+        scattered=scattered,
+    )
+
+
+def _chunks(patch: LazyPatch) -> int:
+    """Return the number of chunks that a patch reads."""
+    volume: Any = patch.volume
+    region = patch.source_region
+    if volume.chunks is None or region.is_empty:
+        return 1 - region.is_empty
+    grid = ChunkGrid(volume.shape[1:], volume.chunks)
+    indices = np.array(list(grid.touched(region)))
+    box = patch.plan.source_box(patch.policy)
+    if box is None or len(indices) < 2:
+        return len(indices)
+    chunk = np.array(volume.chunks)
+    start = np.maximum(indices * chunk, region.start)
+    stop = np.minimum((indices + 1) * chunk, region.stop)
+    return int(box.touches(start, stop).sum())

@@ -1,0 +1,318 @@
+"""Decide how voxels are read: a pure function of a store, a demand and a budget.
+
+In this order: what cannot be done otherwise (a mapped file is a view, a stream is spooled); keep
+everything if it fits; decode for each patch if the cores can; else draw several patches where
+the chunks are decoded once. Memory that is needed whatever is decided comes first: where it
+exceeds the budget, that is an error here and not an hour later.
+
+The idea of one scheme per source, on which store and consumer agree, is LiberTEM's. Regions grow
+along the axis of which they cover least, as nnU-Net's patches do, not along the first axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..core.errors import BudgetExceeded
+from .header import Triple
+from .scheme import STORED_RATIO, Budget, Demand, ReadScheme, StoreLayout
+
+# Of the time of all cores, what decoding may take: resampling takes about as long.
+DECODING_SHARE = 0.5
+# Regions that each process must be able to keep: the one being read, and the next.
+KEPT_REGIONS = 2
+# Volumes whose chunks each process keeps where patches of one come together: the one that is being
+# visited, and the one before, of which a batch may hold the last patches.
+KEPT_VISITS = 2
+# How often the patches of one visit cover their region: more would be the same voxels again.
+COVERAGE = 2.0
+# A cache that holds less of the data than this is hardly ever hit by draws from everywhere; then
+# only what the patches of one batch may share is kept.
+WORTHWHILE = 0.1
+
+BATCHES, BUFFERS, ON_THE_WAY, KEPT = "batches", "read buffers", "on their way", "kept chunks"
+"""The terms of projected memory."""
+
+
+def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme:
+    """Return how the voxels of a key are read.
+
+    Parameters
+    ----------
+    layout
+        What the store says of itself.
+    demand
+        What the patches ask of it.
+    budget
+        What may be spent on this key.
+
+    Returns
+    -------
+    ReadScheme
+        Its ``projected`` bytes are at most ``budget.memory_bytes``.
+
+    Raises
+    ------
+    BudgetExceeded
+        What is needed in any case exceeds the budget; names the largest term. This is a
+        ``MemoryError``.
+
+    Examples
+    --------
+    >>> ct = StoreLayout((400, 512, 512), 2, (64, 64, 64), access="range", volumes=130)
+    >>> demand = Demand((145, 145, 145), (205, 205, 205), chunks=34.3, items=2)
+    >>> negotiate(ct, demand, Budget(16 * 2**30, workers=8)).mode
+    'direct'
+    >>> negotiate(ct, demand, Budget(300 * 2**30, workers=8)).mode
+    'resident'
+    """
+    fixed = fixed_memory(layout, demand, budget)
+    room = budget.memory_bytes - sum(fixed.values())
+    if room < 0:
+        raise exceeded(fixed, budget.memory_bytes)
+    base = ReadScheme("direct", memory=fixed, gap=layout.gap, longest_run=layout.longest_run)
+    if layout.access == "stream":
+        return _stream(layout, demand, budget, base)
+    if layout.chunk is None:
+        # Bare voxels: nothing is decoded, so nothing decoded can be kept.
+        return replace(base, mode="view" if layout.access == "view" else "direct")
+    return _chunked(layout, demand, budget, base, room // budget.processes)
+
+
+def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping[str, int]:
+    """Return the bytes that are needed whatever is decided, by term."""
+    terms = {BATCHES: budget.batches_ahead * demand.batch_bytes}
+    if layout.access == "range":
+        source = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
+        scratch = layout.unit_bytes if layout.chunk is not None else 0
+        terms[BUFFERS] = budget.processes * budget.threads * (source + scratch)
+        terms[ON_THE_WAY] = _in_flight(layout, demand, demand.chunks)[1]
+    return terms
+
+
+def exceeded(terms: Mapping[str, int], limit: int) -> BudgetExceeded:
+    """Return the error that names the largest of the terms that exceed a limit."""
+    largest = max(terms, key=lambda term: terms[term])
+    every = ", ".join(f"{term} {size}" for term, size in terms.items())
+    return BudgetExceeded(
+        f"reading would take {sum(terms.values())} bytes of memory and may take {limit}; most of "
+        f"it are {largest}: {terms[largest]} bytes (all terms: {every}).",
+        do=_REMEDIES[largest],
+    )
+
+
+_REMEDIES = {
+    BATCHES: "Make batches smaller, lower worker_prefetch_cnt or num_workers, or raise "
+    "memory_bytes= of the reading service.",
+    BUFFERS: "Use fewer workers or threads_per_worker, smaller patches or smaller chunks, or raise "
+    "memory_bytes= of the reading service.",
+    ON_THE_WAY: "Store the volumes in smaller chunks, or raise memory_bytes= of the reading "
+    "service.",
+}
+
+
+def _stream(layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme) -> ReadScheme:
+    """Spool; where the disk cannot hold all, each volume should at least be visited for long."""
+    if budget.spool_bytes is None or layout.data_bytes <= budget.spool_bytes:
+        return replace(base, mode="spool")
+    draws = max(_draws(layout.shape, demand), demand.draws)
+    return replace(
+        base,
+        mode="regional",
+        draws=draws,
+        meanwhile=None if draws == demand.draws else "spool",
+        chunks=1 / demand.draws,
+        chunks_then=1 / draws,
+        amplification=_amplified(layout, demand, 1 / demand.draws),
+    )
+
+
+def _chunked(
+    layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
+) -> ReadScheme:
+    if layout.data_bytes <= room:
+        cache = _worth_keeping(layout, demand)
+        scheme = _with(base, layout, demand, budget, 0.0, mode="resident", cache=cache)
+        touched = _amplified(layout, demand, demand.chunks)
+        return replace(scheme, chunks=demand.chunks, amplification=touched)
+    direct = _direct(layout, demand, budget, base, room)
+    if direct.keeps_up and demand.region is None:
+        return direct
+    regional = _regional(layout, demand, budget, base, room)
+    # By what direct takes with nothing kept: more memory must not lead back to it.
+    if regional is None or regional.chunks >= demand.chunks:
+        return direct
+    if demand.region is not None:
+        return regional
+    return replace(
+        direct,
+        mode="regional",
+        meanwhile="direct",
+        region=regional.region,
+        align=regional.align,
+        draws=regional.draws,
+        chunks_then=regional.chunks,
+    )
+
+
+def _direct(
+    layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
+) -> ReadScheme:
+    shared = math.ceil(demand.chunks * demand.items) * layout.unit_bytes
+    worth = _worth_keeping(layout, demand)
+    cache = min(room, worth) if room >= WORTHWHILE * worth else min(room, worth, shared)
+    missed = demand.chunks * (1 - (cache / layout.data_bytes if demand.scattered else 0.0))
+    return _with(base, layout, demand, budget, missed, mode="direct", cache=cache)
+
+
+def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:
+    """Return the bytes of chunks that may be asked for again."""
+    if demand.scattered:
+        return layout.data_bytes
+    visit = min(math.prod(layout.grid), math.ceil(demand.draws * demand.chunks))
+    return min(layout.data_bytes, KEPT_VISITS * visit * layout.unit_bytes)
+
+
+def _regional(
+    layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
+) -> ReadScheme | None:
+    """Return the smallest region that keeps up, else the one of fewest chunks per patch.
+
+    None if no region fits.
+    """
+    grid = layout.grid
+    if demand.region is not None:
+        counts = _counts(demand.region, layout.unit, grid)
+    else:
+        # Whatever its place, a patch that begins in the first chunk of the region ends in it.
+        needed = [
+            max(s, p) + c - 1
+            for s, p, c in zip(demand.support, demand.patch, layout.unit, strict=True)
+        ]
+        counts = _counts(needed, layout.unit, grid)
+    found: ReadScheme | None = None
+    # Grown until it keeps up: the axis of which the region covers least patches goes first.
+    while KEPT_REGIONS * math.prod(counts) * layout.unit_bytes <= room:
+        i, j, k = (n * c for n, c in zip(counts, layout.unit, strict=True))
+        draws = demand.draws if demand.region else _draws((i, j, k), demand)
+        region = demand.region or _valid((i, j, k), layout.unit, demand.patch)
+        # Batches go to whichever worker is free, so several workers decode one region.
+        readers = min(budget.processes, math.ceil(draws / demand.items))
+        cache = KEPT_REGIONS * math.prod(counts) * layout.unit_bytes
+        chunks = math.prod(counts) * readers / draws
+        this = replace(
+            _with(base, layout, demand, budget, chunks, mode="regional", cache=cache),
+            region=region,
+            align=layout.unit,
+            draws=draws,
+            chunks_then=chunks,
+        )
+        if found is None or this.keeps_up or this.chunks < found.chunks:
+            found = this
+        open_axes = [axis for axis in range(3) if counts[axis] < grid[axis]]
+        if found.keeps_up or demand.region is not None or not open_axes:
+            break
+        least = min(open_axes, key=lambda a: counts[a] * layout.unit[a] / demand.support[a])
+        counts[least] += 1
+    return found
+
+
+def _with(
+    base: ReadScheme,
+    layout: StoreLayout,
+    demand: Demand,
+    budget: Budget,
+    chunks: float,
+    *,
+    mode: str,
+    cache: int,
+) -> ReadScheme:
+    """Return a scheme that decodes so many chunks per patch and keeps so many bytes."""
+    decoded = chunks * layout.unit_bytes
+    cores = budget.processes * budget.threads
+    decoding = demand.rate * decoded / layout.decode_rate
+    transfer = demand.rate * decoded * STORED_RATIO / layout.bandwidth
+    waiting = demand.rate * chunks / layout.chunks_per_request * layout.latency / layout.requests
+    requests, on_the_way = _in_flight(layout, demand, chunks)
+    return replace(
+        base,
+        mode=mode,  # type: ignore[arg-type]  # one of Mode, from the callers above
+        memory={**base.memory, KEPT: budget.processes * cache},
+        cache_bytes=cache,
+        in_flight_requests=requests,
+        in_flight_bytes=on_the_way,
+        keeps_up=decoding <= DECODING_SHARE * cores and max(transfer, waiting) <= 1,
+        amplification=_amplified(layout, demand, chunks),
+        chunks=chunks,
+    )
+
+
+def _in_flight(layout: StoreLayout, demand: Demand, chunks: float) -> tuple[int, int]:
+    """Return requests and stored bytes that are under way on average (Little's law)."""
+    joined = layout.chunks_per_request
+    wanted = math.ceil(demand.rate * chunks / joined * layout.latency)
+    requests = min(layout.requests, max(1, wanted))
+    if layout.chunk is None:
+        return requests, requests * layout.longest_run
+    return requests, math.ceil(requests * joined * layout.unit_bytes * STORED_RATIO)
+
+
+def _amplified(layout: StoreLayout, demand: Demand, chunks: float) -> float:
+    return chunks * math.prod(layout.unit) / max(1.0, math.prod(demand.support))
+
+
+def _draws(region: Triple, demand: Demand) -> int:
+    return max(1, round(COVERAGE * math.prod(region) / max(1.0, math.prod(demand.support))))
+
+
+def _valid(region: Triple, unit: Triple, patch: Triple) -> Triple:
+    """Return a region that holds a patch beginning anywhere in its first chunk.
+
+    One that covers all of an axis may be shorter; there it makes no difference to be longer.
+    """
+    i, j, k = (
+        max(r, -(-(p + c - 1) // c) * c) for r, c, p in zip(region, unit, patch, strict=True)
+    )
+    return i, j, k
+
+
+def _counts(extent: tuple[float, ...] | list[float], unit: Triple, grid: Triple) -> list[int]:
+    """Return the chunks per axis that hold an extent, at most all."""
+    return [min(n, max(1, math.ceil(e / c))) for e, c, n in zip(extent, unit, grid, strict=True)]
+
+
+def negotiate_all(
+    layouts: Mapping[str, StoreLayout], demands: Mapping[str, Demand], budget: Budget
+) -> dict[str, ReadScheme]:
+    """Return the scheme of every key; they share one budget.
+
+    Each key has what it needs in any case, and of the rest a share by the bytes of its data.
+
+    Raises
+    ------
+    BudgetExceeded
+        What all keys together need in any case exceeds the budget.
+    """
+    fixed = {key: fixed_memory(layouts[key], demands[key], budget) for key in layouts}
+    terms: dict[str, int] = {}
+    for own in fixed.values():
+        for term, size in own.items():
+            terms[term] = terms.get(term, 0) + size
+    rest = budget.memory_bytes - sum(terms.values())
+    if rest < 0:
+        raise exceeded(terms, budget.memory_bytes)
+    weights = {
+        key: layout.data_bytes if layout.access == "range" and layout.chunk is not None else 0
+        for key, layout in layouts.items()
+    }
+    total = max(1, sum(weights.values()))
+    return {
+        key: negotiate(
+            layouts[key],
+            demands[key],
+            replace(budget, memory_bytes=sum(fixed[key].values()) + rest * weights[key] // total),
+        )
+        for key in layouts
+    }

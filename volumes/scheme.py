@@ -1,0 +1,313 @@
+"""How voxels are read: what a store offers, what patches ask, what may be spent, what follows.
+
+Four frozen values. :func:`~voxpipe.volumes.negotiate.negotiate` makes the fourth of the other
+three. A scheme says which bytes are read, when, and what is kept of them; it never says what a
+patch contains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from .header import Access, Header, Triple
+
+Mode = Literal["view", "spool", "resident", "direct", "regional"]
+"""How the voxels of one key are read.
+
+``view``: resampled out of the mapped file. ``spool``: decoded once to the local disk, then
+mapped. ``resident``: a chunk is decoded once per process and kept while it is needed.
+``direct``: the chunks of each patch are decoded for it. ``regional``: several patches are drawn
+in one region, whose chunks are decoded once for all of them.
+"""
+
+KIB, MIB = 1024, 1024**2
+# One core decodes blosc-lz4 chunks of 64^3 int16 at 400 to 900 MB/s (measured, warm).
+DECODE_RATE = 600e6
+# gzip by isal: 113 MB in 316 ms (measured).
+STREAM_DECODE_RATE = 350e6
+# What a local NVMe gives to several readers at once; its first byte comes after 0.1 ms.
+LOCAL_BANDWIDTH, LOCAL_LATENCY = 2e9, 1e-4
+# One machine's share of a bucket; its first byte comes after some 30 ms.
+REMOTE_BANDWIDTH, REMOTE_LATENCY = 800e6, 30e-3
+# Requests that a disk, or a connection pool, serves at once.
+LOCAL_REQUESTS, REMOTE_REQUESTS = 32, 128
+# Ranges closer than this are read as one, up to the longest run: what the kernel reads ahead, and
+# one round trip at 100 MB/s (zarr-python 3.3 has 1 and 16 MiB too).
+LOCAL_GAP, LOCAL_RUN = 64 * KIB, 4 * MIB
+REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
+# Stored by decoded bytes: 69 MB of 113 MB of CT-like int16 in blosc-lz4 (measured).
+STORED_RATIO = 0.6
+# Patches per second where nobody says how many are wanted: 10 steps of 2 patches, what an
+# accelerator of 2023 takes of 128^3 patches in nnU-Net's recipe.
+USUAL_RATE = 20.0
+
+
+@dataclass(frozen=True)
+class StoreLayout:
+    """What a store says of itself, and how fast it is taken to be."""
+
+    shape: Triple
+    """(I, J, K) of one volume, in voxels."""
+    itemsize: int
+    """Bytes of one voxel as stored, all channels."""
+    chunk: Triple | None = None
+    """Decode unit in voxels; None where every voxel can be read alone."""
+    shard: Triple | None = None
+    """Object that holds chunks, in voxels; None where each chunk is an object."""
+    access: Access = "view"
+    """Mapped, by byte ranges, or only from its beginning."""
+    volumes: int = 1
+    """How many volumes of this kind there are."""
+    decode_rate: float = DECODE_RATE
+    """Decoded bytes per second and core."""
+    bandwidth: float = LOCAL_BANDWIDTH
+    """Stored bytes per second, all readers together."""
+    latency: float = LOCAL_LATENCY
+    """Seconds until the first byte of a request."""
+    requests: int = LOCAL_REQUESTS
+    """Requests that may be under way at once."""
+    gap: int = LOCAL_GAP
+    """Bytes between two ranges up to which they are read as one."""
+    longest_run: int = LOCAL_RUN
+    """Most bytes that are read as one."""
+
+    @classmethod
+    def of(
+        cls, header: Header, volumes: int, *, remote: bool = False, shard: Triple | None = None
+    ) -> StoreLayout:
+        """Return the layout of volumes with this header, at the usual speed of their place."""
+        layout = cls(
+            shape=header.shape[1:],
+            itemsize=header.shape[0] * header.disk_dtype.itemsize,
+            chunk=header.chunks,
+            shard=shard,
+            access=header.access,
+            volumes=volumes,
+            decode_rate=STREAM_DECODE_RATE if header.access == "stream" else DECODE_RATE,
+        )
+        if not remote:
+            return layout
+        return replace(
+            layout,
+            bandwidth=REMOTE_BANDWIDTH,
+            latency=REMOTE_LATENCY,
+            requests=REMOTE_REQUESTS,
+            gap=REMOTE_GAP,
+            longest_run=REMOTE_RUN,
+        )
+
+    @property
+    def unit(self) -> Triple:
+        """What is decoded at once: a chunk, or a whole volume that is one stream."""
+        return self.shape if self.access == "stream" or self.chunk is None else self.chunk
+
+    @property
+    def unit_bytes(self) -> int:
+        """Decoded bytes of one unit."""
+        return math.prod(self.unit) * self.itemsize
+
+    @property
+    def chunks_per_request(self) -> float:
+        """Chunks that one request brings in at best: those of one shard, up to the longest run."""
+        if self.chunk is None or self.shard is None:
+            return 1.0
+        inside = math.prod(-(-s // c) for s, c in zip(self.shard, self.chunk, strict=True))
+        return max(1.0, min(inside, self.longest_run / (self.unit_bytes * STORED_RATIO)))
+
+    @property
+    def grid(self) -> Triple:
+        """Number of units on each axis."""
+        i, j, k = (-(-n // c) for n, c in zip(self.shape, self.unit, strict=True))
+        return i, j, k
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all volumes, decoded, in whole units."""
+        return self.volumes * math.prod(self.grid) * self.unit_bytes
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the patches of a chain ask of one key's volumes; measured on plans, without voxels."""
+
+    support: tuple[float, float, float]
+    """Mean extent of a patch's source region, in voxels."""
+    support_p99: tuple[float, float, float]
+    """Extent that 99 in 100 source regions do not exceed, per axis."""
+    chunks: float
+    """Mean number of chunks that a patch reads, those beside a turned patch left out."""
+    items: int = 1
+    """Patches in a batch."""
+    batch_bytes: int = 0
+    """Bytes of this key in one batch."""
+    rate: float = USUAL_RATE
+    """Patches per second that are wanted."""
+    patch: Triple = (1, 1, 1)
+    """Size of the patches that are drawn, in voxels of the grid in which they are drawn."""
+    region: Triple | None = None
+    """Region in which ``lazy_patch(region=...)`` draws the patches of a visit; None: anywhere."""
+    draws: int = 1
+    """Patches that are drawn on one visit to a volume."""
+    scattered: bool = True
+    """Whether a volume's patches come between those of others, or again while its chunks are kept;
+    else nothing of it is needed any more once its visit is over."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent."""
+
+    memory_bytes: int
+    """Memory that batches, buffers and kept chunks may take together, in all processes."""
+    workers: int = 0
+    """Worker processes; 0 if everything happens in one."""
+    batches_ahead: int = 1
+    """Batches that exist at once: those being made, those waiting, the one in use."""
+    threads: int = 1
+    """Patches that each process realizes at once."""
+    spool_bytes: int | None = None
+    """Disk for decoded copies; None where it is not limited."""
+
+    @property
+    def processes(self) -> int:
+        """Processes that read."""
+        return max(1, self.workers)
+
+
+@dataclass(frozen=True)
+class ReadScheme:
+    """How the voxels of one key are read, and what that takes."""
+
+    mode: Mode
+    """How they are read."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Projected bytes of all processes together, by term."""
+    cache_bytes: int = 0
+    """Decoded chunks that each process keeps, in bytes."""
+    in_flight_requests: int = 1
+    """Requests that must be under way at once to keep the rate."""
+    in_flight_bytes: int = 0
+    """Stored bytes of these requests."""
+    gap: int = LOCAL_GAP
+    """Bytes between two ranges up to which they are read as one."""
+    longest_run: int = LOCAL_RUN
+    """Most bytes that are read as one."""
+    region: Triple | None = None
+    """With ``regional``: where the patches of one visit are drawn, in voxels."""
+    align: Triple | None = None
+    """With ``regional``: regions begin at multiples of this, the chunk."""
+    draws: int = 1
+    """With ``regional``: patches that are drawn on each visit."""
+    meanwhile: Mode | None = None
+    """With ``regional``: how reads are while the chain draws its patches anywhere; the figures of
+    this scheme are then those of these reads. None where the scheme is in effect as it is."""
+    chunks_then: float = 0.0
+    """With ``regional``: chunks that are decoded per patch once it is in effect."""
+    keeps_up: bool = True
+    """Whether the wanted rate is expected to be reached on half of the cores."""
+    amplification: float = 1.0
+    """Voxels that are decoded by voxels that the patches need."""
+    chunks: float = 0.0
+    """Chunks that are decoded per patch; with ``resident`` those that it touches."""
+    vetoes: tuple[str, ...] = ()
+    """Why the store refused another scheme."""
+
+    @property
+    def projected(self) -> int:
+        """Projected bytes of all terms."""
+        return sum(self.memory.values())
+
+    @property
+    def running(self) -> Mode:
+        """How reads are with the chain as it is."""
+        return self.meanwhile or self.mode
+
+    @property
+    def advice(self) -> str:
+        """What to write into the chain; empty where it is in effect, or nothing is gained."""
+        if self.meanwhile is None:
+            return ""
+        place = f"region={self.region}, align={self.align}, " if self.region else ""
+        return (
+            f"lazy_patch({place}samples_per_volume={self.draws}) decodes about "
+            f"{self.chunks_then:.3g} chunks per patch instead of {self.chunks:.3g}"
+        )
+
+    def without_cache(self, veto: str) -> ReadScheme:
+        """Return the scheme of a store that keeps no chunks, for the reason that it gave."""
+        memory = {term: size for term, size in self.memory.items() if term != "kept chunks"}
+        mode: Mode = "direct" if self.running in ("resident", "regional") else self.running
+        return replace(
+            self,
+            mode=mode,
+            memory=memory,
+            cache_bytes=0,
+            region=None,
+            align=None,
+            meanwhile=None,
+            vetoes=(*self.vetoes, veto),
+        )
+
+    def explain(self) -> str:
+        """Return the scheme in words: the mode, what is read, what memory is projected."""
+        lines = [self._headline()]
+        if self.running not in ("view", "spool"):
+            once = ", each chunk once" if self.mode == "resident" else ""
+            lines.append(
+                f"  reads {self.chunks:.3g} chunks per patch, {self.amplification:.3g} times the "
+                f"voxels needed{once}; ranges up to {_size(self.gap)} apart are one, of at most "
+                f"{_size(self.longest_run)}"
+            )
+            lines.append(
+                f"  needs {self.in_flight_requests} request(s) under way, "
+                f"{_size(self.in_flight_bytes)}; keeps {_size(self.cache_bytes)} of chunks in "
+                "each process"
+            )
+        terms = ", ".join(f"{term} {_size(size)}" for term, size in self.memory.items() if size)
+        lines.append(f"  memory {_size(self.projected)}" + (f": {terms}" if terms else ""))
+        if not self.keeps_up:
+            lines.append("  slower than wanted: decoding or fetching is expected to limit")
+        if self.advice:
+            lines.append(f"  better: {self.advice}")
+        lines += [f"  refused by the store: {veto}" for veto in self.vetoes]
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        if self.running == "regional":
+            size = "x".join(map(str, self.region or ()))
+            return f"regional: {self.draws} patches in each region of {size}"
+        return _WORDS[self.running]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A store's veto against a scheme."""
+
+    reason: str
+    """Why, as one sentence."""
+
+
+_WORDS: Mapping[str, str] = {
+    "view": "view: resampled straight out of the mapped file",
+    "spool": "spool: decoded once to the local disk, then mapped",
+    "resident": "resident: each process decodes a chunk once and keeps it while it is needed",
+    "direct": "direct: the chunks of each patch are decoded for it",
+}
+
+
+def _size(count: int) -> str:
+    """Return bytes in a unit that fits.
+
+    Examples
+    --------
+    >>> _size(0), _size(2000), _size(3 * 1024**2), _size(5 * 1024**3)
+    ('0 B', '1.95 KiB', '3 MiB', '5 GiB')
+    """
+    number, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while number >= 1000 and len(units) > 1:
+        number /= 1024
+        units.pop(0)
+    return f"{number:.3g} {units[0]}"
