@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import index
 from typing import Any
 
 import torch
 
 from ..adapters import Adapter, Profile
-from ..core.errors import BudgetExceeded, IteratorInvalidated, LoaderShutDown, VoxpipeError
+from ..core.errors import BudgetExceeded, LoaderShutDown
 from ..datapipes.cost import cost_of
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..diagnosing.twins import untimed
 from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
-from ..reading_services import Epoch, InProcessReadingService, ReadingService
+from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
 from ..volumes.scheme import ReadScheme
+from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
 from .state import State
@@ -319,93 +319,3 @@ class DataLoader2:
 
     def __repr__(self) -> str:
         return f"DataLoader2({type(self._written).__name__}, {self._service!r})"
-
-
-@dataclass
-class Progress:
-    """How far one epoch has come; outlives its iterator."""
-
-    epoch: int
-    """Which epoch."""
-    place: Place
-    """Which batches of it were delivered, also before a resume."""
-    begun: bool = False
-    """Whether a batch was asked for."""
-
-
-class DataLoader2Iterator:
-    """One epoch of a loader."""
-
-    def __init__(self, loader: DataLoader2, seed: int, progress: Progress) -> None:
-        self._loader = loader
-        self._seed = seed
-        self._progress = progress
-        self._valid = True
-        self._batches: Epoch | None = None
-        self._failure: BaseException | None = None
-
-    def __iter__(self) -> DataLoader2Iterator:
-        return self
-
-    def __next__(self) -> Any:
-        if not self._valid:
-            msg = "a newer iterator of this DataLoader2 has taken over"
-            raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
-        if self._failure is not None:
-            raise self._failure  # the epoch failed; it did not end
-        self._loader._pace.asked(time.perf_counter())
-        try:
-            batch = next(self._started())
-        except StopIteration:
-            self._close()
-            self._loader._finished(self._progress)
-            raise
-        except BaseException as error:
-            self._close()
-            if isinstance(error, VoxpipeError):
-                error.at(self._loader._origin)
-            self._failure = _again(error) if isinstance(error, Exception) else None
-            raise
-        self._progress.place = self._progress.place.after(self._started().last)
-        self._loader._pace.handed(time.perf_counter())
-        return batch
-
-    def _started(self) -> Epoch:
-        if self._batches is None:
-            if self._progress.begun:
-                raise StopIteration
-            progress, loader = self._progress, self._loader
-            loader._agreed()
-            progress.begun = True
-            self._batches = loader._service.epoch(
-                loader._work, self._seed, progress.epoch, progress.place
-            )
-        return self._batches
-
-    def invalidate(self) -> None:
-        """End the epoch; further use says so."""
-        self._valid = False
-        self._close()
-
-    def _close(self) -> None:
-        batches, self._batches = self._batches, None
-        if batches is not None:
-            batches.close()
-
-    def __del__(self) -> None:
-        # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
-        self._close()
-
-
-def _again(error: Exception) -> Exception:
-    """Return the error to raise when a failed epoch is asked once more.
-
-    A copy: the traceback of the error holds the caller's frames, these hold the iterator, and
-    an iterator that held the error would keep the caller's batch until the next collection.
-    """
-    try:
-        again = copy.copy(error)
-    except Exception:  # a user's class whose constructor wants more than its message
-        return error
-    again.__cause__ = error.__cause__
-    return again

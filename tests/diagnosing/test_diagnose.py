@@ -181,8 +181,8 @@ def test_a_graph_that_only_plans(cases):
 
 
 @pytest.mark.parametrize("shards", [None, (8, 8, 8)])
-def test_zarr_tells_fetching_from_decoding_unless_in_shards(tmp_path, shards):
-    """Together they count as decoding, and a note says so."""
+def test_zarr_tells_fetching_from_decoding(tmp_path, shards):
+    """In shards too: what is fetched is the chunks in them."""
     zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
     path = tmp_path / "scan.zarr"
     array = zarr.create_array(path, shape=(12, 12, 12), chunks=(4, 4, 4), shards=shards, dtype="i2")
@@ -191,12 +191,41 @@ def test_zarr_tells_fetching_from_decoding_unless_in_shards(tmp_path, shards):
     with loader_of(chain.batch_patches(2), 1) as loader:
         diagnosis = loader.diagnose(**BRIEF)
 
-    together = shards is not None
-    assert ("fetch" in diagnosis.ceilings) is not together
-    assert "decode" in diagnosis.ceilings
-    assert ("cannot be told apart" in str(diagnosis)) is together
-    assert diagnosis.facts.together == ((str(path),) if together else ())
+    assert {"fetch", "decode"} <= set(diagnosis.ceilings)
+    assert diagnosis.facts.together == ()
     assert diagnosis.facts.amplification > 1
+
+
+class Foreign:
+    """A backend that only answers slices: nobody can tell what of that is fetching."""
+
+    shape = (1, 12, 12, 12)
+    affine = np.eye(4)
+    dtype = np.dtype(np.int16)
+
+    def __getitem__(self, item):
+        return torch.zeros(self.shape, dtype=torch.int16)[item]
+
+    def to_tensor(self):
+        return self[...]
+
+
+def test_what_cannot_be_told_apart_counts_as_decoding(tmp_path):
+    """And a note says so."""
+    path = tmp_path / "scan.foreign"
+    path.touch()
+    vp.register_backend("foreign", lambda r: str(r.path).endswith(".foreign"), lambda r: Foreign())
+    try:
+        chain = vp.from_cases([{"image": str(path)}]).open_volume()
+        chain = chain.lazy_patch(4, samples_per_volume=4)
+        with loader_of(chain.batch_patches(2), 0) as loader:
+            diagnosis = loader.diagnose(**BRIEF)
+    finally:
+        vp.unregister_backend("foreign")
+
+    assert "fetch" not in diagnosis.ceilings
+    assert "cannot be told apart" in str(diagnosis)
+    assert diagnosis.facts.together == (str(path),)
 
 
 def test_a_gzipped_volume_is_decoded_before_anything_is_measured(tmp_path):
