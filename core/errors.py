@@ -13,7 +13,9 @@ knows nothing of voxpipe can still catch it::
     │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
     │   ├── CacheTooSmall            (OSError)     the cache on disk cannot hold it
     │   ├── CacheBusy                (TimeoutError) another process kept the cache locked
-    │   └── MissingDependency        (ImportError) an optional package is needed
+    │   ├── MissingDependency        (ImportError) an optional package is needed
+    │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
+    │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
     ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
     ├── PolicyConflict               (ValueError)  two places ask for different sampling
@@ -147,6 +149,14 @@ class CacheBusy(VolumeError, TimeoutError):
 
 class MissingDependency(VolumeError, ImportError):
     """An optional package is needed to open this source."""
+
+
+class DestinationExists(VolumeError, FileExistsError):
+    """Something is in the place where a volume shall be written."""
+
+
+class StaleEntry(VolumeError, ValueError):
+    """A volume has changed since the manifest was written that describes it."""
 
 
 class GridMismatch(VoxpipeError, ValueError):

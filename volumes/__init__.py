@@ -1,8 +1,10 @@
 """Volume, the backend registry, one file per format."""
 
 from . import builtin
+from .convert import Converted, convert
 from .handles import close_volumes
 from .index import normalize_index
+from .recached import recached
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -16,12 +18,15 @@ from .voxels import Voxels
 
 __all__ = [
     "BackendRequest",
+    "Converted",
     "Statistics",
     "Volume",
     "Voxels",
     "close_volumes",
+    "convert",
     "custom_backends",
     "normalize_index",
+    "recached",
     "register_backend",
     "resolve_backend",
     "unregister_backend",

@@ -28,7 +28,7 @@ from .header import (
     array_header,
 )
 from .index import index_ranges
-from .source import Options, Source
+from .source import LocatedSource, Options, Source
 from .source_of import source_of
 from .voxels import Voxels
 
@@ -109,6 +109,12 @@ class Volume:
         self._grid: Grid | None = None
         self._data: torch.Tensor | None = None
 
+    def read_from(self, source: Source) -> Volume:
+        """Return this volume with its voxels taken from another source."""
+        volume = Volume._of(source, self.kind)
+        volume._affine = self._affine
+        return volume
+
     @property
     def name(self) -> str:
         """Path or URL without credentials, or the array in words."""
@@ -118,6 +124,17 @@ class Volume:
     def token(self) -> str:
         """Equal for volumes of the same source and options, in every process."""
         return self._source.token
+
+    @property
+    def located(self) -> LocatedSource | None:
+        """The path or URL and its options; None for voxels in memory and zarr objects."""
+        inner = getattr(self._source, "located", self._source)
+        return inner if isinstance(inner, LocatedSource) else None
+
+    @property
+    def recorded_statistics(self) -> Any:
+        """What a manifest says about the voxels, a ``Statistics``; None if there is none."""
+        return getattr(self._source, "statistics", None)
 
     @property
     def content_key(self) -> str:
@@ -137,7 +154,7 @@ class Volume:
     @property
     def grid(self) -> Grid:
         """Spatial shape and affine."""
-        if self._grid is None and self._affine is None and self._header is None:
+        if self._grid is None and self._affine is None and not self._knows_header:
             # The one of the open backend: all volumes that come with the batches share it.
             self._grid = self._backend().grid
         if self._grid is None:
@@ -183,9 +200,18 @@ class Volume:
     def header(self) -> Header:
         """What the stored header says, read at the first question."""
         if self._header is None:
-            self._backend()
+            # Some sources know it without being opened: from a manifest, for one.
+            known = getattr(self._source, "known_header", None)
+            if known is not None:
+                self._header = known()
+            else:
+                self._backend()
         assert self._header is not None
         return self._header
+
+    @property
+    def _knows_header(self) -> bool:
+        return self._header is not None or hasattr(self._source, "known_header")
 
     def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.
@@ -279,12 +305,24 @@ class Volume:
         self._data = None
         return self
 
+    def probe(self) -> Header:
+        """Open the volume now, and return the header of what is stored there now.
+
+        Raises
+        ------
+        VolumeError
+            It cannot be opened, or is not what was known of it.
+        """
+        return self._backend().header
+
     def numpy(self) -> NDArray[Any]:
         """Return all values, (C, I, J, K); maybe a read-only view of the mapped file."""
         return self.read(Region.of_shape(self.spatial_shape)).values()
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
+        if self._header is None and hasattr(self._source, "known_header"):
+            self._header = self._source.known_header()
         if isinstance(self._source, ArraySource):
             # Not among the handles: they would keep the array when the volume is gone.
             self._header = self._source.backend.header

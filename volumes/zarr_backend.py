@@ -245,7 +245,8 @@ def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, nam
         array = _member(group, levels[level].path, name)
         axes = levels[level].axes
         # The header speaks of the finest level; the pyramid says how the others lie to it.
-        affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
+        if level:  # that of the finest is kept to the last bit
+            affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     else:
         _check_level(level, 1, name)
         array = _member(group, "0", name)

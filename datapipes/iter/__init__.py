@@ -7,6 +7,7 @@ from .lazy_patch import LazyPatches
 from .normalize import NormalizePatches
 from .open_volume import OpenVolume
 from .realize import Realize
+from .recache import Recache
 from .spatial import (
     AffinePipe,
     AugmentPipe,
@@ -39,6 +40,7 @@ __all__ = [
     "OpenVolume",
     "PadPipe",
     "Realize",
+    "Recache",
     "Rotate90Pipe",
     "RotatePipe",
     "ShearPipe",
