@@ -15,6 +15,7 @@ knows nothing of voxpipe can still catch it::
     │   ├── CacheBusy                (TimeoutError) another process kept the cache locked
     │   ├── MissingDependency        (ImportError) an optional package is needed
     │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
+    │   ├── BadManifest              (ValueError)  it is no manifest, or makes no sense
     │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
     ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
@@ -153,6 +154,10 @@ class MissingDependency(VolumeError, ImportError):
 
 class DestinationExists(VolumeError, FileExistsError):
     """Something is in the place where a volume shall be written."""
+
+
+class BadManifest(VolumeError, ValueError):
+    """A file is no manifest, or makes no sense as one."""
 
 
 class StaleEntry(VolumeError, ValueError):

@@ -1,7 +1,16 @@
 """DataLoader2: compile the graph, iterate, state."""
 
+from .check import Report, check, volumes_of
 from .dataloader2 import DataLoader2, DataLoader2Iterator
 from .diagnosis import Diagnosis
 from .state import State
 
-__all__ = ["DataLoader2", "DataLoader2Iterator", "Diagnosis", "State"]
+__all__ = [
+    "DataLoader2",
+    "DataLoader2Iterator",
+    "Diagnosis",
+    "Report",
+    "State",
+    "check",
+    "volumes_of",
+]

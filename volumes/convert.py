@@ -229,7 +229,7 @@ def _exists(store: Any) -> bool:
     return bool(sync(store.exists("zarr.json")))
 
 
-def _compressors(codec: str) -> Any:
+def _compressors(codec: Any) -> Any:
     from zarr.codecs import BloscCodec
 
     if codec == "none":

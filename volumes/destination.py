@@ -103,8 +103,18 @@ class LocalDestination:
             with self._locked_file(deadline) as file:
                 # A writer that finished took the folder, and the lock file in it, away.
                 if _is_still(file, self._partial / "lock"):
-                    yield
+                    try:
+                        yield
+                    finally:
+                        self._tidy()
                     return
+
+    def _tidy(self) -> None:
+        """Remove the partial folder if nothing was begun in it; the caller holds its lock."""
+        with suppress(OSError):
+            if not (self._partial / _JOURNAL).exists():
+                (self._partial / "lock").unlink()
+                self._partial.rmdir()
 
     def _make(self) -> None:
         try:
@@ -273,11 +283,11 @@ def _first_line(key: str) -> bytes:
 
 
 def _parsed(journal: bytes, key: str) -> set[Triple] | None:
-    """Return the finished shards; None for the journal of something else, or none.
+    r"""Return the finished shards; None for the journal of something else, or none.
 
     Examples
     --------
-    >>> _parsed(_first_line("k") + b"[0, 0, 1]\\n[0, 0,", "k"), _parsed(_first_line("k"), "other")
+    >>> _parsed(_first_line("k") + b"[0, 0, 1]\n[0, 0,", "k"), _parsed(_first_line("k"), "other")
     ({(0, 0, 1)}, None)
     """
     first, _, rest = journal.partition(b"\n")

@@ -133,4 +133,5 @@ def recached(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str
     """
     if volume.located is None:
         return volume
-    return volume.read_from(RecachedSource(volume, chunk, codec, directory))
+    # The copy has the affine that the user gave, if any: it is written into it.
+    return Volume.of_source(RecachedSource(volume, chunk, codec, directory), volume.kind)

@@ -96,9 +96,10 @@ class Volume:
         self._begin(source_of(source, options), kind, override)
 
     @classmethod
-    def _of(cls, source: Source, kind: str) -> Volume:
+    def of_source(cls, source: Source, kind: str, affine: Affine | None = None) -> Volume:
+        """Return the volume of a source; what the source knows of itself is not read."""
         volume = object.__new__(cls)
-        volume._begin(source, kind, None)
+        volume._begin(source, kind, None if affine is None else affine_entries(affine, source.name))
         return volume
 
     def _begin(self, source: Source, kind: str, affine: tuple[float, ...] | None) -> None:
@@ -108,12 +109,6 @@ class Volume:
         self._header: Header | None = None
         self._grid: Grid | None = None
         self._data: torch.Tensor | None = None
-
-    def read_from(self, source: Source) -> Volume:
-        """Return this volume with its voxels taken from another source."""
-        volume = Volume._of(source, self.kind)
-        volume._affine = self._affine
-        return volume
 
     @property
     def name(self) -> str:
@@ -281,7 +276,7 @@ class Volume:
         affine = affine_entries(self.affine @ _steps(ranges[1:]), self.name)
         name = f"{self.name}[{', '.join(_range_text(r) for r in ranges)}]"
         header = array_header(array, affine, name, slope=voxels.slope, intercept=voxels.intercept)
-        return Volume._of(ArraySource(array, header, name), self.kind)
+        return Volume.of_source(ArraySource(array, header, name), self.kind)
 
     @property
     def data(self) -> torch.Tensor:
@@ -305,15 +300,15 @@ class Volume:
         self._data = None
         return self
 
-    def probe(self) -> Header:
-        """Open the volume now, and return the header of what is stored there now.
+    def probe(self) -> Backend:
+        """Open the volume now, and return what is stored there.
 
         Raises
         ------
         VolumeError
             It cannot be opened, or is not what was known of it.
         """
-        return self._backend().header
+        return self._backend()
 
     def numpy(self) -> NDArray[Any]:
         """Return all values, (C, I, J, K); maybe a read-only view of the mapped file."""

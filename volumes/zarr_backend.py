@@ -23,7 +23,7 @@ from .chunk_cache import CHUNKS
 from .content import content_key
 from .fetched import fetch_chunks
 from .fsspec_ranges import FsspecRanges
-from .header import IDENTITY, Header, affine_entries, affine_matrix
+from .header import IDENTITY, Header, Triple, affine_entries, affine_matrix
 from .location import file_system, remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
@@ -117,6 +117,14 @@ class ZarrBackend(Backend):
     def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
         axes = self._layout.spatial
         return () if box is None or None in axes else (box, axes)
+
+    @property
+    def shards(self) -> Triple | None:
+        """Object unit in voxels along I, J, K; None where every chunk is an object."""
+        array = self._array
+        own = isinstance(array, ZarrArray)
+        shards = array.metadata.shards if own else getattr(array, "shards", None)
+        return None if shards is None else self._layout.spatial_part(shards)
 
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None

@@ -2,6 +2,7 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
 from .lazy_patch import LazyPatches
 from .normalize import NormalizePatches
@@ -33,6 +34,7 @@ __all__ = [
     "CropPipe",
     "FlipPipe",
     "FromCases",
+    "FromManifest",
     "FusedSpatial",
     "LazyPatches",
     "ListCases",
@@ -48,5 +50,6 @@ __all__ = [
     "TranslatePipe",
     "ZoomPipe",
     "from_cases",
+    "from_manifest",
     "list_cases",
 ]

@@ -18,8 +18,8 @@ from ..datapipe import PerItem, chained, wrong_item
 class Recache(PerItem):
     """Convert every volume once into sharded zarr on the local disk, and read it from there.
 
-    Voxels in memory stay where they are. The copy is made by whoever reads the volume first, once per machine and version of the
-    original; the values, and with them all batches, are the same.
+    The copy is made by whoever reads the volume first, once per machine and version of the
+    original; the values, and with them all batches, are the same. Voxels in memory stay there.
 
     Parameters
     ----------
