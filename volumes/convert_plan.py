@@ -170,7 +170,7 @@ def chunk_side(patch: int, voxel_bytes: int) -> int:
     Examples
     --------
     >>> [chunk_side(96, size) for size in (1, 2, 4)], chunk_side(192, 2)
-    ([32, 32, 24], 48)
+    ([32, 32, 24], 40)
     """
     quarter = _size("patch", patch) / CHUNKS_PER_PATCH
     full = (CHUNK_BYTES / voxel_bytes) ** (1 / 3)
