@@ -17,6 +17,9 @@ knows nothing of voxpipe can still catch it::
     │   ├── StoreUnavailable         (ConnectionError) a remote store kept failing
     │   ├── AccessDenied             (PermissionError) a remote store refuses to answer
     │   └── ForkUnsafe               (RuntimeError) a connection did not survive a fork
+    │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
+    │   ├── BadManifest              (ValueError)  it is no manifest, or makes no sense
+    │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
     ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
     ├── PolicyConflict               (ValueError)  two places ask for different sampling
@@ -163,6 +166,18 @@ class AccessDenied(VolumeError, PermissionError):
 
 class ForkUnsafe(VolumeError, RuntimeError):
     """A connection that the parent process opened cannot be used after a fork."""
+
+
+class DestinationExists(VolumeError, FileExistsError):
+    """Something is in the place where a volume shall be written."""
+
+
+class BadManifest(VolumeError, ValueError):
+    """A file is no manifest, or makes no sense as one."""
+
+
+class StaleEntry(VolumeError, ValueError):
+    """A volume has changed since the manifest was written that describes it."""
 
 
 class GridMismatch(VoxpipeError, ValueError):

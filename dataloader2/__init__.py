@@ -1,8 +1,17 @@
 """DataLoader2: compile the graph, iterate, state."""
 
 from ..diagnosing import Diagnosis
+from .check import Report, check, volumes_of
 from .dataloader2 import DataLoader2
 from .iterator import DataLoader2Iterator
 from .state import State
 
-__all__ = ["DataLoader2", "DataLoader2Iterator", "Diagnosis", "State"]
+__all__ = [
+    "DataLoader2",
+    "DataLoader2Iterator",
+    "Diagnosis",
+    "Report",
+    "State",
+    "check",
+    "volumes_of",
+]

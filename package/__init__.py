@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from .adapters import Adapter, FuseSpatial, Profile, Timeout
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
-    from .dataloader2 import DataLoader2
+    from .dataloader2 import DataLoader2, check
     from .datapipes import DataPipe, explain
-    from .datapipes.iter import from_cases, list_cases
+    from .datapipes.iter import from_cases, from_manifest, list_cases
     from .reading_services import InProcessReadingService, MultiProcessingReadingService
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
         BackendRequest,
         Volume,
+        convert,
         normalize_index,
         register_backend,
         resolve_backend,
@@ -48,9 +49,12 @@ __all__ = [
     "Volume",
     "VoxpipeError",
     "__version__",
+    "check",
+    "convert",
     "errors",
     "explain",
     "from_cases",
+    "from_manifest",
     "list_cases",
     "normalize_index",
     "register_backend",
@@ -64,14 +68,15 @@ _HOMES = {
     "adapters": ("Adapter", "FuseSpatial", "Profile", "Timeout"),
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
-    "dataloader2": ("DataLoader2",),
+    "dataloader2": ("DataLoader2", "check"),
     "datapipes": ("DataPipe", "explain"),
-    "datapipes.iter": ("from_cases", "list_cases"),
+    "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
     "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (
         "BackendRequest",
         "Volume",
+        "convert",
         "normalize_index",
         "register_backend",
         "resolve_backend",

@@ -1,4 +1,4 @@
-"""The command line: ``python -m voxpipe``."""
+"""The command line: ``voxpipe``, or ``python -m voxpipe``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import __version__
+from . import __version__, check_command, convert_command, index_command
 from .core.errors import VoxpipeError
 
 
@@ -48,6 +48,8 @@ def parser() -> argparse.ArgumentParser:
             metavar="DIR",
             help="where to write (default: %(default)s)",
         )
+    for module in (convert_command, index_command, check_command):
+        module.add(commands)
     return top
 
 
@@ -55,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; ``arguments`` are the process's by default."""
     options = parser().parse_args(arguments)
     try:
+        if "run" in options:
+            return int(options.run(options))
         if options.command == "demo":
             demo(options.output, options.minutes, options.bucket)
         else:

@@ -1,8 +1,14 @@
 """Volume, the backend registry, one file per format."""
 
 from . import builtin
+from .catalog import catalogued, describe_volume, index_cases
+from .convert import Converted, convert
+from .examine import Finding, examine, serve
+from .find import find_volumes, is_volume
 from .handles import close_volumes
 from .index import normalize_index
+from .manifest import Entry, Manifest, read_manifest, write_manifest
+from .recached import recached
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -16,16 +22,31 @@ from .voxels import Voxels
 
 __all__ = [
     "BackendRequest",
+    "Converted",
+    "Entry",
+    "Finding",
+    "Manifest",
     "Statistics",
     "Volume",
     "Voxels",
+    "catalogued",
     "close_volumes",
+    "convert",
     "custom_backends",
+    "describe_volume",
+    "examine",
+    "find_volumes",
+    "index_cases",
+    "is_volume",
     "normalize_index",
+    "read_manifest",
+    "recached",
     "register_backend",
     "resolve_backend",
+    "serve",
     "unregister_backend",
     "volume_statistics",
+    "write_manifest",
 ]
 
 builtin.register_builtin_backends()

@@ -119,6 +119,11 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     return None
 
 
+def recognised(request: BackendRequest) -> bool:
+    """Return whether a registered backend would open ``request``; opens nothing."""
+    return any(entry.matcher(request) for entry in tuple(_ENTRIES))
+
+
 def registered_names() -> tuple[str, ...]:
     """Return the names of all backends, in the order in which they are asked."""
     return tuple(entry.name for entry in _ENTRIES)

@@ -52,7 +52,8 @@ _REMEMBERED: OrderedDict[tuple[Any, ...], Statistics] = OrderedDict()
 def volume_statistics(volume: Volume) -> Statistics:
     """Return mean, population standard deviation, minimum, maximum and count of a volume.
 
-    The first call reads every voxel once, in bounded memory. Later ones, in this
+    The first call reads every voxel once, in bounded memory; none at all if
+    the volume comes from a manifest that has them. Later ones, in this
     process or for the same file in another, read nothing. A NaN among the voxels
     makes all of them NaN but the count.
 
@@ -71,6 +72,9 @@ def volume_statistics(volume: Volume) -> Statistics:
     >>> volume_statistics(Volume(np.array([[[1.0, 2.0, 3.0, 6.0]]])))
     Statistics(mean=3.0, std=1.8708286933869707, minimum=1.0, maximum=6.0, count=4)
     """
+    recorded: Statistics | None = volume.recorded_statistics
+    if recorded is not None:
+        return recorded
     key = (volume.token, volume.header.stamp)
     found = _REMEMBERED.get(key)
     if found is None:

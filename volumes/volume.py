@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..core import TALLY, Affine, Grid, OrientedBox, Region
-from ..core.errors import CorruptVolume, OutOfVolume
+from ..core import Affine, Grid, OrientedBox, Region
+from ..core.errors import CorruptVolume
 from .array_source import ArraySource
 from .backend import Backend, as_array, as_tensor, boxed
+from .counted import check_inside, counted_read
 from .handles import HANDLES
 from .header import (
     Access,
@@ -29,7 +30,7 @@ from .header import (
 )
 from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout
-from .source import Options, Source
+from .source import LocatedSource, Options, Source
 from .source_of import source_of
 from .voxels import Voxels
 
@@ -99,9 +100,10 @@ class Volume:
         self._begin(source_of(source, options), kind, override)
 
     @classmethod
-    def _of(cls, source: Source, kind: str) -> Volume:
+    def of_source(cls, source: Source, kind: str, affine: Affine | None = None) -> Volume:
+        """Return the volume of a source; what the source knows of itself is not read."""
         volume = object.__new__(cls)
-        volume._begin(source, kind, None)
+        volume._begin(source, kind, None if affine is None else affine_entries(affine, source.name))
         return volume
 
     def _begin(self, source: Source, kind: str, affine: tuple[float, ...] | None) -> None:
@@ -123,6 +125,17 @@ class Volume:
         return self._source.token
 
     @property
+    def located(self) -> LocatedSource | None:
+        """The path or URL and its options; None for voxels in memory and zarr objects."""
+        inner = getattr(self._source, "located", self._source)
+        return inner if isinstance(inner, LocatedSource) else None
+
+    @property
+    def recorded_statistics(self) -> Any:
+        """What a manifest says about the voxels, a ``Statistics``; None if there is none."""
+        return getattr(self._source, "statistics", None)
+
+    @property
     def content_key(self) -> str:
         """Equal for the same file with the same content; empty where nobody can tell."""
         return self._backend().content_key
@@ -140,7 +153,7 @@ class Volume:
     @property
     def grid(self) -> Grid:
         """Spatial shape and affine."""
-        if self._grid is None and self._affine is None and self._header is None:
+        if self._grid is None and self._affine is None and not self._knows_header:
             # The one of the open backend: all volumes that come with the batches share it.
             self._grid = self._backend().grid
         if self._grid is None:
@@ -186,7 +199,12 @@ class Volume:
     def header(self) -> Header:
         """What the stored header says, read at the first question."""
         if self._header is None:
-            self._backend()
+            # Some sources know it without being opened: from a manifest, for one.
+            known = getattr(self._source, "known_header", None)
+            if known is not None:
+                self._header = known()
+            else:
+                self._backend()
         assert self._header is not None
         return self._header
 
@@ -197,6 +215,10 @@ class Volume:
     def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
         """Return the scheme as the store can follow it, or why it cannot; reads the header."""
         return self._backend().adjust(scheme)
+
+    @property
+    def _knows_header(self) -> bool:
+        return self._header is not None or hasattr(self._source, "known_header")
 
     def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.
@@ -214,11 +236,11 @@ class Volume:
             The region reaches outside; this is an ``IndexError``.
         """
         backend = self._backend()
-        _check_inside(region, backend.shape, self.name)
+        check_inside(region, backend.shape, self.name)
         if region.is_empty:
             empty = np.empty((backend.shape[0], *region.shape), backend.disk_dtype)
             return Voxels(empty, backend.header.slope, backend.header.intercept)
-        return _counted_read(backend, region, (0, backend.shape[0]), box)
+        return counted_read(backend, region, (0, backend.shape[0]), box)
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
         """Begin to bring in what :meth:`read` with the same arguments is going to need.
@@ -249,7 +271,7 @@ class Volume:
             The region reaches outside; this is an ``IndexError``.
         """
         backend = self._backend()
-        _check_inside(region, backend.shape, self.name)
+        check_inside(region, backend.shape, self.name)
         return 0 if region.is_empty else backend.fetch(region)
 
     def __getitem__(self, item: Any) -> Volume:
@@ -271,12 +293,12 @@ class Volume:
         backend = self._backend()
         ranges = index_ranges(item, backend.shape, self.name)
         channels, region, selection = boxed(ranges)
-        voxels = _counted_read(backend, region, channels)
+        voxels = counted_read(backend, region, channels)
         array = voxels.array[selection].copy(order="K")
         affine = affine_entries(self.affine @ _steps(ranges[1:]), self.name)
         name = f"{self.name}[{', '.join(_range_text(r) for r in ranges)}]"
         header = array_header(array, affine, name, slope=voxels.slope, intercept=voxels.intercept)
-        return Volume._of(ArraySource(array, header, name), self.kind)
+        return Volume.of_source(ArraySource(array, header, name), self.kind)
 
     @property
     def data(self) -> torch.Tensor:
@@ -300,12 +322,24 @@ class Volume:
         self._data = None
         return self
 
+    def probe(self) -> Backend:
+        """Open the volume now, and return what is stored there.
+
+        Raises
+        ------
+        VolumeError
+            It cannot be opened, or is not what was known of it.
+        """
+        return self._backend()
+
     def numpy(self) -> NDArray[Any]:
         """Return all values, (C, I, J, K); maybe a read-only view of the mapped file."""
         return self.read(Region.of_shape(self.spatial_shape)).values()
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
+        if self._header is None and hasattr(self._source, "known_header"):
+            self._header = self._source.known_header()
         if isinstance(self._source, ArraySource):
             # Not among the handles: they would keep the array when the volume is gone.
             self._header = self._source.backend.header
@@ -343,27 +377,6 @@ class Volume:
     def __repr__(self) -> str:
         facts = "" if self._header is None else f", {self._header.shape} {self._header.dtype}"
         return f"Volume({self.name!r}, {self.kind}{facts})"
-
-
-def _counted_read(
-    backend: Backend, region: Region, channels: tuple[int, int], box: OrientedBox | None = None
-) -> Voxels:
-    if box is not None and backend.culls:
-        culling: Any = backend  # which takes the box, as it says
-        TALLY.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
-        voxels: Voxels = culling.read(region, channels, box)
-        return voxels
-    TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
-    return backend.read(region, channels)
-
-
-def _check_inside(region: Region, shape: Shape, name: str) -> None:
-    whole = Region.of_shape(shape[1:])
-    if len(region.start) != len(whole.start) or not whole.contains(region):
-        raise OutOfVolume(
-            f"{region} does not lie inside {name}, of shape {shape}.",
-            do="Intersect it with the volume first.",
-        )
 
 
 def _steps(ranges: tuple[range, ...]) -> Affine:

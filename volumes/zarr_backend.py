@@ -136,6 +136,14 @@ class ZarrBackend(Backend):
         axes = self._layout.spatial
         return () if box is None or None in axes else (box, axes)
 
+    @property
+    def shards(self) -> Triple | None:
+        """Object unit in voxels along I, J, K; None where every chunk is an object."""
+        array = self._array
+        own = isinstance(array, ZarrArray)
+        shards = array.metadata.shards if own else getattr(array, "shards", None)
+        return None if shards is None else self._layout.spatial_part(shards)
+
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int:
@@ -148,12 +156,6 @@ class ZarrBackend(Backend):
         chunks = self._array.needed(wanted, *self._culling(box))
         voxels = sum(grid.region(tuple(row)).size for row in chunks.tolist())
         return voxels * self.disk_dtype.itemsize
-
-    @property
-    def shards(self) -> Triple | None:
-        """Spatial extent of a shard; None where each chunk is an object."""
-        stored = self._array.metadata.shards if isinstance(self._array, ZarrArray) else None
-        return None if stored is None else self._layout.spatial_part(stored)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that the region touches; None where zarr-python cannot."""
@@ -329,7 +331,8 @@ def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, nam
         array = _member(group, levels[level].path, name)
         axes = levels[level].axes
         # The header speaks of the finest level; the pyramid says how the others lie to it.
-        affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
+        if level:  # that of the finest is kept to the last bit
+            affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     else:
         _check_level(level, 1, name)
         array = _member(group, "0", name)

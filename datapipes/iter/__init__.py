@@ -2,11 +2,13 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
 from .lazy_patch import LazyPatches
 from .normalize import NormalizePatches
 from .open_volume import OpenVolume
 from .realize import Realize
+from .recache import Recache
 from .spatial import (
     AffinePipe,
     AugmentPipe,
@@ -32,6 +34,7 @@ __all__ = [
     "CropPipe",
     "FlipPipe",
     "FromCases",
+    "FromManifest",
     "FusedSpatial",
     "LazyPatches",
     "ListCases",
@@ -39,6 +42,7 @@ __all__ = [
     "OpenVolume",
     "PadPipe",
     "Realize",
+    "Recache",
     "Rotate90Pipe",
     "RotatePipe",
     "ShearPipe",
@@ -46,5 +50,6 @@ __all__ = [
     "TranslatePipe",
     "ZoomPipe",
     "from_cases",
+    "from_manifest",
     "list_cases",
 ]

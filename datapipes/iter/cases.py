@@ -93,7 +93,7 @@ class FromCases(Seeded):
     @property
     def imports(self) -> tuple[str, ...]:  # type: ignore[override]
         """Ask for zarr if the first cases are zarr."""
-        return _imports_for(str(case) for case in self.cases[:_LOOKED_AT])
+        return imports_for(str(case) for case in self.cases[:_LOOKED_AT])
 
     def data_hash(self) -> str:
         """Return 16 hex digits over the names and sources of the cases; reads no file."""
@@ -157,7 +157,7 @@ class ListCases(Seeded):
     @property
     def imports(self) -> tuple[str, ...]:  # type: ignore[override]
         """Ask for zarr if a pattern names it."""
-        return _imports_for([str(self.url), *self.patterns.values()])
+        return imports_for([str(self.url), *self.patterns.values()])
 
     def data_hash(self) -> str:
         """Return 16 hex digits over the listing."""
@@ -210,7 +210,8 @@ class ListCases(Seeded):
         return [{CASE: n, **{k: by_case[n] for k, by_case in found.items()}} for n in names]
 
 
-def _imports_for(texts: Iterable[str]) -> tuple[str, ...]:
+def imports_for(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules that a worker needs for places of these names."""
     return ("zarr",) if any(".zarr" in text for text in texts) else ()
 
 

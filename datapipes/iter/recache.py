@@ -1,0 +1,117 @@
+"""Read volumes from copies in chunks that fit the patches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar
+
+from ...core import Sample
+from ...core.errors import SampleError, placed
+from ...graph import Pipe, Traits
+from ...spatial import LazyPatch, PendingPlan
+from ...volumes import Volume, recached
+from ..datapipe import PerItem, chained, wrong_item
+
+
+@chained("recache")
+class Recache(PerItem):
+    """Convert every volume once into sharded zarr on the local disk, and read it from there.
+
+    The copy is made by whoever reads the volume first, once per machine and version of the
+    original; the values, and with them all batches, are the same. Voxels in memory stay there.
+
+    Parameters
+    ----------
+    chunk
+        Voxels along each axis of the decode unit: about a quarter of the patch.
+    directory
+        Where the copies are kept, by default in the cache directory (``$VOXPIPE_CACHE``).
+        It holds at most ``$VOXPIPE_CACHE_BYTES``; the least recently used go first.
+    codec
+        ``"lz4"`` (decodes fastest), ``"zstd"`` (stores least) or ``"none"``.
+    keys
+        Volumes to copy; by default all.
+
+    Raises
+    ------
+    SampleError
+        At the first item: something has moved already; put it right after ``open_volume()``.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> from_cases([{"image": "ct.nii.gz"}]).open_volume().recache(chunk=24)
+    recache(chunk=24)
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        chunk: int = 32,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        codec: str = "lz4",
+        keys: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.chunk, self.codec = chunk, codec
+        # Made absolute now: a worker may run in another directory.
+        self.directory = "" if directory is None else os.path.abspath(os.fspath(directory))
+        self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
+
+    def apply(self, item: Any) -> Any:
+        """Return the sample with its volumes replaced by their copies."""
+        if not isinstance(item, Sample):
+            do = "Put it right after open_volume()."
+            raise wrong_item(self, item, "a sample with volumes", do)
+        try:
+            return self._recached(item)
+        except Exception as error:
+            raise placed(error, self.origin, item.case)  # noqa: B904  the very same error
+
+    def _recached(self, sample: Sample) -> Sample:
+        patches = {key: value for key, value in sample.items() if isinstance(value, LazyPatch)}
+        if not patches:
+            msg = "there is no volume in the sample"
+            raise SampleError(msg, do="Put recache() right after open_volume().")
+        if any(patch.pending.steps or patch.values for patch in patches.values()):
+            msg = "something was done to the sample already"
+            raise SampleError(msg, do="Put recache() right after open_volume().")
+        volumes = {key: self._volume(key, patch.volume) for key, patch in patches.items()}
+        pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
+        moved = {
+            key: LazyPatch(volumes[key], pending, patch.policy) for key, patch in patches.items()
+        }
+        return sample.with_data(**moved)
+
+    def _volume(self, key: str, volume: Any) -> Volume:
+        if self.keys is not None and key not in self.keys:
+            return volume  # type: ignore[no-any-return]
+        return recached(volume, self.chunk, self.codec, self.directory)
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Make the copies of all cases now; return how many volumes there are.
+
+        Parameters
+        ----------
+        progress
+            ``progress(done, total)`` in volumes; by default a progress bar is shown.
+        """
+        from tqdm import tqdm
+
+        volumes: list[Any] = [
+            value.volume for item in self for value in item.values() if isinstance(value, LazyPatch)
+        ]
+        hidden = progress is not None
+        for number, volume in enumerate(tqdm(volumes, "recache", unit="volume", disable=hidden)):
+            volume.probe()
+            if progress is not None:
+                progress(number + 1, len(volumes))
+        return len(volumes)
+
+    def settings(self) -> Any:
+        """Return nothing: where voxels are read from changes no batch."""
+        return ()

@@ -1,0 +1,110 @@
+"""``voxpipe convert``: write volumes as sharded zarr."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from .core.errors import VoxpipeError
+
+
+def add(commands: Any) -> None:
+    """Add the command to the command line."""
+    command = commands.add_parser(
+        "convert",
+        help="write volumes as sharded zarr v3, for fast patches",
+        description="Write one volume, or every volume below a folder, as sharded zarr v3 in its "
+        "stored type. A command that was killed continues where it was when given again; what is "
+        "at the destination is whole or absent.",
+    )
+    command.add_argument("source", metavar="SRC", help="a volume or a folder of cases; path or URL")
+    command.add_argument(
+        "destination", metavar="DST", help="the zarr to write, or the folder for all of them"
+    )
+    command.add_argument(
+        "--chunk",
+        type=int,
+        metavar="N",
+        help="voxels per axis of a chunk (default: chosen)",
+    )
+    command.add_argument(
+        "--shard",
+        type=int,
+        metavar="N",
+        help="voxels per axis of a shard (default: chosen)",
+    )
+    command.add_argument(
+        "--patch",
+        type=int,
+        default=96,
+        metavar="N",
+        help="voxels per axis of the patches that will be read (default: %(default)s)",
+    )
+    command.add_argument(
+        "--codec",
+        choices=("lz4", "zstd", "none"),
+        default="lz4",
+        help="lz4 decodes fastest, zstd stores least (default: %(default)s)",
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert; return 1 if a volume could not be converted."""
+    jobs = _jobs(options.source, options.destination)
+    failed = 0
+    for source, destination in jobs:
+        try:
+            print(_convert(source, destination, options))
+        except VoxpipeError as error:
+            if len(jobs) == 1:
+                raise
+            failed += 1
+            print(f"voxpipe: {error}", file=sys.stderr)
+    if failed:
+        print(f"voxpipe: {failed} of {len(jobs)} volumes were not converted", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _jobs(source: str, destination: str) -> list[tuple[str, str]]:
+    from .volumes import find_volumes, is_volume
+
+    if is_volume(source) or (os.path.lexists(source) and not os.path.isdir(source)):
+        return [(source, destination)]
+    folder = destination.rstrip("/")
+    jobs = []
+    for case, volumes in find_volumes(source).items():
+        for key, place in volumes.items():
+            alone = list(volumes) == ["image"]
+            jobs.append((place, f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"))
+    return jobs
+
+
+def _convert(source: str, destination: str, options: argparse.Namespace) -> str:
+    from tqdm import tqdm
+
+    from .volumes import convert
+
+    name = os.path.basename(source.rstrip("/"))
+    with tqdm(desc=name, unit="voxel", unit_scale=True, leave=False, file=sys.stderr) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        done = convert(
+            source,
+            destination,
+            chunk=options.chunk,
+            shard=options.shard,
+            patch=options.patch,
+            codec=options.codec,
+            overwrite=options.overwrite,
+            progress=progress,
+        )
+    chunk, shard = ("x".join(map(str, size)) for size in (done.chunk, done.shard))
+    kept = f", {done.kept} were there" if done.kept else ""
+    return f"{done.location}: chunks {chunk}, {done.written} shards {shard} written{kept}"

@@ -1,0 +1,115 @@
+"""A chain that begins with a manifest opens nothing to plan, and notices what is stale."""
+
+import builtins
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterDataPipe
+
+import voxpipe as vp
+from voxpipe.core import TALLY
+from voxpipe.core.errors import BadManifest, StaleEntry
+from voxpipe.dataloader2 import volumes_of
+from voxpipe.volumes import close_volumes, index_cases, write_manifest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    import nibabel
+
+    for n in range(3):
+        (tmp_path / f"p{n}").mkdir()
+        voxels = np.random.default_rng(n).integers(0, 99, (20, 21, 22)).astype(np.int16)
+        image = nibabel.Nifti1Image(voxels, np.diag([1, 2, 3, 1.0]))
+        nibabel.save(image, tmp_path / f"p{n}" / "ct.nii.gz")
+        nibabel.save(image, tmp_path / f"p{n}" / "seg.nii")
+    manifest, bad = index_cases(volumes_of(listed(tmp_path)))
+    assert bad == ()
+    write_manifest(manifest, tmp_path / "m.json")
+    close_volumes()
+    yield tmp_path
+    close_volumes()
+
+
+def listed(folder):
+    return vp.list_cases(f"{folder}/p*/", image="ct.nii.gz", seg="seg.nii")
+
+
+def patches(cases):
+    pipe = cases.open_volume().lazy_patch(8, samples_per_volume=2)
+    return pipe.augment(rotate=20, flip=0.5).normalize()
+
+
+def batches(cases, service=None):
+    loader = vp.DataLoader2(patches(cases).batch_patches(2), [vp.FuseSpatial()], service)
+    loader.seed(5)
+    found = [(b["image"].clone(), b["seg"].clone()) for b in loader]
+    loader.shutdown()
+    return found
+
+
+def test_planning_an_epoch_opens_no_file(folder, monkeypatch):
+    """Every plan of every patch is worked out from the manifest alone."""
+    pipe = patches(vp.from_manifest(folder / "m.json"))
+
+    def refuse(path, *args, **kwargs):
+        pytest.fail(f"{path} was opened")
+
+    before = TALLY.snapshot()
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", refuse)
+        patch.setattr(os, "stat", refuse)
+        plans = [(s["image"].plan, s["seg"].volume.dtype, s["image"].shape) for s in pipe]
+    counted = TALLY.snapshot() - before
+
+    assert len(plans) == 6
+    assert (counted.headers, counted.reads) == (0, 0)
+
+
+def test_batches_are_those_of_a_listing(folder):
+    """Bit for bit, here and in workers; statistics come from the manifest."""
+    expected = batches(listed(folder))
+    service = vp.MultiProcessingReadingService(num_workers=2)
+
+    for found in (batches(vp.from_manifest(folder / "m.json"), s) for s in (None, service)):
+        for pair, pair_2 in zip(expected, found, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(pair, pair_2, strict=True))
+
+
+def test_kinds_come_from_the_manifest(folder):
+    """A label stays one whatever its key is called later."""
+    sample = next(iter(vp.from_manifest(folder / "m.json").open_volume()))
+
+    assert (sample["image"].kind, sample["seg"].kind, sample.case) == ("intensity", "label", "p0")
+
+
+def test_a_stale_volume_ends_the_epoch_with_its_name(folder):
+    """Where it is read, in a worker: the entry, and what changed."""
+    os.utime(folder / "p1" / "seg.nii", ns=(1, 1))
+    service = vp.MultiProcessingReadingService(num_workers=1)
+
+    with pytest.raises(StaleEntry, match=r"'seg' of case p1 in .*m\.json is stale"):
+        batches(vp.from_manifest(folder / "m.json"), service)
+
+
+def test_another_version_is_another_data_set(folder):
+    """A saved state is not continued with other voxels."""
+    first = vp.from_manifest(folder / "m.json").data_hash()
+    os.utime(folder / "p1" / "seg.nii", ns=(1, 1))
+    write_manifest(index_cases(volumes_of(listed(folder)))[0], folder / "m.json")
+
+    assert vp.from_manifest(folder / "m.json").data_hash() != first
+
+
+def test_the_chain_says_where_it_begins(folder):
+    """In explain(), and in the error for a file that is no manifest."""
+    pipe = vp.from_manifest(folder / "m.json")
+    (folder / "x.json").write_text("{}")
+
+    assert isinstance(pipe, IterDataPipe)
+    assert pipe.describe().endswith("m.json', 3 cases)")
+    with pytest.raises(BadManifest, match="no voxpipe manifest") as caught:
+        vp.from_manifest(folder / "x.json")
+    assert "test_from_manifest.py" in str(caught.value)

@@ -1,0 +1,77 @@
+"""``recache()`` changes where voxels are read from, and no batch."""
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+import voxpipe as vp
+from voxpipe.core.errors import SampleError
+from voxpipe.volumes import close_volumes
+
+pytest.importorskip("zarr", minversion="3")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for n in range(3):
+        (tmp_path / f"p{n}").mkdir()
+        voxels = np.random.default_rng(n).integers(0, 99, (20, 21, 22)).astype(np.int16)
+        image = nibabel.Nifti1Image(voxels, np.diag([1, 2, 3, 1.0]))
+        nibabel.save(image, tmp_path / f"p{n}" / "ct.nii.gz")
+        nibabel.save(image, tmp_path / f"p{n}" / "seg.nii")
+    yield tmp_path
+    close_volumes()
+
+
+def opened(folder):
+    return vp.list_cases(f"{folder}/p*/", image="ct.nii.gz", seg="seg.nii").open_volume()
+
+
+def batches(pipe, service=None):
+    pipe = pipe.lazy_patch(8, samples_per_volume=2).augment(rotate=20, flip=0.5).batch_patches(2)
+    loader = vp.DataLoader2(pipe, [vp.FuseSpatial()], service)
+    loader.seed(5)
+    found = [(b["image"].clone(), b["seg"].clone()) for b in loader]
+    loader.shutdown()
+    return found
+
+
+def test_batches_are_the_same(folder):
+    """Bit for bit, from a first pass that converts and a second that does not, in workers."""
+    expected = batches(opened(folder))
+    pipe = opened(folder).recache(chunk=8, directory=folder / "cache")
+    service = vp.MultiProcessingReadingService(num_workers=2)
+
+    for found in (batches(pipe, service), batches(pipe)):
+        for (image, seg), (image_2, seg_2) in zip(expected, found, strict=True):
+            assert torch.equal(image, image_2)
+            assert torch.equal(seg, seg_2)
+    assert len(list((folder / "cache").glob("*.zarr"))) == 6
+
+
+def test_copies_can_be_made_ahead(folder):
+    """Then no worker converts."""
+    pipe = opened(folder).recache(chunk=8, directory=folder / "cache", keys="image")
+    seen = []
+
+    assert pipe.prepare(progress=lambda done, total: seen.append((done, total))) == 6
+    assert seen[-1] == (6, 6)
+    assert len(list((folder / "cache").glob("*.zarr"))) == 3
+
+
+def test_explain_names_it(folder):
+    """The chain as written says where voxels come from."""
+    pipe = opened(folder).recache(chunk=8, directory=folder / "cache")
+
+    assert "recache(chunk=8" in pipe.lazy_patch(8).batch_patches(2).explain()
+    assert not (folder / "cache").exists()
+
+
+def test_it_comes_before_anything_is_moved(folder):
+    """Else the plan would speak of another volume."""
+    pipe = opened(folder).lazy_patch(8).recache()
+
+    with pytest.raises(SampleError, match=r"right after open_volume") as caught:
+        next(iter(pipe))
+    assert "test_recache.py" in str(caught.value)

@@ -1,0 +1,34 @@
+"""One read of a backend: checked beforehand, and entered in the tally."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core import TALLY, OrientedBox, Region
+from ..core.errors import OutOfVolume
+from .backend import Backend
+from .header import Shape
+from .voxels import Voxels
+
+
+def counted_read(
+    backend: Backend, region: Region, channels: tuple[int, int], box: OrientedBox | None = None
+) -> Voxels:
+    """Return the voxels of a region; of chunked stores only those near the box."""
+    if box is not None and backend.culls:
+        culling: Any = backend  # which takes the box, as it says
+        TALLY.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
+        voxels: Voxels = culling.read(region, channels, box)
+        return voxels
+    TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
+    return backend.read(region, channels)
+
+
+def check_inside(region: Region, shape: Shape, name: str) -> None:
+    """Raise ``OutOfVolume`` where a region reaches outside."""
+    whole = Region.of_shape(shape[1:])
+    if len(region.start) != len(whole.start) or not whole.contains(region):
+        raise OutOfVolume(
+            f"{region} does not lie inside {name}, of shape {shape}.",
+            do="Intersect it with the volume first.",
+        )
