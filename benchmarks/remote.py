@@ -131,6 +131,8 @@ def _measured(
         "workers": chosen.workers,
         "seconds": chosen.seconds,
         "size": chosen.size,
+        "samples_per_volume": throughput.SAMPLES_PER_VOLUME,
+        "batch": throughput.BATCH,
     }
     command = [sys.executable, throughput.__file__, "--measure", "rate", "--job", json.dumps(job)]
     return processes.run(command, settings).answer()

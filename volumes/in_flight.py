@@ -38,8 +38,9 @@ class InFlight:
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.cancelled():  # it was still waiting
+                if turn.cancelled():  # it was still waiting, and may have kept others from it
                     self._waiting.remove((turn, size))
+                    self._wake()
                 else:
                     self._leave(size)
                 raise
@@ -62,11 +63,13 @@ class InFlight:
     def _leave(self, size: int) -> None:
         self.requests -= 1
         self.bytes -= size
+        self._wake()
+
+    def _wake(self) -> None:
         while self._waiting:
             turn, wanted = self._waiting[0]
-            if turn.cancelled():  # it takes itself out
-                return
-            if not self._fits(wanted):
+            # One that was cancelled takes itself out, and then wakes the next.
+            if turn.cancelled() or not self._fits(wanted):
                 return
             self._waiting.popleft()
             self._enter(wanted)
