@@ -33,9 +33,11 @@ knows nothing of voxpipe can still catch it::
     ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
     └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
 
-and one warning, which is no error unless you make it one::
+and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: too many are kept
+    LikelyLabel                      (UserWarning) a key looks like a label, but is none
+    ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
 
 A message says what happened, to which file, at which pipe as the user wrote it,
 and what to do. The last three are filled in on the way up: whoever knows the
@@ -230,3 +232,11 @@ class LoaderShutDown(VoxpipeError, RuntimeError):
 
 class SlotsUsedUp(RuntimeWarning):
     """The shared memory for batches is used up, so batches are copied; nothing is lost."""
+
+
+class LikelyLabel(UserWarning):
+    """The name of a volume says label, but it is sampled as an intensity."""
+
+
+class ProvenanceLost(UserWarning):
+    """Samples became plain mappings, so their batch cannot say where they come from."""

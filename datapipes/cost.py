@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
 from ..spatial import LazyPatch
+from ..spatial.native import available, path
 from .epoch import set_epoch
 from .iter.cases import FromCases, ListCases
 
@@ -36,16 +38,24 @@ class Cost:
     """Interpolations per sample."""
     copies: float
     """Plain copies per sample: plans that move whole voxels only."""
+    sampled: tuple[str, ...] = ()
+    """Per volume of the first sample: key, kind, mode, padding and fill, in words."""
+    kernel: str = ""
+    """What resamples in this process; workers have the same."""
 
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
         size = f"{self.bytes_needed / _MB:.3g} MB"
         if self.bytes_read > self.bytes_needed:
             size += f" ({self.bytes_read / _MB:.3g} MB in whole chunks)"
-        return (
+        lines = [
             f"per patch: {reads}, {size}, {self.interpolations:g} interpolations, "
             f"{self.copies:g} copies   (mean of {self.patches} plans)"
-        )
+        ]
+        lines += [f"  {line}" for line in self.sampled]
+        if self.kernel:
+            lines.append(f"resampled by: {self.kernel}")
+        return "\n".join(lines)
 
 
 def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
@@ -63,11 +73,15 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they come when the patches are made
-            samples = [list(_patches(item)) for item in islice(planner, PLANS)]
-            return _mean([patches for patches in samples if patches])
+            samples = [dict(_patches(item)) for item in islice(planner, PLANS)]
+            cost = _mean([list(patches.values()) for patches in samples if patches])
     except (VoxpipeError, OSError):
         # What cannot be planned is reported when it is read, with its case and pipe.
         return None
+    if cost is None:
+        return None
+    # Not where warnings are ignored: that the kernel is missing is said once.
+    return replace(cost, sampled=_sampled(next(filter(None, samples))), kernel=_kernel())
 
 
 def may_look_ahead(planner: Pipe) -> bool:
@@ -78,9 +92,31 @@ def may_look_ahead(planner: Pipe) -> bool:
     return again and not any(traits_of(p).opaque or not traits_of(p).known for p in every)
 
 
-def _patches(item: object) -> Iterator[LazyPatch]:
+def _patches(item: object) -> Iterator[tuple[str, LazyPatch]]:
     if isinstance(item, Sample):
-        yield from (thing for thing in item.values() if isinstance(thing, LazyPatch))
+        yield from ((key, thing) for key, thing in item.items() if isinstance(thing, LazyPatch))
+
+
+def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+    keys = max(map(len, patches))
+    kinds = max(len(patch.kind) for patch in patches.values())
+    return tuple(
+        f"{key:<{keys}}  {patch.kind:<{kinds}}  {_policy(patch)}" for key, patch in patches.items()
+    )
+
+
+def _policy(patch: LazyPatch) -> str:
+    policy = patch.policy
+    fill = f" {policy.fill:g}" if policy.padding == "constant" else ""
+    return f"{policy.mode}, {policy.padding}{fill} outside"
+
+
+def _kernel() -> str:
+    if os.environ.get("VOXPIPE_NATIVE") == "0":
+        return "NumPy, as VOXPIPE_NATIVE=0 asks: the same values, many times slower"
+    if available():
+        return f"native {path()}"
+    return "NumPy, because the native kernel is missing (make native): many times slower"
 
 
 def _mean(samples: list[list[LazyPatch]]) -> Cost | None:

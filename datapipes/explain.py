@@ -25,6 +25,8 @@ def explain(pipe: Pipe) -> str:
     4 batch_patches(1)
     <BLANKLINE>
     per patch: 1 reads, 0.0655 MB, 0 interpolations, 1 copies   (mean of 1 plans)
+      image  intensity  linear, border outside
+    resampled by: ...
     """
     cost = cost_of(verify(pipe), seed=0, epoch=0)
     return explain_graph(pipe) + (f"\n\n{cost}" if cost is not None else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import META, Origin, Sample
-from ..core.errors import PatchSizeError, SampleError, placed
+from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
 from ..spatial import LazyPatch
 from .memory import Layout, batch_memory
 from .realized import Realized
@@ -25,6 +26,8 @@ class Gather:
     """Whether patches are realized straight into the batch, without memory of their own."""
     origin: Origin | None = None
     """Where the user wrote the pipe."""
+    of_cases: bool = False
+    """Whether the chain began with cases, so that items without provenance have lost it."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list.
@@ -55,7 +58,18 @@ class Gather:
         }
         if all(isinstance(sample, Sample) for sample in items):
             batch[META] = [sample.provenance() for sample in items]
+        elif self.of_cases:
+            self._warn_of_loss()
         return [batch]
+
+    def _warn_of_loss(self) -> None:
+        # The text names no case, so that Python shows it once.
+        text = (
+            "samples became plain mappings on their way, so the batch has no 'meta'\n"
+            f"  at {self.origin}\n"
+            "  Return sample.with_data(image=..., ...) from .map() instead of a dict of your own."
+        )
+        warnings.warn(text, ProvenanceLost, stacklevel=2)
 
     def _fill(self, slot: tuple[NDArray[Any], Any, str]) -> None:
         out, sample, key = slot

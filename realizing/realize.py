@@ -31,7 +31,8 @@ class RealizePatches:
     def _realized(self, item: Any) -> Sample:
         if not isinstance(item, Sample):
             msg = f"a sample expected, got {type(item).__name__}"
-            raise SampleError(msg, do="Put realize() after open_volume().").at(self.origin)
+            do = "Put realize() after open_volume(); from .map() return sample.with_data(...)."
+            raise SampleError(msg, do=do).at(self.origin)
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
             arrays = in_threads(LazyPatch.realize, lazy.values())

@@ -18,6 +18,7 @@ from ..core import Grid, OrientedBox, Region
 from ..core.errors import PatchSizeError, UnknownFormat
 from ..intensity import ValueOp, VolumeStatistics
 from .convert import convert
+from .no_arithmetic import NoArithmetic
 from .pending import PendingPlan
 from .plan import SpatialPlan
 from .policy import Policy
@@ -89,7 +90,7 @@ class VolumeFacts:
 
 
 @dataclass(frozen=True, eq=False)
-class LazyPatch:
+class LazyPatch(NoArithmetic):
     """The voxels of one volume on the output grid of a plan, not read yet."""
 
     volume: VolumeLike

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..core import Origin
 from ..core.errors import PatchSizeError
 from .amounts import as_triple, is_integer
 from .crop import centred_start
@@ -35,6 +36,8 @@ class UniformPatch:
 
     size: Sequence[int]
     """Number of voxels on each axis."""
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where the user wrote it, for the warning."""
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
@@ -54,7 +57,7 @@ class UniformPatch:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the patch."""
-        warn_if_larger(drawn["size"], plan.shape)
+        warn_if_larger(drawn["size"], plan.shape, self.origin)
         return plan.crop(drawn["start"], drawn["size"])
 
     def describe(self) -> str:
@@ -76,6 +79,8 @@ class FixedPatch:
     """First voxel on each axis; it may be negative."""
     size: Sequence[int]
     """Number of voxels on each axis."""
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where the user wrote it, for the warning."""
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
@@ -90,7 +95,7 @@ class FixedPatch:
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the patch."""
-        warn_if_larger(drawn["size"], plan.shape)
+        warn_if_larger(drawn["size"], plan.shape, self.origin)
         return plan.crop(drawn["start"], drawn["size"])
 
     def describe(self) -> str:
@@ -114,6 +119,8 @@ class GridPatch:
     """Number of voxels on each axis."""
     overlap: int | Sequence[int] = 0
     """Voxels that neighbours share, on every axis or per axis; below the size."""
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where the user wrote it, for the warning."""
 
     def __post_init__(self) -> None:
         size = patch_size(self.size)
@@ -129,7 +136,7 @@ class GridPatch:
         """Return the patches that cover a grid of ``shape``, in C order."""
         overlap: Any = self.overlap
         found = positions(shape, self.size, overlap)
-        return tuple(FixedPatch(start, self.size) for start in found)
+        return tuple(FixedPatch(start, self.size, self.origin) for start in found)
 
     def describe(self) -> str:
         """Return the patches in words."""
@@ -178,10 +185,10 @@ def patch_size(value: Any) -> tuple[int, int, int]:
         ) from None
 
 
-def warn_if_larger(size: Sequence[int], shape: Sequence[int]) -> None:
+def warn_if_larger(size: Sequence[int], shape: Sequence[int], origin: Origin | None) -> None:
     """Warn where a patch is longer than the grid.
 
-    The message names the patch and the axes, not the case, so that Python shows it once.
+    The message names the patch, the axes and the line, not the case, so that Python shows it once.
     """
     larger = [axis for axis, (s, n) in enumerate(zip(size, shape, strict=True)) if s > n]
     if larger:
@@ -189,5 +196,5 @@ def warn_if_larger(size: Sequence[int], shape: Sequence[int]) -> None:
         text = (
             f"a volume is smaller than the patch {tuple(size)} on axis {axes}; it is centred, and "
             f"the rest follows the padding rule. Choose a smaller patch to avoid that."
-        )
+        ) + (f"\n  at {origin}" if origin is not None else "")
         warnings.warn(text, PatchLargerThanVolume, stacklevel=2)

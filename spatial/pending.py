@@ -214,11 +214,18 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
             continue
         if grid.shape != volume.grid.shape:
             how = f"have different shapes, {grid.shape} and {volume.grid.shape}"
+            do = (
+                f"Resample one of them onto the grid of the other before, or leave one out: "
+                f"open_volume(keys=[{first_key!r}])."
+            )
         else:
             how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
+            do = (
+                "Resample one of them onto the grid of the other before, or pass affine= when "
+                "opening if a header is wrong."
+            )
         raise GridMismatch(
             f"{first_key!r} and {key!r} {how}: {first.name} and {volume.name}",
-            do="Resample one of them onto the grid of the other before, or pass affine= when "
-            "opening if a header is wrong.",
+            do=do,
         )
     return grid

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...core.errors import PatchSizeError
-from ...graph import Pipe, Traits
+from ...graph import Pipe, Traits, walk
 from ...realizing import Gather
 from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
+from .cases import FromCases, ListCases
+from .sizes import whole_number
 
 
 @chained("batch_patches")
@@ -27,12 +29,15 @@ class BatchPatches(DataPipe):
     -----
     Lazy patches are realized here, and tensors are stacked. Rewritten by
     ``FuseSpatial`` they are realized straight into the batch's memory, without a
-    tensor of their own. Numbers become one tensor, other things a list.
+    tensor of their own. Numbers become one tensor, other things a list. Plain mappings are
+    stacked too, but without ``meta``; if the chain began with cases, a ``ProvenanceLost``
+    warning says so.
 
     Raises
     ------
     PatchSizeError
-        If the samples of a batch differ in shape or in their keys.
+        If the batch size is no whole number of at least 1, or the samples of a batch differ
+        in shape or in their keys.
 
     Examples
     --------
@@ -47,12 +52,13 @@ class BatchPatches(DataPipe):
     def __init__(self, parent: Pipe, batch_size: int, *, drop_last: bool = False) -> None:
         super().__init__()
         self.parent = parent
-        self.batch_size = batch_size
+        try:
+            self.batch_size = whole_number("batch_size", batch_size, least=1)
+        except PatchSizeError as error:
+            raise error.at(self.origin)  # noqa: B904
         self.drop_last = drop_last
         self.straight = False
-        if batch_size < 1:
-            msg = f"a batch has at least one sample, got batch_size={batch_size}"
-            raise PatchSizeError(msg).at(self.origin)
+        self.of_cases = any(isinstance(p, (FromCases, ListCases)) for p in walk(parent))
 
     @property
     def traits(self) -> Traits:
@@ -81,7 +87,7 @@ class BatchPatches(DataPipe):
 
     def instructions(self) -> tuple[Gather, ...]:
         """Return what gathers one batch."""
-        return (Gather(self.straight, self.origin),)
+        return (Gather(self.straight, self.origin, self.of_cases),)
 
     def gather(self, samples: Sequence[Any]) -> dict[str, Any]:
         """Return one batch of ``samples``."""

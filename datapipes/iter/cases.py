@@ -14,11 +14,10 @@ import torch
 from ...core import Sample
 from ...core.errors import SampleError, VolumeNotFound
 from ..datapipe import DataPipe
+from .case_names import CASE, name_of, names_of
 
 # Cases of one list are stored alike; a few tell the format.
 _LOOKED_AT = 8
-CASE = "case"
-"""Key under which a given case may carry its name."""
 
 
 class Seeded(DataPipe):
@@ -69,13 +68,15 @@ class FromCases(Seeded):
     def __iter__(self) -> Iterator[Sample]:
         """Yield the cases in the order in which they were given."""
         seed, epoch = self._next_run()
+        # Another sequence may make its cases when asked: each is asked for once.
+        names = names_of(self.cases) if isinstance(self.cases, (list, tuple)) else None
         for index, case in enumerate(self.cases):
             if not isinstance(case, Mapping):
                 msg = f"case {index} is a {type(case).__name__}, not a mapping of key to volume"
                 error = SampleError(msg, do='Write each case as {"image": ..., "label": ...}.')
                 raise error.at(self.origin)
             data = {k: v for k, v in case.items() if k != CASE}
-            name = str(case[CASE]) if CASE in case else name_of(data, index)
+            name = names[index] if names else str(case.get(CASE, name_of(data, index)))
             yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
 
     def __len__(self) -> int:
@@ -239,23 +240,6 @@ def _by_star(path: str) -> Any:
     return name
 
 
-def name_of(data: Mapping[str, Any], index: int) -> str:
-    """Return a name for a case that was given none: that of its first file, or its number.
-
-    Examples
-    --------
-    >>> name_of({"image": "scans/ct_07.nii.gz"}, 0)
-    'ct_07'
-    >>> name_of({"image": None}, 3)
-    '3'
-    """
-    for value in data.values():
-        if isinstance(value, (str, os.PathLike)):
-            name = posixpath.basename(os.fspath(value).rstrip("/"))
-            return re.sub(r"\.(nii|ome)?\.?(gz|zarr|nii|npy)$", "", name)
-    return str(index)
-
-
 def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
     """Begin a chain with cases that are given as mappings of key to volume.
 
@@ -264,7 +248,8 @@ def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
     cases
         One mapping per case. A value is a path, a URL, a tensor, an array, a nibabel
         image or a zarr store; numbers and other things travel along. The key
-        ``"case"``, if present, names the case. Opening costs no file access.
+        ``"case"``, if present, names the case; else its first file does, or, where others
+        are called the same, what differs in their folders. Opening costs no file access.
 
     Examples
     --------

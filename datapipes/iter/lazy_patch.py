@@ -9,7 +9,7 @@ from ...core.errors import PatchSizeError, VoxpipeError
 from ...graph import Pipe, Traits
 from ...spatial import GridPatch, Step, UniformPatch, UniformRegion, usual_align
 from ..datapipe import DataPipe, chained, length_of, stream_name
-from .sizes import Size, three
+from .sizes import Size, three, whole_number
 from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")
@@ -91,9 +91,7 @@ class LazyPatches(DataPipe):
         if self.sampling not in SAMPLINGS:
             msg = f"sampling is one of {SAMPLINGS}, got {self.sampling!r}"
             raise PatchSizeError(msg)
-        if self.samples_per_volume < 1:
-            msg = f"samples_per_volume is at least 1, got {self.samples_per_volume}"
-            raise PatchSizeError(msg)
+        whole_number("samples_per_volume", self.samples_per_volume, least=1)
         if any(o >= s for o, s in zip(self.overlap, self.size, strict=True)):
             msg = f"overlap must be smaller than the patch {self.size}, got {self.overlap}"
             raise PatchSizeError(msg)
@@ -116,7 +114,8 @@ class LazyPatches(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
-        adding = Adding([Step(UniformPatch(self.size), self.stream_names[0], self.origin)])
+        step = Step(UniformPatch(self.size, self.origin), self.stream_names[0], self.origin)
+        adding = Adding([step])
         placing = None
         if self.region is not None:
             placing = Adding([Step(self.region, self.stream_names[1], self.origin)])
@@ -133,7 +132,7 @@ class LazyPatches(DataPipe):
 
     def _grid(self, sample: Sample) -> Iterator[Sample]:
         shape = pending_of(self, sample).plan.shape
-        patches = GridPatch(self.size, self.overlap).patches(shape)
+        patches = GridPatch(self.size, self.overlap, self.origin).patches(shape)
         for ordinal, patch in enumerate(patches):
             step = Step(patch, self.stream_names[0], self.origin)
             yield stepped(self, sample, Adding([step]), ordinal=ordinal)

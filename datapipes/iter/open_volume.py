@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ...core import Sample
-from ...core.errors import SampleError, placed
+from ...core.errors import LikelyLabel, SampleError, placed
 from ...core.origin import shorten
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ...volumes import Volume
 from ..datapipe import chained, length_of, wrong_item
-from .cases import CASE, FromCases, Seeded, name_of
+from .case_names import CASE, name_of
+from .cases import FromCases, Seeded
+from .likely_labels import looks_like_label
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
@@ -27,7 +30,9 @@ class OpenVolume(Seeded):
     ----------
     labels
         Keys that hold labels: sampled by nearest neighbour, their type kept, constant 0
-        outside. All other volumes are intensities: linear, border outside.
+        outside. All other volumes are intensities: linear, border outside. Unless you
+        give it, a key that looks like a label but is none of these brings a
+        ``LikelyLabel`` warning.
     keys
         Keys to open; by default every value that is a path, an array or a store.
     policies
@@ -66,9 +71,11 @@ class OpenVolume(Seeded):
         super().__init__()
         self.parent = parent
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
+        # Keys that nobody needs to be warned of: all, once labels were chosen.
+        self._settled = set(self.labels) if labels is LABELS else None
         self.keys = None if keys is None else tuple(keys)
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
-        self._of_objects: dict[int, tuple[Any, Volume]] = {}
+        self._of_objects: dict[tuple[int, str], tuple[Any, Volume]] = {}
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
         self.storage_options = dict(storage_options or {}) or None
@@ -119,17 +126,33 @@ class OpenVolume(Seeded):
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
             return source
-        held = self._of_objects.get(id(source))
+        kind = "label" if key in self.labels else "intensity"
+        if self._settled is not None and key not in self._settled:
+            self._settled.add(key)
+            self._warn_if_likely(key)
+        # One array may stand under two keys, of two kinds.
+        held = self._of_objects.get((id(source), kind))
         if held is not None:
             return held[1]
-        kind = "label" if key in self.labels else "intensity"
         volume = Volume(
             source, kind=kind, storage_options=self.storage_options, **self.reader_kwargs
         )
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
-            self._of_objects[id(source)] = (source, volume)
+            self._of_objects[id(source), kind] = (source, volume)
         return volume
+
+    def _warn_if_likely(self, key: str) -> None:
+        if not looks_like_label(key):
+            return
+        named = f"labels=({', '.join(map(repr, (*self.labels, key)))})"
+        text = (
+            f"{key!r} is sampled as an intensity: interpolated, in float32\n"
+            f"  at {self.origin}\n"
+            f"  If it holds classes, write open_volume({named}). "
+            "If not, give labels= without it: then nothing is guessed."
+        )
+        warnings.warn(text, LikelyLabel, stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_objects": {}}

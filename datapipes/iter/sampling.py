@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...core import Origin
-from ...core.errors import PolicyConflict
+from ...core.errors import PolicyConflict, SampleError
 from ...graph import Pipe, walk
 from ...spatial import LazyPatch, Policy
 
@@ -23,6 +24,8 @@ class Sampling:
 
     changes: tuple[tuple[str, str, Any], ...] = ()
     """(key or ``EVERY_INTENSITY``, field of Policy, value)."""
+    origin: Origin | None = dataclasses.field(default=None, compare=False)
+    """Where the user wrote it."""
 
     @classmethod
     def of(cls, *, mode: Any = None, padding: Any = None, fill: Any = None) -> Sampling:
@@ -36,6 +39,27 @@ class Sampling:
         for _, field, value in changes:
             Policy(**{field: value})  # refuses unknown names here, where they were written
         return cls(tuple(changes))
+
+    def at(self, origin: Origin) -> Sampling:
+        """Return the same, written at ``origin``."""
+        return dataclasses.replace(self, origin=origin)
+
+    def refuse_unknown(self, keys: Collection[str], case: str) -> None:
+        """Raise if a key is not among those of the volumes of a sample.
+
+        Raises
+        ------
+        SampleError
+            Naming the volumes that there are, and the likeliest.
+        """
+        for key, field, _ in self.changes:
+            if key == EVERY_INTENSITY or key in keys:
+                continue
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+            have = ", ".join(map(repr, keys))
+            msg = f"{field}= speaks of {key!r}, but the volumes of this sample are {have}"
+            do = f"Did you mean {near[0]!r}?" if near else f"Give {field}= for one of them."
+            raise SampleError(msg, do=do).at(self.origin, case)
 
     def applied(self, key: str, patch: LazyPatch) -> Policy:
         """Return the policy of ``patch`` after this pipe."""

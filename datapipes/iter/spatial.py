@@ -56,7 +56,7 @@ class SpatialPipe(PerItem):
         self._refuse_unknown(sampling)
         try:
             op: SpatialOp = make_op()
-            self.sampling = Sampling.of(**sampling)
+            self.sampling = Sampling.of(**sampling).at(self.origin)
             refuse_conflict(self.sampling, self.origin, parent)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
@@ -117,14 +117,15 @@ def stepped(
     pending = _pending(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
     after = pending.following(identity, adding.to(pending.steps, len(identity)))
-    changes = sampling is not None and sampling.changes
     lazy = {
-        key: thing.with_pending(
-            after, sampling.applied(key, thing) if changes and sampling else None
-        )
+        key: thing.with_pending(after)
         for key, thing in sample.items()
         if isinstance(thing, LazyPatch)
     }
+    if sampling is not None and sampling.changes:
+        sampling.refuse_unknown(lazy, sample.case)
+        for key, thing in lazy.items():
+            lazy[key] = thing.with_pending(after, sampling.applied(key, thing))
     moved: Sample = sample.moved(lazy, identity)
     return moved
 

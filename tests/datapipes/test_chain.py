@@ -306,13 +306,13 @@ def test_grids_that_do_not_agree_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda p: p.lazy_patch((4, 4)), r"size is one or three .* got \(4, 4\)"),
-        (lambda p: p.lazy_patch(0), "at least 1, got 0"),
-        (lambda p: p.lazy_patch((4.5, 4, 4)), "got \\(4.5, 4, 4\\)"),
+        (lambda p: p.lazy_patch((4, 4)), r"size is one whole number or three .* got 2 in \(4, 4\)"),
+        (lambda p: p.lazy_patch(0), "at least 1 on each axis, got 0"),
+        (lambda p: p.lazy_patch((4.5, 4, 4)), r"got 4.5 in \(4.5, 4, 4\)"),
         (lambda p: p.lazy_patch(4, sampling="grid", overlap=4), "overlap must be smaller"),
         (lambda p: p.lazy_patch(4, samples_per_volume=0), "at least 1, got 0"),
         (lambda p: p.lazy_patch(4, sampling="random"), "'random'"),
-        (lambda p: p.batch_patches(0), "batch_size=0"),
+        (lambda p: p.batch_patches(0), "batch_size is a whole number of at least 1, got 0"),
     ],
     ids=["two axes", "zero", "half", "overlap", "no samples", "sampling", "batch"],
 )

@@ -1,10 +1,14 @@
 """Slips that everybody makes once: each is refused early, and says what was meant."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scenes import full_chain, write_cases
 
 import voxpipe as vp
+from voxpipe.core.errors import PatchSizeError, ProvenanceLost, SampleError
+from voxpipe.spatial import PatchLargerThanVolume
 
 
 def chain(**case):
@@ -109,3 +113,103 @@ def test_a_users_error_is_as_it_was_raised(tmp_path, workers):
 def test_pipes_print_as_they_were_written():
     """A pipe's repr is its call."""
     assert repr(chain(image=VOLUME).lazy_patch(4)) == "lazy_patch(4)"
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        ((64.0, 64, 64), r"whole voxels, got 64.0 in \(64.0, 64, 64\)(?s:.*)decimal point"),
+        ((1, 64, 64, 64), r"got 4 in \(1, 64, 64, 64\)(?s:.*)Leave out the channels"),
+        ((64, 64), r"got 2 in \(64, 64\)(?s:.*)write \(64, 64, 1\)"),
+        ((64, 64, 0), r"at least 1 on each axis, got 0 on axis 2(?s:.*)write \(64, 64, 1\)"),
+        ((64, -1, 64), r"got -1 on axis 1 of \(64, -1, 64\)"),
+        (0, r"at least 1 on each axis, got 0\n"),
+        ("64", r"got '64'(?s:.*)size=64, without the quotes"),
+        (True, r"whole voxels, got True"),
+    ],
+)
+def test_each_wrong_size_has_its_own_advice(size, told):
+    """The message says which entry is wrong, and the advice is about that."""
+    with pytest.raises(PatchSizeError, match=told) as e:
+        chain(image=VOLUME).lazy_patch(size)
+
+    assert "test_mistakes.py" in str(e.value)
+    assert ("2-D" in str(e.value)) == (size in ((64, 64), (64, 64, 0)))
+
+
+def test_overlap_is_no_fraction():
+    """Who gives a part of the patch is told to give voxels."""
+    with pytest.raises(PatchSizeError, match=r"overlap is counted in whole(?s:.*)half of 96"):
+        chain(image=VOLUME).lazy_patch(4, sampling="grid", overlap=0.5)
+
+
+@pytest.mark.parametrize("size", ["4", 4.0, 0, None, True])
+def test_a_batch_size_is_a_whole_number(size):
+    """Quotes and decimal points are refused where they are written."""
+    with pytest.raises(PatchSizeError, match="batch_size is a whole number of at least 1") as e:
+        chain(image=VOLUME).batch_patches(size)
+
+    assert "test_mistakes.py" in str(e.value)
+    assert ("without the quotes" in str(e.value)) == (size == "4")
+
+
+@pytest.mark.parametrize("argument", [{"padding": "border"}, {"mode": "linear"}, {"fill": 1}])
+@pytest.mark.parametrize("adapters", [None, [vp.FuseSpatial()]])
+def test_a_misspelt_key_of_a_spatial_pipe_is_guessed(argument, adapters):
+    """The error stands at the line of the pipe that said it, fused or not."""
+    ((name, value),) = argument.items()
+    pipe = chain(case="c", image=VOLUME, label=VOLUME, age=4)
+    pipe = pipe.rotate(10, **{name: {"lable": value}})
+    loader = vp.DataLoader2(pipe.flip().batch_patches(1), adapters)
+
+    with loader, pytest.raises(SampleError, match=rf"{name}= speaks of 'lable'") as e:
+        list(loader)
+
+    assert "are 'image', 'label'\n  in case c\n  at .rotate(" in str(e.value)
+    assert "Did you mean 'label'?" in str(e.value)
+
+
+def plain(sample):
+    return {"image": sample["image"]}
+
+
+def kept(sample):
+    return sample.with_data(more=1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_map_that_loses_the_provenance_is_told_once(tmp_path, workers):
+    """A dict of one's own is stacked, but one warning says where meta went."""
+    pipe = vp.from_cases(write_cases(tmp_path)).open_volume().realize().map(plain)
+    service = vp.MultiProcessingReadingService(workers)
+    loader = vp.DataLoader2(pipe.batch_patches(1), None, service)
+    told = pytest.warns(ProvenanceLost, match=r"batch_patches(?s:.*)with_data")
+    with loader, told as warned:
+        batches = list(loader)
+
+    assert len({str(w.message) for w in warned}) == 1
+    assert [list(batch) for batch in batches] == [["image"]] * 3
+
+
+def test_a_map_that_keeps_the_sample_is_not_told(tmp_path):
+    """Nor is a chain that never had samples."""
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    pipe = vp.from_cases(write_cases(tmp_path)).open_volume().realize().map(kept)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_meta = list(pipe.batch_patches(1))
+        without = list(IterableWrapper([{"a": 1}]).batch_patches(1))
+
+    assert with_meta[0]["more"].tolist() == [1]
+    assert "meta" in with_meta[0]
+    assert list(without[0]) == ["a"]
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "grid"])
+def test_a_patch_larger_than_the_volume_names_its_line(sampling):
+    """The warning says which lazy_patch is meant."""
+    pipe = chain(image=VOLUME).lazy_patch(8, sampling=sampling)
+
+    with pytest.warns(PatchLargerThanVolume, match=r"at \.lazy_patch\(8.*test_mistakes\.py"):
+        list(pipe.realize())

@@ -1,0 +1,90 @@
+"""Names for cases that were given none: from their files, and no two alike."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+CASE = "case"
+"""Key under which a given case may carry its name."""
+
+
+def name_of(data: Mapping[str, Any], index: int) -> str:
+    """Return a name for a case that was given none: that of its first file, or its number.
+
+    Examples
+    --------
+    >>> name_of({"image": "scans/ct_07.nii.gz"}, 0)
+    'ct_07'
+    >>> name_of({"image": None}, 3)
+    '3'
+    """
+    path = _first_path(data)
+    if path is None:
+        return str(index)
+    return re.sub(r"\.(nii|ome)?\.?(gz|zarr|nii|npy)$", "", posixpath.basename(path))
+
+
+def names_of(cases: Sequence[Any]) -> list[str]:
+    """Return a name for each case: the one it carries, else one that no other case has.
+
+    Files of one name in different folders are told apart by what differs in their folders, as
+    ``list_cases`` does, else by the number of the case.
+
+    Examples
+    --------
+    >>> names_of([{"image": "sub-1/anat/t1.nii"}, {"image": "sub-2/anat/t1.nii"}])
+    ['sub-1', 'sub-2']
+    >>> names_of([{"image": "t1.nii"}, {"image": "t1.nii"}, {"case": "c"}])
+    ['t1#0', 't1#1', 'c']
+    """
+    given = [isinstance(case, Mapping) and CASE in case for case in cases]
+    names = [
+        str(case[CASE]) if has else name_of(case, index) if isinstance(case, Mapping) else ""
+        for index, (case, has) in enumerate(zip(cases, given, strict=True))
+    ]
+    count = Counter(names)
+    if len(count) == len(names):
+        return names
+    alike: dict[str, list[int]] = {}
+    for index, (name, has) in enumerate(zip(names, given, strict=True)):
+        if not has and count[name] > 1:
+            alike.setdefault(name, []).append(index)
+    for name, places in alike.items():
+        folders = _apart([_folders(cases[index]) for index in places])
+        is_apart = len(set(folders)) == len(folders) and not any(
+            folder == "" or count[folder] for folder in folders
+        )
+        for index, folder in zip(places, folders, strict=True):
+            names[index] = folder if is_apart else f"{name}#{index}"
+            count[names[index]] += 1
+    return names
+
+
+def _first_path(data: Mapping[str, Any]) -> str | None:
+    for key, value in data.items():
+        if key != CASE and isinstance(value, (str, os.PathLike)):
+            return os.fspath(value).rstrip("/")
+    return None
+
+
+def _folders(case: Any) -> list[str]:
+    path = _first_path(case) if isinstance(case, Mapping) else None
+    return [] if path is None else path.split("/")[:-1]
+
+
+def _apart(folders: Sequence[Sequence[str]]) -> list[str]:
+    """Return what is left of each without the folders that all begin and end with."""
+    head = _common(folders)
+    tails = [list(reversed(parts[head:])) for parts in folders]
+    end = _common(tails)
+    return ["/".join(reversed(parts[end:])) for parts in tails]
+
+
+def _common(lists: Sequence[Sequence[str]]) -> int:
+    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*lists, strict=False)))

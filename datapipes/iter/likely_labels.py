@@ -1,0 +1,25 @@
+"""Which keys look like labels though nobody said so."""
+
+from __future__ import annotations
+
+import re
+
+# Between the words of a key: what is no letter, and the humps of camelCase.
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Too short to be told inside another word, or its beginning: they stand as a word.
+_AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
+# Also at the end of a word: brainmask, groundtruth.
+_AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
+
+
+def looks_like_label(key: str) -> bool:
+    """Return whether people who name a volume ``key`` usually mean classes.
+
+    Examples
+    --------
+    >>> keys = ("gt", "brainMask", "seg_2", "weight", "segmented_ct")
+    >>> [key for key in keys if looks_like_label(key)]
+    ['gt', 'brainMask', 'seg_2']
+    """
+    words = [word.lower() for word in _WORDS.findall(key)]
+    return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
