@@ -29,8 +29,8 @@ class InProcessReadingService:
     ----------
     memory_bytes
         Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
-        that needs more is refused before it begins. None for a quarter of the memory, and for
-        all of it where that does not suffice.
+        that needs more is refused before it begins. None for 256 MiB, and for
+        a quarter of the memory or all of it where that does not suffice.
     """
 
     def __init__(self, *, memory_bytes: int | None = None) -> None:

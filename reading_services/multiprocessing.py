@@ -61,8 +61,8 @@ class MultiProcessingReadingService:
         through pipes.
     memory_bytes
         Memory that batches, buffers and decoded chunks may take together, in all processes, in
-        bytes; an epoch that needs more is refused before it begins. None for a quarter of the
-        memory, and for all of it where that does not suffice.
+        bytes; an epoch that needs more is refused before it begins. None for 256 MiB, and
+        for a quarter of the memory or all of it where that does not suffice.
     """
 
     def __init__(

@@ -11,6 +11,9 @@ from .transport.budget import memory_bytes
 # The model, its optimizer and the kernel's cache of files want the rest. Shared memory for
 # batches, an eighth of the memory by default, is part of it.
 MEMORY_FRACTION = 4
+# Enough for batches of four patches of 96^3 and the chunks that they share. Keeping whole data
+# sets in memory is for those who say how much of it: it multiplies what a loader takes.
+USUAL_BYTES = 256 * 1024**2
 
 
 def checked(given: int | None) -> int | None:
@@ -26,10 +29,12 @@ def budgets(
 ) -> tuple[Budget, ...]:
     """Return the budgets to try, one after another.
 
-    What the user says is the only one. Else a quarter of the memory, and then all of it: a
-    default must not refuse what would have worked.
+    What the user says is the only one. Else little, then a quarter of the memory, and then all
+    of it: a default must not refuse what would have worked.
     """
-    sizes = (given,) if given is not None else (memory_bytes() // MEMORY_FRACTION, memory_bytes())
+    quarter = memory_bytes() // MEMORY_FRACTION
+    usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
+    sizes = (given,) if given is not None else usual
     return tuple(
         Budget(
             size,
