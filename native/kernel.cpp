@@ -32,8 +32,6 @@ bool is_between(int64_t value, int64_t low, int64_t high) { return low <= value 
 // Sizes, strides and indices beyond this are refused, so that no product below overflows and
 // every offset is exact in float64.
 constexpr int64_t MANY = int64_t{1} << 40;
-constexpr double FAR = 1099511627776.0;  // the same, for coordinates
-
 
 // Coordinates beyond this are refused: below, sums of 2^-24 voxel are exact in float64.
 constexpr double REMOTE = 67108864.0;

@@ -20,7 +20,7 @@
 #define VOXPIPE_GATHERS 1
 #endif
 #define VOXPIPE_HAS_FLOOR 1
-#define VOXPIPE_ROUND(x) _mm512_cvtps_epi32(x)
+#define VOXPIPE_ROUND(x) _mm512_maskz_cvtps_epi32(0xffff, x)
 #define VOXPIPE_MULTIPLY_ADD(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define VOXPIPE_FLOOR(x) _mm512_maskz_roundscale_pd(0xff, x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 

@@ -96,7 +96,9 @@ inline Words words_at(const uint8_t* base, const O* offset) {
 
 #if defined(VOXPIPE_GATHERS)
 inline Words words_at(const uint8_t* base, const int32_t* offset) {
-  return (Words)_mm512_i32gather_epi32(_mm512_loadu_si512(offset), base, 1);
+  // Masked, all set: without a mask, GCC's header warns of a register that it leaves undefined.
+  return (Words)_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xffff,
+                                            _mm512_loadu_si512(offset), base, 1);
 }
 #endif
 
@@ -187,8 +189,8 @@ inline WordPair word_pairs(const uint8_t* base, const O* offset) {
 inline WordPair word_pairs(const uint8_t* base, const int32_t* offset) {
   const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset));
   const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset + 8));
-  const Words a = (Words)_mm512_i32gather_epi64(first, base, 1);
-  const Words b = (Words)_mm512_i32gather_epi64(second, base, 1);
+  const Words a = (Words)_mm512_mask_i32gather_epi64(_mm512_setzero_si512(), 0xff, first, base, 1);
+  const Words b = (Words)_mm512_mask_i32gather_epi64(_mm512_setzero_si512(), 0xff, second, base, 1);
   return {__builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
           __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)};
 }

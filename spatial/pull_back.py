@@ -36,6 +36,8 @@ REACH = 0.5 + CENTRE_TOLERANCE
 # Steps of a coordinate in one voxel: what lies behind the whole part has the 24 bits of a float32.
 # Four roundings move a voxel by 1.2e-7 at most, a value by as much of the range along each axis.
 GRAINS = 2.0**24
+# Adding it leaves no fractional bits: half to even, as np.rint, of whatever lies below 2^27 voxels.
+_WHOLE = 1.5 * 2.0**52
 # The same few questions come from the report of a sample, its read and its resampling, for each
 # of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
 _REMEMBERED = 1024
@@ -111,8 +113,11 @@ def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float],
     lows, highs = [], []
     for m0, m1, m2, t in (rows[:4], rows[4:8], rows[8:]):
         # Written out: min and max would take most of the time of a plan's source regions.
-        a, b = round(m0 * i * GRAINS) / GRAINS, round(m1 * j * GRAINS) / GRAINS
-        c, shift = round(m2 * k * GRAINS) / GRAINS, round(t * GRAINS) / GRAINS
+        # So would round().
+        a = ((m0 * i * GRAINS + _WHOLE) - _WHOLE) / GRAINS
+        b = ((m1 * j * GRAINS + _WHOLE) - _WHOLE) / GRAINS
+        c = ((m2 * k * GRAINS + _WHOLE) - _WHOLE) / GRAINS
+        shift = ((t * GRAINS + _WHOLE) - _WHOLE) / GRAINS
         low_a, high_a = (a, 0.0) if a < 0.0 else (0.0, a)
         low_b, high_b = (b, 0.0) if b < 0.0 else (0.0, b)
         low_c, high_c = (c, 0.0) if c < 0.0 else (0.0, c)

@@ -80,12 +80,18 @@ class Source:
         ValueError
             Some voxel of ``region`` is not at hand.
         """
-        if not self.region.contains(region):
+        # Plain numbers: regions would take a third of the time of a small copy.
+        (i, j, k), (a, b, c), (x, y, z) = self.start, region.start, region.stop
+        _, size_i, size_j, size_k = self.array.shape
+        inside: tuple[slice, slice, slice]
+        if region.is_empty:
+            inside = (slice(0, 0),) * 3
+        elif a < i or b < j or c < k or x > i + size_i or y > j + size_j or z > k + size_k:
             msg = f"resampling needs {region}, but only {self.region} was read"
             raise ValueError(msg)
-        offset = tuple(-s for s in self.start)
-        inside = region.shift(offset).slices if not region.is_empty else (slice(0, 0),) * 3
-        start = (region.start[0], region.start[1], region.start[2])
+        else:
+            inside = slice(a - i, x - i), slice(b - j, y - j), slice(c - k, z - k)
+        start = (a, b, c)
         return Source(
             self.array[(slice(None), *inside)], start, self.bounds, self.slope, self.intercept
         )
