@@ -100,6 +100,10 @@ def counted_store(path: str) -> Any:
     return Counting(LocalStore(path, read_only=True))
 
 
+QUICK = {"shape": (70, 60, 50), "size": 16, "count": 1}
+"""What ``--quick`` sets, whatever else is given."""
+
+
 def main() -> None:
     chosen = _arguments()
     fsspec.register_implementation(PROTOCOL, CountedFiles)
@@ -127,7 +131,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=96, help="edge of a patch, in voxels")
     parser.add_argument("--shape", type=int, nargs=3, default=(320, 320, 256))
     parser.add_argument("--count", type=int, default=2, help="number of cases")
-    return parser.parse_args()
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny, to see that it runs; judges nothing"
+    )
+    chosen = parser.parse_args()
+    if chosen.quick:
+        vars(chosen).update(QUICK)
+    return chosen
 
 
 def _row(form: str, chosen: argparse.Namespace, folder: Path) -> list[str]:

@@ -32,6 +32,8 @@ from peers import venvs
 BATCH = 4
 SAMPLES_PER_VOLUME = 8
 MB = 10**6
+QUICK = {"shape": (48, 48, 40), "size": 16, "count": 2, "seconds": 0.1, "workers": (0, 1)}
+"""What ``--quick`` sets, whatever else is given."""
 
 
 def main() -> None:
@@ -65,7 +67,8 @@ def main() -> None:
         sizes = [f"{form} {_size(folder, form, chosen.count)} MB" for form in chosen.formats]
     print("\nSize on disk: " + ", ".join(sizes))
     print(_kernel(found[0]))
-    print("\n".join(["", *results.verdicts(found, chosen.size)]))
+    if not chosen.quick:
+        print("\n".join(["", *results.verdicts(found, chosen.size)]))
 
 
 def _arguments() -> argparse.Namespace:
@@ -88,10 +91,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--venvs", type=Path, default=venvs.VENVS, help="where the peers' environments are made"
     )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny, to see that it runs; judges nothing"
+    )
     # How a row is started in a process of its own.
     parser.add_argument("--measure", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.quick:
+        vars(chosen).update(QUICK)
     chosen.peers = list(venvs.PEERS) if chosen.peers == [] else chosen.peers or []
     return chosen
 

@@ -119,7 +119,6 @@ def test_every_section_of_scaling(tmp_path):
         "Chunk",
         "Workers",
     ]
-    assert done.stdout.count("CPU ms/patch is") == 2
     assert list(tmp_path.iterdir()) == []
 
 
@@ -175,7 +174,7 @@ def test_shared_pages_count_once(tmp_path):
 
 
 def test_the_kernel_meets_its_peers(tmp_path):
-    """Every class gives a row at a hot place and at random ones; each bar is judged."""
+    """Every class gives a row at a hot place and at random ones."""
     done = run(tmp_path, "kernel.py", "--quick")
 
     assert done.returncode == 0, done.stderr
@@ -184,5 +183,19 @@ def test_the_kernel_meets_its_peers(tmp_path):
     assert {"copy", "flip", "transpose", "zoom, linear", "affine, nearest"} <= kinds
     assert {"affine, cubic", "elastic, linear", "elastic turned, linear"} <= kinds
     assert {row[3] for row in table} == {"hot", "random"}
-    assert "PASS" in done.stdout or "FAIL" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+QUICK = [["throughput.py", "--formats", "nii"], ["io.py", "--formats", "nii"], ["scaling.py"]]
+QUICK += [["memory.py", "--formats", "nii"], ["transport.py"], ["kernel.py", "--only", "u1 C"]]
+
+
+@pytest.mark.parametrize("command", QUICK, ids=lambda command: command[0])
+def test_a_quick_run_judges_nothing(tmp_path, command):
+    """Tiny sizes say nothing about the promises: a table, and no verdict."""
+    done = run(tmp_path, *command, "--quick")
+
+    assert done.returncode == 0, done.stderr
+    assert len(rows(done.stdout)) > 1
+    assert not any(word in done.stdout for word in ("PASS", "FAIL", "bar is met", "Not met"))
     assert list(tmp_path.iterdir()) == []
