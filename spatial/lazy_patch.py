@@ -232,7 +232,7 @@ class LazyPatch(NoArithmetic):
             self._refuse_complex()
             voxels = self.volume.read(region, *self._box(region))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
-        resample(source, plan.matrix, self.policy, out, plan.clips)
+        resample(source, plan.matrix, self.policy, out, plan.lowered)
 
     def _refuse_complex(self) -> None:
         """Say so before a voxel is read; ``Volume.numpy()`` returns complex numbers."""
