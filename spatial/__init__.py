@@ -1,5 +1,6 @@
 """Spatial work: plans, ops, which voxels they need, and the resampler."""
 
+from ..intensity import Epilogue
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
@@ -7,7 +8,6 @@ from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
-from .epilogue import Epilogue
 from .flip import Flip
 from .lazy_patch import LazyPatch
 from .matrices import Space

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core import Grid, Stream
-from ..intensity import VolumeStatistics
+from ..core.histogram import Floats, Histogram
+from ..intensity import Drawn, ValueStep, VolumeStatistics
 from .plan import SpatialPlan
 
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
@@ -27,13 +28,23 @@ class PatchFacts:
     """Where the array's voxels come from, halo included."""
     stream: Stream
     """The step's random numbers."""
-    source: Callable[[Any], VolumeStatistics] | None = None
+    source_of_statistics: Callable[[Any], Any] | None = None
     """Computes the statistics of a volume; by default ``volumes.volume_statistics``."""
+    before: Sequence[tuple[ValueStep, Drawn, Any]] = ()
+    """The steps before this one that act, with their facts."""
+    mask: Any = None
+    """The volume inside which statistics are taken."""
 
     @property
     def grid(self) -> Grid:
         """Shape and affine of the array."""
         return self.plan.grid
+
+    @property
+    def source(self) -> Grid:
+        """Grid of the whole volume."""
+        grid: Grid = self.stored.grid
+        return grid
 
     @property
     def corner(self) -> tuple[int, int, int]:
@@ -48,11 +59,125 @@ class PatchFacts:
         """A key for random numbers that belong to voxels of the lattice."""
         return self.stream.key()
 
-    def statistics(self) -> VolumeStatistics:
-        """Return the statistics of the whole volume, as stored; may read it, once."""
-        if self.source is not None:
-            return self.source(self.volume)
+    @property
+    def stored(self) -> Any:
+        """The volume that lies in a file."""
+        return getattr(self.volume, "stored", self.volume)
+
+    def statistics(self, above: float | None = None) -> VolumeStatistics:
+        """Return the statistics of the volume as it is before this step; may read it, once."""
+        changing = [acting for acting in self.before if acting[0].op.pointwise]
+        if self.mask is None and above is None:
+            whole = WholeStatistics(self._recorded(), self._histogram)
+            shift = _as_affine(changing)
+            if shift == (1.0, 0.0):
+                return whole
+            if shift is not None:
+                return AffineStatistics(whole, *shift)
+        histogram = self._histogram()
+        for step, drawn, facts in changing:
+            histogram = histogram.mapped(_on_values(step, drawn, facts))
+        return histogram if above is None else histogram.above(above)
+
+    def _recorded(self) -> Any:
+        if self.source_of_statistics is not None:
+            return self.source_of_statistics(self.volume)
         from ..volumes import volume_statistics
 
-        stored = getattr(self.volume, "stored", self.volume)
-        return volume_statistics(stored)
+        return volume_statistics(self.stored)
+
+    def _histogram(self) -> Histogram:
+        from ..volumes import volume_histogram
+
+        return volume_histogram(self.stored, self.mask)
+
+
+@dataclass(frozen=True)
+class WholeStatistics:
+    """What is recorded of a volume, and percentiles from its histogram where they are not."""
+
+    recorded: Any
+    histogram: Callable[[], Histogram]
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return float(self.recorded.mean)
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of the values."""
+        return float(self.recorded.std)
+
+    @property
+    def minimum(self) -> float:
+        """Smallest value."""
+        return float(self.recorded.minimum)
+
+    @property
+    def maximum(self) -> float:
+        """Largest value."""
+        return float(self.recorded.maximum)
+
+    def percentile(self, q: float) -> float:
+        """Return the value that ``q`` percent of the voxels do not exceed."""
+        recorded = getattr(self.recorded, "percentile", None)
+        return float((recorded or self.histogram().percentile)(q))
+
+
+@dataclass(frozen=True)
+class AffineStatistics:
+    """Statistics of ``value * scale + shift``."""
+
+    of: VolumeStatistics
+    scale: float
+    shift: float
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return self.of.mean * self.scale + self.shift
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of the values."""
+        return self.of.std * abs(self.scale)
+
+    @property
+    def minimum(self) -> float:
+        """Smallest value."""
+        return min(self._at(self.of.minimum), self._at(self.of.maximum))
+
+    @property
+    def maximum(self) -> float:
+        """Largest value."""
+        return max(self._at(self.of.minimum), self._at(self.of.maximum))
+
+    def percentile(self, q: float) -> float:
+        """Return the value that ``q`` percent of the voxels do not exceed."""
+        return self._at(self.of.percentile(q if self.scale >= 0 else 100 - q))
+
+    def _at(self, value: float) -> float:
+        return value * self.scale + self.shift
+
+
+def _as_affine(
+    changing: Sequence[tuple[ValueStep, Drawn, Any]],
+) -> tuple[float, float] | None:
+    """Return scale and shift of all steps together; None where they are something else."""
+    scale, shift = 1.0, 0.0
+    for step, drawn, facts in changing:
+        epilogue = step.op.as_epilogue(drawn, facts)
+        if epilogue is None or not epilogue.is_affine:
+            return None
+        scale, shift = scale * epilogue.scale, shift * epilogue.scale + epilogue.shift
+    return scale, shift
+
+
+def _on_values(step: ValueStep, drawn: Drawn, facts: Any) -> Callable[[Floats], Floats]:
+    def values_after(values: Floats) -> Floats:
+        array = values.astype(np.float32).reshape(1, -1, 1, 1)
+        result: Floats = step.op.apply(array, drawn, facts).ravel().astype(np.float64)
+        return result
+
+    return values_after

@@ -3,6 +3,7 @@
 from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
 from .spatial_op_contract import SpatialOpContract
 from .store_contract import StoreCase, StoreContract
+from .value_op_contract import ValueOpContract
 
 __all__ = [
     "RANGE_OBJECTS",
@@ -10,4 +11,5 @@ __all__ = [
     "SpatialOpContract",
     "StoreCase",
     "StoreContract",
+    "ValueOpContract",
 ]

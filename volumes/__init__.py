@@ -6,6 +6,7 @@ from .convert import Converted, convert
 from .examine import Finding, examine, serve
 from .find import find_volumes, is_volume
 from .handles import close_volumes
+from .histogram import volume_histogram
 from .index import normalize_index
 from .manifest import Entry, Manifest, read_manifest, write_manifest
 from .recached import recached
@@ -45,6 +46,7 @@ __all__ = [
     "resolve_backend",
     "serve",
     "unregister_backend",
+    "volume_histogram",
     "volume_statistics",
     "write_manifest",
 ]

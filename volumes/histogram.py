@@ -1,0 +1,153 @@
+"""The histogram of a volume, of all voxels or those inside a mask, computed once and kept."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import VolumeError
+from ..core.histogram import Histogram
+from .cache_directory import cache_directory, write_whole
+from .statistics import SLAB_VOXELS, slabs, volume_statistics
+from .volume import Volume
+
+# Of types with more values than these, each bin holds the mean of what lies in it. A percentile is
+# then right to a 65536th of the range, and a mean to rounding.
+BINS = 65536
+# An entry takes up to a megabyte.
+MOST_REMEMBERED = 64
+
+_REMEMBERED: OrderedDict[tuple[Any, ...], Histogram] = OrderedDict()
+
+
+def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
+    """Return how often each value occurs.
+
+    Integers of 16 bits at most are counted one by one; other types in bins. The first call
+    reads every voxel, in bounded memory; later ones, in this process or for the same files in
+    another, read nothing. NaN and infinities are not counted.
+
+    Parameters
+    ----------
+    volume
+        Any volume of real numbers.
+    mask
+        A volume on the same grid: only voxels where it is above 0 count, in any of its channels
+        if it has several.
+
+    Raises
+    ------
+    VolumeError
+        The shapes differ, or no voxel is inside the mask.
+
+    Examples
+    --------
+    >>> volume = Volume(np.array([[[1, 2, 3, 6]]], np.int16))
+    >>> volume_histogram(volume).percentile(50)
+    2.5
+    >>> volume_histogram(volume, Volume(np.array([[[0, 0, 1, 1]]], np.uint8))).mean
+    4.5
+    """
+    if mask is not None and mask.shape[1:] != volume.shape[1:]:
+        raise VolumeError(
+            f"{volume.name} has {volume.shape[1:]} voxels, but the mask {mask.name} has "
+            f"{mask.shape[1:]}",
+            do="Statistics inside a label need one on the grid of the image.",
+        )
+    both = [v for v in (volume, mask) if v is not None]
+    key = tuple((v.token, v.header.stamp) for v in both)
+    found = _REMEMBERED.get(key)
+    if found is None:
+        contents = [v.content_key for v in both]
+        name = f"{'-'.join(map(str, contents))}.json" if all(contents) else None
+        file = cache_directory() / "histograms" / name if name else None
+        found = (file and _load(file)) or _compute(volume, mask)
+        if file:
+            _save(file, found)
+    _REMEMBERED[key] = found
+    while len(_REMEMBERED) > MOST_REMEMBERED:
+        with suppress(KeyError):  # another thread may have been faster
+            _REMEMBERED.popitem(last=False)
+    return found
+
+
+def _compute(volume: Volume, mask: Volume | None) -> Histogram:
+    if volume.dtype.kind == "c":
+        raise VolumeError(
+            f"{volume.name} holds complex numbers, of which there is no histogram.",
+            do="Store magnitude and phase, or the two parts, as channels of real numbers.",
+        )
+    first = _first(volume)
+    if np.dtype(first.dtype).kind in "iub" and first.dtype.itemsize <= 2:
+        low, width, bins = float(_lowest(first.dtype)), 1.0, 1 << 8 * first.dtype.itemsize
+    else:
+        low, high = _stored_range(volume)
+        width, bins = max((high - low) / (BINS - 1), np.finfo(np.float64).tiny), BINS
+    counts, sums = np.zeros(bins, np.int64), np.zeros(bins)
+    most = max(1, SLAB_VOXELS // volume.shape[0])
+    for region in slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most):
+        stored = volume.read(region).array
+        if mask is not None:
+            inside = (mask.read(region).array > 0).any(axis=0)
+            stored = stored[:, inside]
+        wide = stored[np.isfinite(stored)].astype(np.float64)
+        place = np.clip((wide - low) / width, 0, bins - 1).astype(np.intp)
+        counts += np.bincount(place, minlength=bins)
+        sums += np.bincount(place, wide - low, minlength=bins)
+    there = counts > 0
+    if not there.any():
+        where = f" inside {mask.name}" if mask is not None else ""
+        raise VolumeError(
+            f"{volume.name} has no voxel{where} to take statistics of.",
+            do="Give the numbers, or filter such cases out.",
+        )
+    values = low + sums[there] / counts[there]
+    slope, intercept = volume.header.slope, volume.header.intercept
+    return Histogram(values, counts[there]).mapped(lambda stored: stored * slope + intercept)
+
+
+def _first(volume: Volume) -> NDArray[Any]:
+    """Return one voxel as it is stored."""
+    region = next(iter(slabs((1, 1, 1), (1, 1, 1), 1)))
+    array: NDArray[Any] = volume.read(region).array
+    return array
+
+
+def _lowest(dtype: np.dtype[Any]) -> int:
+    return 0 if dtype.kind == "b" else int(np.iinfo(dtype).min)
+
+
+def _stored_range(volume: Volume) -> tuple[float, float]:
+    statistics = volume_statistics(volume)
+    slope, intercept = volume.header.slope, volume.header.intercept
+    ends = [(end - intercept) / (slope or 1) for end in (statistics.minimum, statistics.maximum)]
+    low, high = min(ends), max(ends)
+    if not np.isfinite([low, high]).all():
+        raise VolumeError(
+            f"{volume.name} holds NaN or infinite values, so its histogram has no bins.",
+            do="Give the numbers that the op needs.",
+        )
+    return low, high
+
+
+def _load(file: Path) -> Histogram | None:
+    """Return what another process computed, None if there is nothing sound."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        read = json.loads(file.read_text("utf-8"))
+        values, counts = np.array(read["values"], float), np.array(read["counts"], np.int64)
+        if values.ndim == 1 and values.shape == counts.shape and values.size:
+            return Histogram(values, counts)
+    return None
+
+
+def _save(file: Path, histogram: Histogram) -> None:
+    # Only saves time: a full or read-only disk must not stop anybody.
+    columns = {"values": histogram.values.tolist(), "counts": histogram.counts.tolist()}
+    with suppress(OSError):
+        write_whole(file, json.dumps(columns).encode())
