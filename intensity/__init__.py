@@ -17,7 +17,7 @@ from .noise import Noise, RicianNoise
 from .normalize import Normalize, normalize
 from .random_op import RandomValueOp
 from .rescale import Rescale, RescalePercentiles
-from .value_op import Drawn, Facts, ValueOp, VolumeStatistics
+from .value_op import Drawn, Facts, RecordedStatistics, ValueOp, VolumeStatistics
 from .value_step import ValueStep
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Normalize",
     "OneHot",
     "RandomValueOp",
+    "RecordedStatistics",
     "RemapLabels",
     "Rescale",
     "RescalePercentiles",

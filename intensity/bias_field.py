@@ -48,9 +48,9 @@ def polynomial(
     values = sum((t * x**a * y**b * z**c for t, (a, b, c) in terms), np.zeros_like(x))
     i, j, k = (_from_nodes(n, at) for n, at in zip(grid.shape, nodes, strict=True))
     rows = np.einsum("ia,jb,abc->ijc", i, j, values, optimize=True)
-    return (rows.reshape(-1, order + 1).astype(np.float32) @ k.T.astype(np.float32)).reshape(
-        grid.shape
-    )
+    flat: NDArray[np.float32] = rows.reshape(-1, order + 1).astype(np.float32)
+    field: NDArray[np.float32] = (flat @ k.T.astype(np.float32)).reshape(grid.shape)
+    return field
 
 
 def _nodes(length: int, order: int) -> NDArray[np.float64]:

@@ -58,7 +58,8 @@ class SelectChannels(ValueOp):
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return a new array."""
         self.channels(array.shape[0])
-        return array[list(entries_of(self.indices))]
+        kept: NDArray[Any] = array[list(entries_of(self.indices))]
+        return kept
 
     def describe(self) -> str:
         """Return the indices in words."""
@@ -83,7 +84,8 @@ class MeanOfChannels(ValueOp):
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return a new array."""
-        return array.mean(axis=0, keepdims=True, dtype=np.float32)
+        mean: NDArray[Any] = array.mean(axis=0, keepdims=True, dtype=np.float32)
+        return mean
 
     def describe(self) -> str:
         """Return the op in words."""

@@ -119,7 +119,8 @@ def _radius(word: NDArray[np.uint32]) -> NDArray[np.float32]:
     y = y + e * np.float32(_LN_2[0])
     y = y + z * np.float32(-0.5)
     log = x + y + e * np.float32(_LN_2[1])
-    return np.sqrt(np.maximum(log * np.float32(-2), np.float32(0)))
+    radius: NDArray[np.float32] = np.sqrt(np.maximum(log * np.float32(-2), np.float32(0)))
+    return radius
 
 
 def _pair(

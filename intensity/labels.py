@@ -65,7 +65,8 @@ class OneHot(ValueOp):
         """Return a new array."""
         self.channels(array.shape[0])
         labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
-        return (array == labels).view(np.uint8)
+        result: NDArray[Any] = (array == labels).view(np.uint8)
+        return result
 
     def describe(self) -> str:
         """Return the labels in words."""

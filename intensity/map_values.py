@@ -33,8 +33,9 @@ class MapValues(ValueOp):
     name: ClassVar[str] = "map_values"
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            msg = f"map_values takes a function, got {self.function!r}"
+        function: Any = self.function
+        if not callable(function):
+            msg = f"map_values takes a function, got {function!r}"
             raise ValueError(msg)
         try:
             pickle.dumps(self.function)

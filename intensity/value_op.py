@@ -23,8 +23,8 @@ Halo = tuple[int, int, int]
 NO_HALO: Halo = (0, 0, 0)
 
 
-class VolumeStatistics(Protocol):
-    """Numbers over all voxels of a volume."""
+class RecordedStatistics(Protocol):
+    """Numbers over all voxels of a volume, as they are kept."""
 
     @property
     def mean(self) -> float:
@@ -41,6 +41,10 @@ class VolumeStatistics(Protocol):
     @property
     def maximum(self) -> float:
         """Largest value."""
+
+
+class VolumeStatistics(RecordedStatistics, Protocol):
+    """Numbers over all voxels of a volume, and any percentile."""
 
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed, 0 to 100."""

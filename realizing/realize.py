@@ -88,17 +88,15 @@ class ApplyValue:
         key = self.step.op.mask_key
         if key is None:
             return None
-        patch = next((p for p in (sample.get(key), sample.patches.get(key)) if _is_lazy(p)), None)
-        if patch is None:
+        patch: Any = sample.get(key)
+        if not isinstance(patch, LazyPatch):
+            patch = sample.patches.get(key)
+        if not isinstance(patch, LazyPatch):
             msg = f"{self.step.op.name}() takes statistics inside {key!r}, but the sample has "
             msg += ", ".join(sample)
             do = "Name one of these in inside=."
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         return getattr(patch.volume, "stored", patch.volume)
-
-
-def _is_lazy(thing: Any) -> bool:
-    return isinstance(thing, LazyPatch)
 
 
 def _of_kind(sample: Sample, kind: str) -> list[str]:

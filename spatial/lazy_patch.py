@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region, Stream
 from ..core.errors import GraphError, PatchSizeError, UnknownFormat
-from ..intensity import Drawn, Epilogue, ValueStep, VolumeStatistics
+from ..intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ..intensity.value_op import Halo
 from ..intensity.value_step import applied, folded, total_halo, types_of
 from .convert import convert
@@ -48,7 +48,7 @@ class LazyPatch(NoArithmetic):
     """How they are sampled."""
     values: tuple[ValueStep, ...] = ()
     """What is done to the values afterwards."""
-    statistics: Callable[[Any], VolumeStatistics] | None = None
+    statistics: Callable[[Any], RecordedStatistics] | None = None
     """Where value ops get the statistics of the volume; by default from ``volumes``."""
 
     def __post_init__(self) -> None:
@@ -294,7 +294,10 @@ class LazyPatch(NoArithmetic):
             return array.astype(step.op.dtype(array.dtype))
         halo = step.op.halo(drawn, self.plan.grid)
         wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
-        result = applied(self.acting_on(_widened(self.plan, halo))[-1:], wide)
+        epilogue, rest = folded(self.acting_on(_widened(self.plan, halo))[-1:])
+        if epilogue is not None:  # as the resampler does in passing, to the same bits
+            wide = epilogue.on(wide.astype(np.float32, copy=False))
+        result = applied(rest, wide)
         inside = tuple(slice(h, h + n) for h, n in zip(halo, array.shape[1:], strict=True))
         return np.ascontiguousarray(result[(slice(None), *inside)])
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core import Grid, Stream
 from ..core.histogram import Floats, Histogram
-from ..intensity import Drawn, ValueStep, VolumeStatistics
+from ..intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from .plan import SpatialPlan
 
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
@@ -28,7 +28,7 @@ class PatchFacts:
     """Where the array's voxels come from, halo included."""
     stream: Stream
     """The step's random numbers."""
-    source_of_statistics: Callable[[Any], Any] | None = None
+    source_of_statistics: Callable[[Any], RecordedStatistics] | None = None
     """Computes the statistics of a volume; by default ``volumes.volume_statistics``."""
     before: Sequence[tuple[ValueStep, Drawn, Any]] = ()
     """The steps before this one that act, with their facts."""
@@ -79,7 +79,7 @@ class PatchFacts:
             histogram = histogram.mapped(_on_values(step, drawn, facts))
         return histogram if above is None else histogram.above(above)
 
-    def _recorded(self) -> Any:
+    def _recorded(self) -> RecordedStatistics:
         if self.source_of_statistics is not None:
             return self.source_of_statistics(self.volume)
         from ..volumes import volume_statistics
@@ -96,7 +96,7 @@ class PatchFacts:
 class WholeStatistics:
     """What is recorded of a volume, and percentiles from its histogram where they are not."""
 
-    recorded: Any
+    recorded: RecordedStatistics
     histogram: Callable[[], Histogram]
 
     @property

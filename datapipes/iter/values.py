@@ -75,9 +75,17 @@ class ValuePipe(PerItem):
         return applied(self.instructions(), item)
 
 
-def value_form(op: Any) -> Any:
-    """Return the pipe of a value op, registered under the op's name."""
-    return chained(op.name)(form(ValuePipe, op, __name__, signature_of(op, MORE)))
+def value_form(op: Any, module: str = __name__) -> Any:
+    """Return the pipe of a value op, registered under the op's name.
+
+    Parameters
+    ----------
+    op
+        The class of the op.
+    module
+        Where the pipe is found as ``<Op>Pipe``, so that it can be pickled.
+    """
+    return chained(op.name)(form(ValuePipe, op, module, signature_of(op, MORE)))
 
 
 AnisotropyPipe = value_form(Anisotropy)
