@@ -7,6 +7,7 @@ from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
+from .elastic import Elastic
 from .epilogue import Epilogue
 from .flip import Flip
 from .lazy_patch import LazyPatch
@@ -38,6 +39,7 @@ __all__ = [
     "Crop",
     "CropOrPad",
     "Displacement",
+    "Elastic",
     "Epilogue",
     "FixedPatch",
     "Flip",
