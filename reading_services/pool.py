@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
+from ..volumes.joining import Table
 from .fork_server import preload
 from .payload import pickled
 from .script import WORKER_NAME, not_sent, script_of_this_process
@@ -100,6 +101,8 @@ class WorkerPool:
         Jobs that a worker may have at once.
     cache_bytes
         Decoded chunks that each worker keeps, in bytes.
+    joinings
+        Which ranges become one request, by key.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class WorkerPool:
         budget: SlotBudget,
         ahead: int,
         cache_bytes: int = 0,
+        joinings: Table | None = None,
     ) -> None:
         self.limits = limits
         self._budget = budget
@@ -127,7 +131,9 @@ class WorkerPool:
         script = {} if torch else script_of_this_process()
         # Asked for no shared memory, a worker says nothing about having none.
         slot_bytes = self._share if budget.limit else None
-        settings = Settings(torch, threads, script, environment, slot_bytes, cache_bytes)
+        settings = Settings(
+            torch, threads, script, environment, slot_bytes, cache_bytes, dict(joinings or {})
+        )
         try:
             for number, payload in enumerate(payloads):
                 self.workers.append(self._start(number, payload, context, settings))

@@ -11,7 +11,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection, parent_process
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..core.ledger import LEDGER
 from ..realizing import Job, using, using_threads
 from ..volumes import register_backend
 from ..volumes.chunk_cache import CHUNKS
+from ..volumes.joining import Table, using_joinings
 from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
@@ -58,6 +59,8 @@ class Settings:
     """Shared memory that it may take for batches; None sends them through the pipe."""
     cache_bytes: int = 0
     """Decoded chunks that it keeps, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
 
 
 def run_worker(
@@ -92,7 +95,7 @@ def run_worker(
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
-    with using_threads(settings.threads):
+    with using_joinings(settings.joinings), using_threads(settings.threads):
         _serve(channel, inbox, payload, settings)
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core import Origin, Sample
 from ..core.errors import SampleError, placed
 from ..intensity import ValueOp
 from ..spatial import LazyPatch
 from ..spatial.lazy_patch import VolumeFacts
+from ..volumes.joining import reads_of
 from .realized import Realized
 from .threads import in_threads
 
@@ -35,7 +37,7 @@ class RealizePatches:
             raise SampleError(msg, do=do).at(self.origin)
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
-            arrays = in_threads(LazyPatch.realize, lazy.values())
+            arrays = in_threads(_made, lazy.items())
         except Exception as error:
             raise placed(error, self.origin, item.case)  # noqa: B904
         made = dict(zip(lazy, map(Realized, arrays), strict=True))
@@ -74,6 +76,12 @@ class NormalizeRealized:
             raise SampleError(msg, do=do).at(self.origin)
         values = thing.array.astype(np.float32)
         return Realized(self.op.apply(values, VolumeFacts(made_from.volume)))
+
+
+def _made(entry: tuple[str, LazyPatch]) -> NDArray[Any]:
+    key, patch = entry
+    with reads_of(key):
+        return patch.realize()
 
 
 def _intensities(sample: Sample) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from ..core import OrientedBox, Region
 from ..core.errors import CorruptVolume, VoxpipeError
 from .chunk_cache import ChunkCache
+from .joining import Joining, joining
 from .ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
 from .read_ahead import AHEAD, Ticket
 from .remote_ranges import RemoteRanges
@@ -221,22 +223,27 @@ class ChunkedArray:
         if not chunks or not isinstance(self._store, RemoteRanges):
             return None
         size = math.prod(self.chunks) * self.dtype.itemsize
-        return AHEAD.begin(self._token, chunks, size, self._store, self._bring)
+        bring = partial(self._bring, self._joining())
+        return AHEAD.begin(self._token, chunks, size, self._store, bring)
 
-    async def _bring(self, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
+    async def _bring(
+        self, joined: Joining, chunks: Sequence[Index]
+    ) -> dict[Index, memoryview | None]:
         store = self._store
         assert isinstance(store, RemoteRanges)
         lookup = self._map.lookup(chunks)
         places = lookup.places(await store.fetch(lookup.requests) if lookup.requests else ())
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
-        plan = Joined([place for _, place in stored], *self._joining())
+        plan = Joined([place for _, place in stored], *joined)
         answers = plan.split(await store.fetch(plan.requests)) if stored else []
         found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
         found.update(zip((index for index, _ in stored), answers, strict=True))
         return found
 
-    def _joining(self) -> tuple[int, int]:
-        return getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
+    def _joining(self) -> Joining:
+        """Return which ranges become one request: as the scheme says, or the store."""
+        store = self._store
+        return joining(Joining(getattr(store, "gap", 0), getattr(store, "most", 1 << 62)))
 
     def fetch(
         self,

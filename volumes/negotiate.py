@@ -72,7 +72,9 @@ def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme
     room = budget.memory_bytes - sum(fixed.values())
     if room < 0:
         raise exceeded(fixed, budget.memory_bytes)
-    base = ReadScheme("direct", memory=fixed, gap=layout.gap, longest_run=layout.longest_run)
+    base = ReadScheme(
+        "direct", memory=fixed, gap=layout.gap, longest_run=layout.longest_run, io=layout.io
+    )
     if layout.access == "stream":
         return _stream(layout, demand, budget, base)
     if layout.chunk is None:
