@@ -17,6 +17,7 @@ from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
 from ..volumes.joining import Table
+from .affinity import Affinity
 from .fork_server import preload
 from .payload import pickled
 from .script import WORKER_NAME, not_sent, script_of_this_process
@@ -124,6 +125,7 @@ class WorkerPool:
         self._ahead = ahead
         self._share = budget.share(len(payloads))
         self.broken = False
+        self.affinity = Affinity()
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
             preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
@@ -193,6 +195,7 @@ class WorkerPool:
         message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
         worker.given += 1
+        self.affinity.given(job, worker)
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:

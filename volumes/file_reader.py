@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import BinaryIO
 
 import numpy as np
@@ -118,7 +119,7 @@ class FileReader:
             return
         gap, most = joining(self.usual)
         blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
-        for block, _ in zip(blocks, range(_MOST_HINTS), strict=False):
+        for block in islice(blocks, _MOST_HINTS):
             os.posix_fadvise(self._fd, offset + block.start, block.size, os.POSIX_FADV_WILLNEED)
 
     def _read_whole(self, target: NDArray[np.uint8], start: int, most: int) -> None:

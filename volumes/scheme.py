@@ -171,6 +171,8 @@ class Demand:
     """Region in which ``lazy_patch(region=...)`` draws the patches of a visit; None: anywhere."""
     draws: int = 1
     """Patches that are drawn on one visit to a volume."""
+    together: int = 1
+    """Visits whose batches take turns, each batch of one visit: ``interleave(visits=...)``."""
     scattered: bool = True
     """Whether a volume's patches come between those of others, or again while its chunks are kept;
     else nothing of it is needed any more once its visit is over."""
@@ -224,6 +226,10 @@ class ReadScheme:
     meanwhile: Mode | None = None
     """With ``regional``: how reads are while the chain draws its patches anywhere; the figures of
     this scheme are then those of these reads. None where the scheme is in effect as it is."""
+    readers: int = 1
+    """With ``regional``: processes that decode the same region."""
+    items: int = 1
+    """Patches in a batch."""
     chunks_then: float = 0.0
     """With ``regional``: chunks that are decoded per patch once it is in effect."""
     keeps_up: bool = True
@@ -253,9 +259,15 @@ class ReadScheme:
         if self.meanwhile is None:
             return ""
         place = f"region={self.region}, align={self.align}, " if self.region else ""
+        shared = ""
+        if self.readers > 1:
+            shared = (
+                f"; .interleave(visits={self.readers}, each={self.items}) after it lets one "
+                f"worker decode a region instead of {self.readers}"
+            )
         return (
             f"lazy_patch({place}samples_per_volume={self.draws}) decodes about "
-            f"{self.chunks_then:.3g} chunks per patch instead of {self.chunks:.3g}"
+            f"{self.chunks_then:.3g} chunks per patch instead of {self.chunks:.3g}{shared}"
         )
 
     def without_cache(self, veto: str) -> ReadScheme:

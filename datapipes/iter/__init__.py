@@ -4,6 +4,7 @@ from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
+from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .normalize import NormalizePatches
 from .open_volume import OpenVolume
@@ -36,6 +37,7 @@ __all__ = [
     "FromCases",
     "FromManifest",
     "FusedSpatial",
+    "Interleave",
     "LazyPatches",
     "ListCases",
     "NormalizePatches",
