@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.ledger import LEDGER
 from ..realizing import Job, using, using_threads
-from ..volumes import register_backend
+from ..volumes import register_backend, register_decoder
 from ..volumes.chunk_cache import CHUNKS
 from ..volumes.joining import Table, using_joinings
 from .ahead import Inbox
@@ -175,9 +175,11 @@ def _serve(
 
 def _opened(payload: bytes, script: dict[str, str]) -> Any:
     """Return what this worker runs, with the backends of its parent registered."""
-    backends, thing = ScriptUnpickler(payload, script).load()
+    backends, decoders, thing = ScriptUnpickler(payload, script).load()
     for name, matcher, factory in reversed(backends):
         register_backend(name, matcher, factory)
+    for codec, maker in decoders:
+        register_decoder(codec, maker)
     return thing
 
 

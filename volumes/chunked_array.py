@@ -1,7 +1,7 @@
 """An array stored in chunks: which ones a region needs, where their bytes are, what they hold.
 
 One reader for every chunked format. The format says where a chunk lies (:class:`ChunkMap`)
-and how it is decoded (:class:`Decoder`); culling, coalescing, the cache and putting the
+and how it is decoded (:class:`ChunkDecoder`); culling, coalescing, the cache and putting the
 pieces together are here.
 """
 
@@ -51,11 +51,13 @@ class ChunkMap(Protocol):
         """Return where each chunk lies; None for one that is known not to be stored."""
 
 
-class Decoder(Protocol):
-    """Makes voxels of the bytes of a chunk."""
+class ChunkDecoder(Protocol):
+    """Makes voxels of the bytes of a chunk; may depend on which one it is."""
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
+
+        With any strides where the decoder has a true attribute ``strided``.
 
         May raise anything where the bytes are damaged.
         """
@@ -87,7 +89,7 @@ class ChunkedArray:
         *,
         store: RangeStore,
         chunk_map: ChunkMap,
-        decoder: Decoder,
+        decoder: ChunkDecoder,
         cache: ChunkCache,
         token: str,
     ) -> None:
@@ -161,9 +163,17 @@ class ChunkedArray:
         keeps = self._cache.most_bytes >= math.prod(self.chunks) * self.dtype.itemsize
         scratch: NDArray[Any] | None = None
         for index in missing:
+            found = data.get(index)
+            slot = None if keeps else self._slot(out, region, index)
+            if slot is not None:
+                # Straight to where it is wanted: no copy of the chunk is made.
+                if found is None:
+                    slot[...] = self._fill
+                else:
+                    self._decode(found, slot, index, where.get(index))
+                continue
             if scratch is None or keeps:
                 scratch = np.empty(self.chunks, self.dtype)
-            found = data.get(index)
             if found is None:
                 scratch[...] = self._fill
             else:
@@ -197,6 +207,17 @@ class ChunkedArray:
             there.append(slice(start - a, stop - a))
             here.append(slice(start - first, stop - first))
         out[tuple(there)] = chunk[tuple(here)]
+
+    def _slot(self, out: NDArray[Any], region: Region, index: Index) -> NDArray[Any] | None:
+        """Return where in ``out`` a chunk is to be decoded; None if only a part of it is there."""
+        here = []
+        for i, c, (a, b) in zip(index, self.chunks, region, strict=True):
+            if i * c < a or (i + 1) * c > b:
+                return None
+            here.append(slice(i * c - a, (i + 1) * c - a))
+        slot = out[tuple(here)]
+        any_strides = getattr(self._decoder, "strided", False)
+        return slot if any_strides or slot.flags.c_contiguous else None
 
     def prefetch(
         self,

@@ -102,6 +102,11 @@ class LocatedSource:
         """The location without credentials."""
         return public_name(self.location) if not self.path else self.location
 
+    def part_of(self, content: str) -> str:
+        """Return the name of what the options choose of stored content, e.g. one data set of it."""
+        chosen = self.options.reader_kwargs
+        return content_key(content, tuple(_stable(chosen))) if content and chosen else content
+
     def open(self) -> Backend:
         """Open the location with the first backend that recognises it."""
         remote = None if self.path else self.location
