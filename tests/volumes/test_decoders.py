@@ -1,5 +1,6 @@
 """Codecs from outside: found by name, given the memory that a read returns, sent to workers."""
 
+import doctest
 import importlib.metadata
 import json
 import zlib
@@ -7,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from checkout import ROOT
 
 import voxpipe as vp
 from voxpipe.testing import DecoderCase, DecoderContract
@@ -185,3 +187,15 @@ def test_one_of_ours_can_be_replaced(tmp_path):
         unregister_decoder("gzip")
     np.testing.assert_array_equal(Volume(tmp_path / "a.zarr").numpy()[0], array)
     close_volumes()
+
+
+def test_the_page_about_decoders():
+    """What the documentation shows is what happens."""
+    page = (ROOT / "docs" / "volumes.md").read_text("utf-8")
+    example = page.partition("## A decoder of your own")[2].partition("```python")[2]
+    test = doctest.DocTestParser().get_doctest(
+        example.partition("```")[0], {}, "volumes.md", None, 0
+    )
+
+    assert len(test.examples) > 5
+    assert doctest.DocTestRunner().run(test).failed == 0
