@@ -91,7 +91,7 @@ def kind_of(path: str, mounts: str) -> str:
     Examples
     --------
     >>> mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /my\\040data rw - nfs4 host:/ rw"
-    >>> kind_of("/home/a.nii", mounts), kind_of("/my data/a.nii", mounts)
+    >>> kind_of("/data/a.nii", mounts), kind_of("/my data/a.nii", mounts)
     ('ext4', 'nfs4')
     """
     longest, kind = -1, ""

@@ -2,15 +2,16 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
-from .normalize import NormalizePatches
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
-from .spatial import (
+from .spatial import SpatialPipe
+from .spatial_forms import (
     AffinePipe,
     AugmentPipe,
     CenterCropPipe,
@@ -21,10 +22,10 @@ from .spatial import (
     Rotate90Pipe,
     RotatePipe,
     ShearPipe,
-    SpatialPipe,
     TranslatePipe,
     ZoomPipe,
 )
+from .values import NormalizePipe, ValuePipe
 
 __all__ = [
     "AffinePipe",
@@ -34,13 +35,14 @@ __all__ = [
     "CropOrPadPipe",
     "CropPipe",
     "FlipPipe",
+    "Flush",
     "FromCases",
     "FromManifest",
     "FusedSpatial",
     "Interleave",
     "LazyPatches",
     "ListCases",
-    "NormalizePatches",
+    "NormalizePipe",
     "OpenVolume",
     "PadPipe",
     "Realize",
@@ -50,6 +52,7 @@ __all__ = [
     "ShearPipe",
     "SpatialPipe",
     "TranslatePipe",
+    "ValuePipe",
     "ZoomPipe",
     "from_cases",
     "from_manifest",
