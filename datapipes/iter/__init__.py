@@ -5,6 +5,7 @@ from .cases import FromCases, ListCases, from_cases, list_cases
 from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
+from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .realize import Realize
@@ -40,6 +41,7 @@ __all__ = [
     "FromCases",
     "FromManifest",
     "FusedSpatial",
+    "Interleave",
     "LazyPatches",
     "ListCases",
     "NormalizePipe",
