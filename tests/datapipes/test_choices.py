@@ -89,7 +89,7 @@ def test_some_of_takes_different_ones_in_order() -> None:
 
 def test_random_order_takes_all() -> None:
     """In any order, and the order counts: a turn then a move is not a move then a turn."""
-    pipe = opened(60).random_order([Rotate((0, 0, 40)), Translate((2, 0, 0))])
+    pipe = opened(60).random_order([Rotate((0, 0, 40), "voxel"), Translate((2, 0, 0), "voxel")])
     found = chosen(pipe, "random_order")
 
     assert set(found) == {(0, 1), (1, 0)}
