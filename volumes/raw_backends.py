@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import TALLY, Region
+from ..core import TALLY, OrientedBox, Region
 from ..core.errors import TruncatedVolume
 from .backend import Backend, Channels
 from .cache_directory import cache_budget, cache_directory
@@ -19,14 +19,14 @@ from .decoded_cache import DecodedCache
 from .fetched import touch
 from .mapped import MAPS
 from .raw_header import RawHeader, check_length, part_of
-from .remote_file import RemoteFile
+from .read_ahead import Ticket
+from .remote_file import Piece, RemoteFile
+from .scheme import REMOTE_ROWS_GAP, REMOTE_RUN
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 from .voxels import Voxels, plain
 
-# What an object store sends during one round trip: a request costs as much as these bytes.
-GAP_BYTES = 1024**2
-# Bounds the memory of one request; several are under way at once.
-MOST_BYTES = 16 * 1024**2
+# Of rows on an object store; longer runs would take much memory at once.
+GAP_BYTES, MOST_BYTES = REMOTE_ROWS_GAP, REMOTE_RUN
 
 
 def open_raw(
@@ -157,13 +157,25 @@ class RemoteRaw(FilesBackend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the runs of the region, neighbours in one request."""
         channels = channels or (0, self.shape[0])
-        rows = self._fields.row_spans(region, channels, MOST_BYTES)
-        spans = coalesce(rows, GAP_BYTES, MOST_BYTES)
-        file = self.files[-1]
-        assert isinstance(file, RemoteFile)
-        flat = rows_of(rows, spans, file.ranges(spans), self.name)
+        rows, spans = self._runs(region, channels)
+        flat = rows_of(rows, spans, self._remote.ranges(spans), self.name)
         view = plain(self._fields.of_rows(flat, region, channels))
         return Voxels(view, self.header.slope, self.header.intercept)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the runs of the region."""
+        return self._remote.prefetch(self._runs(region, (0, self.shape[0]))[1])
+
+    def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
+        """Return the rows of a region, and the spans that hold them."""
+        rows = self._fields.row_spans(region, channels, MOST_BYTES)
+        return rows, coalesce(rows, GAP_BYTES, MOST_BYTES)
+
+    @property
+    def _remote(self) -> RemoteFile:
+        file = self.files[-1]
+        assert isinstance(file, RemoteFile)
+        return file
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
@@ -171,7 +183,7 @@ class RemoteRaw(FilesBackend):
 
 
 def rows_of(
-    rows: list[Span], spans: list[Span], pieces: list[bytes], name: str
+    rows: list[Span], spans: list[Span], pieces: list[Piece], name: str
 ) -> NDArray[np.uint8]:
     """Return the bytes of all rows, one after another, taken from the spans that hold them."""
     flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
