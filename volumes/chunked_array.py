@@ -21,8 +21,7 @@ from ..core.errors import CorruptVolume, VoxpipeError
 from .chunk_cache import ChunkCache
 from .joining import Joining, joining
 from .ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
-from .read_ahead import AHEAD, Ticket
-from .remote_ranges import RemoteRanges
+from .read_ahead import AHEAD, AheadStore, Ticket, works_ahead
 
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
@@ -227,36 +226,43 @@ class ChunkedArray:
     ) -> Ticket | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
-        They wait until the ticket is closed; None where there is nothing to wait for, or no
-        room. What goes wrong is raised by the read.
+        They wait until the ticket is closed; None where there is nothing to wait for. What
+        goes wrong is raised by the read.
 
         Parameters
         ----------
         region, box, axes
             As for :meth:`needed`.
         """
-        needed = map(tuple, self.needed(region, box, axes).tolist())
-        chunks = [index for index in needed if not self._cache.holds((self._token, index))]
+        needed = [tuple(row) for row in self.needed(region, box, axes).tolist()]
         if isinstance(self._store, LocalRanges):
-            places = self._map.locate(chunks)
+            absent = [index for index in needed if not self._cache.holds((self._token, index))]
+            places = self._map.locate(absent)
             self._store.will_need([place for place in places if place is not None])
             return None
-        if not chunks or not isinstance(self._store, RemoteRanges):
+        store = self._store
+        if not needed or not works_ahead(store):
             return None
+        # What is not fetched because it is here must be here when the read comes.
+        moment = AHEAD.moment()
+        kept = self._cache.reserve(moment, [(self._token, index) for index in needed])
+        here = set(kept)
+        chunks = [index for index in needed if (self._token, index) not in here]
         size = math.prod(self.chunks) * self.dtype.itemsize
-        bring = partial(self._bring, self._joining())
-        return AHEAD.begin(self._token, chunks, size, self._store, bring)
+        let_go = partial(self._cache.passed, moment, kept)
+        bring = partial(self._bring, self._joining(), store)
+        return AHEAD.begin(self._token, chunks, lambda _: size, store, bring, let_go)
 
     async def _bring(
-        self, joined: Joining, chunks: Sequence[Index]
+        self, joined: Joining, store: AheadStore, chunks: Sequence[Index]
     ) -> dict[Index, memoryview | None]:
-        store = self._store
-        assert isinstance(store, RemoteRanges)
         lookup = self._map.lookup(chunks)
-        places = lookup.places(await store.fetch(lookup.requests) if lookup.requests else ())
+        places = lookup.places(
+            await store.fetch(lookup.requests, ahead=True) if lookup.requests else ()
+        )
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         plan = Joined([place for _, place in stored], *joined)
-        answers = plan.split(await store.fetch(plan.requests)) if stored else []
+        answers = plan.split(await store.fetch(plan.requests, ahead=True)) if stored else []
         found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
         found.update(zip((index for index, _ in stored), answers, strict=True))
         return found

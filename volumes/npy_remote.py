@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import TALLY, Region
+from ..core import TALLY, OrientedBox, Region
 from ..core.errors import TruncatedVolume
 from .backend import Backend, Channels
 from .coalesce import Span, coalesce
@@ -18,8 +18,9 @@ from .header import IDENTITY, Header, channels_first
 from .joining import Joining, joining
 from .npy import read_npy_header
 from .raw_backends import rows_of
+from .read_ahead import Ticket
 from .remote_file import RemoteFile
-from .remote_ranges import GAP_BYTES, MOST_BYTES
+from .scheme import REMOTE_ROWS_GAP, REMOTE_RUN
 from .voxels import Voxels, plain
 
 # Format 1.0 pads its header to 64 bytes and rarely needs two of these; 2.0 may be longer.
@@ -56,14 +57,25 @@ class RemoteNpy(Backend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the rows of the region, neighbours in one request."""
         box = (channels or (0, self.shape[0]), *region)
-        axes = self._stored[::-1] if self._fortran else self._stored  # slowest first
-        lengths = [self.shape[axis] for axis in axes]
-        rows = rows_of_box(lengths, [box[axis] for axis in axes], self._dtype.itemsize)
-        rows = [(a + self._offset, b + self._offset) for a, b in rows]
-        spans = coalesce(rows, *joining(Joining(GAP_BYTES, MOST_BYTES)))
+        axes, rows, spans = self._runs(box)
         flat = rows_of(rows, spans, self._file.ranges(spans), self.name).view(self._dtype)
         array = flat.reshape([box[axis][1] - box[axis][0] for axis in axes])
         return Voxels(plain(channels_first(array.T if self._fortran else array, self.name)))
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the rows of the region."""
+        _, _, spans = self._runs(((0, self.shape[0]), *region))
+        return self._file.prefetch(spans)
+
+    def _runs(
+        self, box: Sequence[tuple[int, int]]
+    ) -> tuple[tuple[int, ...], list[Span], list[Span]]:
+        """Return the stored axes, slowest first, the rows of a box, and what holds them."""
+        axes = self._stored[::-1] if self._fortran else self._stored
+        lengths = [self.shape[axis] for axis in axes]
+        rows = rows_of_box(lengths, [box[axis] for axis in axes], self._dtype.itemsize)
+        rows = [(a + self._offset, b + self._offset) for a, b in rows]
+        return axes, rows, coalesce(rows, *joining(Joining(REMOTE_ROWS_GAP, REMOTE_RUN)))
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""

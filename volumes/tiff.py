@@ -25,8 +25,10 @@ from .local_voxels import ArrayFile, io_of
 from .location import file_system, remote_errors
 from .mapped import MAPS, MappedBackend
 from .ranges import LocalRanges, RangeStore, ReadRange
+from .read_ahead import Ticket
 from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
+from .remote_ranges import RemoteRanges
 from .tiff_pages import TiffImage, read_tiff
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_layout import Layout, named_layout
@@ -89,6 +91,11 @@ class TiffBackend(Backend):
         part = self._layout.fold(self._array.read(_region(index), *self._culling(box)))
         return Voxels(plain(part[first:last]))
 
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the segments that the region and the box touch."""
+        index, _ = self._layout.index(region, (0, self.shape[0]))
+        return self._array.prefetch(_region(index), *self._culling(box))
+
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int:
@@ -144,7 +151,7 @@ class RemoteTiff(TiffBackend):
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _OneObject(open_remote(url, storage_options)), token, name)
+        super().__init__(image, layout, _one_object(open_remote(url, storage_options)), token, name)
 
     @property
     def content_key(self) -> str:
@@ -243,7 +250,29 @@ class _OneObject:
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range."""
-        return self._store.get_ranges([ReadRange("", start, stop) for _, start, stop in ranges])
+        return self._store.get_ranges(_of_one(ranges))
+
+
+class _OneObjectAhead(_OneObject):
+    """The same, of which ranges can be fetched before they are needed."""
+
+    def __init__(self, store: RemoteRanges) -> None:
+        super().__init__(store)
+        self.begin, self._fetch = store.begin, store.fetch
+
+    async def fetch(
+        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; for coroutines given to ``begin``."""
+        return await self._fetch(_of_one(ranges), ahead=ahead)
+
+
+def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:
+    return [ReadRange("", start, stop) for _, start, stop in ranges]
+
+
+def _one_object(store: RemoteStore) -> _OneObject:
+    return _OneObjectAhead(store) if isinstance(store, RemoteRanges) else _OneObject(store)
 
 
 def _checked_layout(image: TiffImage, name: str) -> Layout:
