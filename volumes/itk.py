@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY
-from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeError
+from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeReadError
 from .array_source import ArraySource
 from .backend import Backend
 from .header import affine_entries
@@ -153,7 +153,7 @@ class _ItkVoxels:
         if self.image_io in _STREAMING:
             step = max(1, min(step, _SLAB_BYTES * step // whole))
         elif whole > _physical_memory():
-            raise VolumeError(
+            raise VolumeReadError(
                 f"{self.name} decodes to {whole} bytes, all of which SimpleITK needs at once.",
                 do="Convert it to .nii or zarr on a machine with more memory.",
             )
