@@ -11,6 +11,7 @@ knows nothing of voxpipe can still catch it::
     │   │   ├── BadHeader            (ValueError)  the header makes no sense
     │   │   ├── TruncatedVolume      (EOFError)    fewer voxels than the header says
     │   │   ├── CorruptVolume        (ValueError)  the stored voxels cannot be decoded
+    │   │   ├── VolumeTooLarge       (MemoryError) what is asked for does not fit in memory
     │   │   ├── CacheTooSmall        (OSError)     the cache on disk cannot hold it
     │   │   ├── CacheBusy            (TimeoutError) another process kept the place locked
     │   │   ├── MissingDependency    (ImportError) an optional package is needed
@@ -149,6 +150,10 @@ class CorruptVolume(VolumeReadError, ValueError):
 
 class OutOfVolume(VolumeError, IndexError):
     """A region or an index does not lie inside the volume."""
+
+
+class VolumeTooLarge(VolumeReadError, MemoryError):
+    """The voxels that are asked for take more than the memory of the machine."""
 
 
 class CacheTooSmall(VolumeReadError, OSError):

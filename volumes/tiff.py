@@ -25,6 +25,7 @@ from .mapped import MAPS, MappedBackend
 from .ranges import LocalRanges, RangeStore, ReadRange
 from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
+from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, read_tiff
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_layout import Layout, named_layout
@@ -39,7 +40,8 @@ def open_tiff(path: str, name: str, options: Mapping[str, Any]) -> Backend:
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
     with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+        with complaints_raised(name):
+            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
@@ -138,7 +140,8 @@ class RemoteTiff(TiffBackend):
         self._system, _ = file_system(url, storage_options)
         with self._file.open() as file, _tiff_errors(name):
             tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
-            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+            with complaints_raised(name):
+                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))

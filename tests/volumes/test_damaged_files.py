@@ -16,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from array_files import has
 from medical_files import warm
 from reference_files import REFERENCES, collect, contents
 
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeReadError
-from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes import Volume, close_volumes, counted
 from voxpipe.volumes.cache_directory import BUDGET_VARIABLE
 
 # All of what is promised, and a sample of it for every day.
@@ -217,3 +218,42 @@ def test_a_crash_is_seen(tmp_path, monkeypatch, crash):
             in_a_child(*args)
     else:
         assert "MemoryError" in in_a_child(*args)[0]
+
+
+def claims(folder):
+    """Yield files by other libraries whose headers speak of 10^15 voxels that are not stored."""
+    shape = (100_000,) * 3
+    if has("h5py"):
+        import h5py
+
+        with h5py.File(folder / "a.h5", "w") as file:
+            file.create_dataset("raw", shape, "u1", chunks=(64, 64, 64))
+        yield folder / "a.h5"
+    if has("zarr"):
+        import zarr
+
+        zarr.create_array(folder / "a.zarr", shape=shape, dtype="u1", chunks=(64, 64, 64))
+        yield folder / "a.zarr"
+    if has("blosc2"):
+        import blosc2
+
+        how = {"chunks": (1000,) * 3, "blocks": (100, 100, 100), "dtype": np.uint8}
+        blosc2.zeros((10_000,) * 3, urlpath=str(folder / "a.b2nd"), **how)
+        yield folder / "a.b2nd"
+
+
+def test_more_voxels_than_memory_are_refused(tmp_path, monkeypatch):
+    """A sparse file may say so and be right: a region is read, all of it is not."""
+    monkeypatch.setattr(counted, "physical_memory", lambda: 2**30)
+    for path in claims(tmp_path):
+        volume = Volume(path)
+
+        assert (
+            volume.read(Region((9, 9, 9), (12, 12, 12))).values().tolist()
+            == np.zeros((1, 3, 3, 3)).tolist()
+        )
+        for ask in (volume.numpy, volume.load, lambda volume=volume: volume[..., ::2]):
+            with pytest.raises(VolumeReadError, match=rf"{path.name}.* takes \d+ bytes"):
+                ask()
+            with pytest.raises(MemoryError):
+                ask()
