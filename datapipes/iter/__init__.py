@@ -2,14 +2,15 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
 from .lazy_patch import LazyPatches
-from .normalize import NormalizePatches
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
-from .spatial import (
+from .spatial import SpatialPipe
+from .spatial_forms import (
     AffinePipe,
     AugmentPipe,
     CenterCropPipe,
@@ -20,10 +21,10 @@ from .spatial import (
     Rotate90Pipe,
     RotatePipe,
     ShearPipe,
-    SpatialPipe,
     TranslatePipe,
     ZoomPipe,
 )
+from .values import NormalizePipe, ValuePipe
 
 __all__ = [
     "AffinePipe",
@@ -33,12 +34,13 @@ __all__ = [
     "CropOrPadPipe",
     "CropPipe",
     "FlipPipe",
+    "Flush",
     "FromCases",
     "FromManifest",
     "FusedSpatial",
     "LazyPatches",
     "ListCases",
-    "NormalizePatches",
+    "NormalizePipe",
     "OpenVolume",
     "PadPipe",
     "Realize",
@@ -48,6 +50,7 @@ __all__ = [
     "ShearPipe",
     "SpatialPipe",
     "TranslatePipe",
+    "ValuePipe",
     "ZoomPipe",
     "from_cases",
     "from_manifest",
