@@ -88,7 +88,7 @@ class RemoteBlosc2(Backend):
 
 def _frame(file: RemoteFile) -> FrameHeader:
     """Return the header of a remote frame: one request, or two where it is long."""
-    head = bytes(file.head(HEAD_BYTES))  # some clients answer with a view
+    head = file.head(HEAD_BYTES)
     header, length = frame_sizes(head, file.name)
     if length > file.size:
         raise TruncatedVolume(
@@ -96,5 +96,5 @@ def _frame(file: RemoteFile) -> FrameHeader:
             do="Upload the file again.",
         )
     if header > len(head):
-        head = bytes(file.head(header))
+        head = file.head(header)
     return read_frame_header(head, file.name)

@@ -46,7 +46,8 @@ class RemoteFile:
 
     def head(self, length: int) -> bytes:
         """Return the first bytes, at most ``length``."""
-        return self.ranges([(0, min(length, self.size))])[0]
+        # obstore answers with a view, which parsers cannot search.
+        return bytes(self.ranges([(0, min(length, self.size))])[0])
 
     def ranges(self, spans: Sequence[Span]) -> list[bytes]:
         """Return the bytes of each span; requests run side by side where the store can.
