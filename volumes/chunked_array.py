@@ -185,6 +185,7 @@ class ChunkedArray:
         self, data: memoryview, out: NDArray[Any], index: Index, place: ReadRange | None
     ) -> None:
         try:
+            _check_length(data, place)
             self._decoder.decode(data, out, index)
         except (MemoryError, VoxpipeError):
             raise
@@ -283,6 +284,14 @@ class ChunkedArray:
         places = [place for place in self._map.locate(chunks) if place is not None]
         answers = read_joined(self._store, places, *self._joining())
         return sum(len(answer) for answer in answers if answer is not None)
+
+
+def _check_length(data: memoryview, place: ReadRange | None) -> None:
+    """Refuse a piece that ends early: some decoders make voxels of it nevertheless."""
+    if place is not None and place.stop is not None and place.start >= 0:
+        expected = place.stop - place.start
+        if len(data) < expected:
+            raise EOFError(f"{len(data)} of {expected} bytes are there")
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -50,6 +50,7 @@ class RemoteFile:
 
     def head(self, length: int) -> bytes:
         """Return the first bytes, at most ``length``."""
+        # obstore answers with a view, which parsers cannot search.
         return bytes(self.ranges([(0, min(length, self.size))])[0])
 
     def ranges(self, spans: Sequence[Span]) -> list[Piece]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..core.errors import AccessDenied, VolumeError, VolumeNotFound, VoxpipeError
+from ..core.errors import AccessDenied, VolumeNotFound, VolumeReadError, VoxpipeError
 from .in_flight import InFlight
 from .location import public_name
 from .ranges import ReadRange
@@ -151,7 +151,7 @@ class RemoteRanges(ABC):
         if found is None or stop is None:
             return found
         if len(found) > size:
-            raise VolumeError(
+            raise VolumeReadError(
                 f"the server of {self._place(key)} sent {len(found)} bytes instead of {size}: "
                 "it does not know ranges.",
                 do="Copy the file to a local disk or to an object store.",
@@ -182,7 +182,7 @@ class RemoteRanges(ABC):
                 f"reading {place} was refused: {self._secrets.describe(error)}.",
                 do="Check the credentials in storage_options or in the environment.",
             ) from None
-        kind = VolumeNotFound if "bucket" in str(error).lower() else VolumeError
+        kind = VolumeNotFound if "bucket" in str(error).lower() else VolumeReadError
         # Not chained: the text of the original may hold a signed URL or a key.
         raise kind(
             f"reading {place} failed: {self._secrets.describe(error)}.",

@@ -29,6 +29,7 @@ from .read_ahead import Ticket
 from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
 from .remote_ranges import RemoteRanges
+from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, read_tiff
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_layout import Layout, named_layout
@@ -43,7 +44,8 @@ def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
     with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+        with complaints_raised(name):
+            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
@@ -147,7 +149,8 @@ class RemoteTiff(TiffBackend):
         self._system, _ = file_system(url, storage_options)
         with self._file.open() as file, _tiff_errors(name):
             tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
-            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+            with complaints_raised(name):
+                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
