@@ -30,6 +30,8 @@ class ValueStep:
     """Which volume of the sample: parameters are drawn for the sample, noise for each volume."""
     mask: Any = None
     """The volume that ``op.mask_key`` names, where it names one."""
+    draws_from: str = ""
+    """Name of a stream that it shares, so that both choose alike; empty for its own."""
 
 
 Acting = tuple[ValueStep, Drawn]

@@ -4,10 +4,12 @@ from ..intensity import Epilogue
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
+from .choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
+from .elastic import Elastic
 from .flip import Flip
 from .lazy_patch import LazyPatch
 from .matrices import Space
@@ -34,23 +36,29 @@ __all__ = [
     "Amount",
     "Augment",
     "CenterCrop",
+    "Choices",
     "Clip",
     "Crop",
     "CropOrPad",
     "Displacement",
+    "Elastic",
     "Epilogue",
     "FixedPatch",
     "Flip",
     "GridPatch",
     "LazyPatch",
     "Lowered",
+    "OneOf",
     "Pad",
     "PatchLargerThanVolume",
     "PendingPlan",
     "Policy",
+    "RandomApply",
+    "RandomOrder",
     "Rotate",
     "Rotate90",
     "Shear",
+    "SomeOf",
     "Source",
     "Space",
     "SpatialOp",

@@ -95,6 +95,20 @@ def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) 
     return [entry_at(entry, u) for entry, u in zip(entries, random, strict=True)]
 
 
+def as_count(name: str, value: Any) -> int:
+    """Return a whole number of at least 0.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if not is_integer(value) or value < 0:
+        msg = f"{name} is a whole number of at least 0, got {value!r}"
+        raise ValueError(msg)
+    return int(value)
+
+
 def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, int, int]:
     """Return three integers, of at least ``low`` where that is given.
 

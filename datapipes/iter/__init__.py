@@ -2,9 +2,11 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
+from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .realize import Realize
@@ -16,6 +18,7 @@ from .spatial_forms import (
     CenterCropPipe,
     CropOrPadPipe,
     CropPipe,
+    ElasticPipe,
     FlipPipe,
     PadPipe,
     Rotate90Pipe,
@@ -64,12 +67,14 @@ __all__ = [
     "CropPipe",
     "DropBoxesPipe",
     "DropChannelsPipe",
+    "ElasticPipe",
     "FlipPipe",
     "Flush",
     "FromCases",
     "FromManifest",
     "FusedSpatial",
     "GammaPipe",
+    "Interleave",
     "LazyPatches",
     "ListCases",
     "LowResolutionPipe",
@@ -78,8 +83,11 @@ __all__ = [
     "NoisePipe",
     "NormalizePipe",
     "OneHotPipe",
+    "OneOfPipe",
     "OpenVolume",
     "PadPipe",
+    "RandomApplyPipe",
+    "RandomOrderPipe",
     "Realize",
     "Recache",
     "RemapLabelsPipe",
@@ -91,6 +99,7 @@ __all__ = [
     "SelectChannelsPipe",
     "SharpenPipe",
     "ShearPipe",
+    "SomeOfPipe",
     "SpatialPipe",
     "TranslatePipe",
     "ValuePipe",

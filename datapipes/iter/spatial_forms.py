@@ -17,6 +17,7 @@ from ...spatial import (
     CenterCrop,
     Crop,
     CropOrPad,
+    Elastic,
     Flip,
     Pad,
     Rotate,
@@ -44,6 +45,7 @@ AugmentPipe = spatial_form(Augment, keywords_only=True)
 CenterCropPipe = spatial_form(CenterCrop)
 CropPipe = spatial_form(Crop)
 CropOrPadPipe = spatial_form(CropOrPad)
+ElasticPipe = spatial_form(Elastic)
 FlipPipe = spatial_form(Flip)
 PadPipe = spatial_form(Pad)
 RotatePipe = spatial_form(Rotate)

@@ -271,3 +271,17 @@ def test_bytes_are_those_of_the_stored_volume() -> None:
 
     assert cost is not None
     assert cost.bytes_needed == 6**3 * 2 + 2**3
+
+
+def test_a_choice_of_scales_is_done_in_passing() -> None:
+    """And what a choice drew is what its member does alone."""
+    pipe = opened().one_of([vp.intensity.Clamp(0, 500)]).normalize()
+
+    assert passes(pipe) == 0
+    assert np.allclose(voxels(pipe), voxels(opened().clamp(0, 500).normalize()), atol=1e-5)
+
+
+def test_a_choice_holds_nothing_that_changes_the_shape() -> None:
+    """The shape is known before anything is drawn."""
+    with pytest.raises(ValueError, match="a choice cannot hold one_hot"):
+        opened().one_of([vp.intensity.OneHot(2)])

@@ -1,0 +1,122 @@
+"""Value ops of which some are applied: one op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Grid
+from ..core.choice import Choice
+from .epilogue import Epilogue
+from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
+
+Chain = tuple[tuple[int, ValueOp], ...]
+"""Ops in turn, each with its place among all ops of the member, which may be spatial ones too."""
+
+
+@dataclass(frozen=True)
+class ValueChoice(ValueOp):
+    """The value part of a choice."""
+
+    choice: Choice
+    """How members are chosen."""
+    members: tuple[Chain, ...]
+    """What each one does."""
+
+    name: ClassVar[str] = "choice"
+
+    @property
+    def commutes(self) -> bool:  # type: ignore[override]
+        """Whether all of them do."""
+        return all(op.commutes for chain in self.members for _, op in chain)
+
+    @property
+    def keeps_dtype(self) -> bool:  # type: ignore[override]
+        """Whether all of them do; so the type does not depend on which is chosen."""
+        return all(op.keeps_dtype for chain in self.members for _, op in chain)
+
+    def __post_init__(self) -> None:
+        for op in self._ops():
+            if type(op).channels is not ValueOp.channels or type(op).dtype is not ValueOp.dtype:
+                msg = f"a choice cannot hold {op.name}: the shape or type would depend on a draw"
+                raise ValueError(msg)
+        if len({op.mask_key for op in self._ops()} - {None}) > 1:
+            msg = "the members of a choice take statistics inside one label at most"
+            raise ValueError(msg)
+
+    def _ops(self) -> Iterator[ValueOp]:
+        for chain in self.members:
+            for _, op in chain:
+                yield op
+
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        """Whether all of them are."""
+        return all(op.pointwise for op in self._ops())
+
+    @property
+    def mask_key(self) -> str | None:
+        """The label that one of them takes statistics inside of."""
+        return next(filter(None, (op.mask_key for op in self._ops())), None)
+
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        """Return which members act, and what each of their ops drew."""
+        chosen = self.choice.draw(generator)
+        if chosen is None:
+            return None
+        drawn = [
+            [op.draw(chosen.generator(member, place)) for place, op in self.members[member]]
+            for member in chosen.members
+        ]
+        return {"chosen": chosen.members, "drawn": drawn}
+
+    def _acting(self, drawn: Drawn) -> Iterator[tuple[ValueOp, Drawn]]:
+        for member, each in zip(drawn["chosen"], drawn["drawn"], strict=True):
+            for (_, op), values in zip(self.members[member], each, strict=True):
+                if values is not None:
+                    yield op, values
+
+    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+        """Return that of those which act, added up."""
+        i, j, k = NO_HALO
+        for op, values in self._acting(drawn):
+            a, b, c = op.halo(values, grid)
+            i, j, k = i + a, j + b, k + c
+        return (i, j, k)
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+        """Return those which act as one, where each of them is an epilogue."""
+        together: Epilogue | None = Epilogue()
+        for op, values in self._acting(drawn):
+            one = op.as_epilogue(values, facts)
+            together = None if together is None or one is None else together.then(one)
+        return together
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Return the array after those that act."""
+        for number, (op, values) in enumerate(self._acting(drawn)):
+            array = op.apply(array, values, cast(Facts, _Keyed(facts, number)))
+        return array
+
+    def describe(self) -> str:
+        """Return the rule and its members."""
+        members = "; ".join(
+            ", ".join(op.describe() for _, op in chain) or "-" for chain in self.members
+        )
+        return f"{self.choice.rule} ({members})"
+
+
+class _Keyed:
+    """Facts with a key of their own, so that two ops of one choice draw different noise."""
+
+    def __init__(self, facts: Facts, number: int) -> None:
+        self._facts = facts
+        low, high = facts.key
+        self.key = ((low + number) % 2**64, high)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._facts, name)
