@@ -27,7 +27,7 @@ def gaussian(sigma: float) -> NDArray[np.float32]:
     Examples
     --------
     >>> gaussian(0.3).tolist()
-    [0.992290198802948, 0.003854882903397083]
+    [0.9923275113105774, 0.0038362587802112103]
     """
     radius = reach(sigma)
     weights = [1.0]

@@ -16,29 +16,49 @@ struct Quads {
   uint32_t word[4][NOISE_STEP];
 };
 
+// 32-bit words, each in the lower half of 64 bits; the upper halves are never looked at.
+typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));
+constexpr int64_t LONGS = LANES / 2;
+
+// The products of the lower halves, 64 bits each.
+inline Longs multiplied(Longs words, Longs factor) {
+#if defined(VOXPIPE_MULTIPLY_WORDS)
+  return (Longs)(VOXPIPE_MULTIPLY_WORDS(words, factor));
+#else
+  return (words & 0xffffffffu) * factor;
+#endif
+}
+
+inline Longs widened(const uint32_t* words) {
+  Longs wide;
+  for (int64_t l = 0; l < LONGS; l++) wide[l] = words[l];
+  return wide;
+}
+
 // Philox 4x32 of ten rounds: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as
 // 1, 2, 3", SC 2011.
 inline void philox(const Counters& counters, int64_t at, uint32_t fourth, uint64_t key,
                    Quads& out) {
-  for (int64_t l = 0; l < NOISE_STEP; l++) {
-    uint32_t a = counters.first[at + l], b = counters.second[at + l];
-    uint32_t c = counters.third[at + l], d = fourth;
+  const Longs zero = {};
+  for (int64_t l = 0; l < NOISE_STEP; l += LONGS) {
+    Longs a = widened(counters.first + at + l), b = widened(counters.second + at + l);
+    Longs c = widened(counters.third + at + l), d = zero + fourth;
     uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
     for (int round = 0; round < 10; round++) {
-      const uint64_t p = uint64_t{0xD2511F53u} * a, q = uint64_t{0xCD9E8D57u} * c;
-      const uint32_t next_a = static_cast<uint32_t>(q >> 32) ^ b ^ low;
-      const uint32_t next_c = static_cast<uint32_t>(p >> 32) ^ d ^ high;
-      b = static_cast<uint32_t>(q);
-      d = static_cast<uint32_t>(p);
-      a = next_a;
-      c = next_c;
+      const Longs p = multiplied(a, zero + 0xD2511F53u), q = multiplied(c, zero + 0xCD9E8D57u);
+      a = (q >> 32) ^ b ^ (zero + low);
+      c = (p >> 32) ^ d ^ (zero + high);
+      b = q;
+      d = p;
       low += 0x9E3779B9u;
       high += 0xBB67AE85u;
     }
-    out.word[0][l] = a;
-    out.word[1][l] = b;
-    out.word[2][l] = c;
-    out.word[3][l] = d;
+    for (int64_t n = 0; n < LONGS; n++) {
+      out.word[0][l + n] = static_cast<uint32_t>(a[n]);
+      out.word[1][l + n] = static_cast<uint32_t>(b[n]);
+      out.word[2][l + n] = static_cast<uint32_t>(c[n]);
+      out.word[3][l + n] = static_cast<uint32_t>(d[n]);
+    }
   }
 }
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,13 @@ from ..core import Grid, Stream
 from ..core.histogram import Floats, Histogram
 from ..intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from .plan import SpatialPlan
+
+Acting = tuple[ValueStep, Drawn, Any]
+"""A step that acts, with what it drew and its facts."""
+
+# Of numbers that a volume's histogram gave: a few hundred bytes each.
+MOST_REMEMBERED = 4096
+_REMEMBERED: OrderedDict[tuple[Any, ...] | None, float] = OrderedDict()
 
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
 # voxel is found on either side of it, no lattice lies half way between two by design.
@@ -30,7 +41,7 @@ class PatchFacts:
     """The step's random numbers."""
     source_of_statistics: Callable[[Any], RecordedStatistics] | None = None
     """Computes the statistics of a volume; by default ``volumes.volume_statistics``."""
-    before: Sequence[tuple[ValueStep, Drawn, Any]] = ()
+    before: Sequence[Acting] = ()
     """The steps before this one that act, with their facts."""
     mask: Any = None
     """The volume inside which statistics are taken."""
@@ -67,17 +78,21 @@ class PatchFacts:
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
         changing = [acting for acting in self.before if acting[0].op.pointwise]
+        counted = Counted(partial(self._histogram, above, changing), self._name(above, changing))
         if self.mask is None and above is None:
-            whole = WholeStatistics(self._recorded(), self._histogram)
             shift = _as_affine(changing)
-            if shift == (1.0, 0.0):
-                return whole
             if shift is not None:
-                return AffineStatistics(whole, *shift)
-        histogram = self._histogram()
-        for step, drawn, facts in changing:
-            histogram = histogram.mapped(_on_values(step, drawn, facts))
-        return histogram if above is None else histogram.above(above)
+                whole = Recorded(self._recorded(), Counted(self._histogram, self._name(None, ())))
+                return whole if shift == (1.0, 0.0) else AffineStatistics(whole, *shift)
+        return counted
+
+    def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
+        """Return what the numbers are a function of; None if the volume does not say what it is."""
+        both = [v for v in (self.stored, self.mask) if v is not None]
+        if not all(hasattr(v, "token") for v in both):
+            return None
+        volumes = tuple((v.token, v.header.stamp) for v in both)
+        return (*volumes, above, *((step.op, json.dumps(drawn)) for step, drawn, _ in changing))
 
     def _recorded(self) -> RecordedStatistics:
         if self.source_of_statistics is not None:
@@ -86,18 +101,66 @@ class PatchFacts:
 
         return volume_statistics(self.stored)
 
-    def _histogram(self) -> Histogram:
+    def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
         from ..volumes import volume_histogram
 
-        return volume_histogram(self.stored, self.mask)
+        histogram = volume_histogram(self.stored, self.mask)
+        for step, drawn, facts in changing:
+            histogram = histogram.mapped(_on_values(step, drawn, facts))
+        return histogram if above is None else histogram.above(above)
 
 
 @dataclass(frozen=True)
-class WholeStatistics:
+class Counted:
+    """Statistics from a histogram, which is asked for once per number and volume, not per patch."""
+
+    histogram: Callable[[], Histogram]
+    name: tuple[Any, ...] | None
+
+    def _number(self, what: str, *arguments: float) -> float:
+        key = None if self.name is None else (*self.name, what, *arguments)
+        found = _REMEMBERED.get(key)
+        if found is None:
+            number = getattr(self.histogram(), what)
+            found = float(number(*arguments) if arguments else number)
+            if key is not None:
+                _REMEMBERED[key] = found
+        while len(_REMEMBERED) > MOST_REMEMBERED:
+            with suppress(KeyError):  # another thread may have been faster
+                _REMEMBERED.popitem(last=False)
+        return found
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return self._number("mean")
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of the values."""
+        return self._number("std")
+
+    @property
+    def minimum(self) -> float:
+        """Smallest value."""
+        return self._number("minimum")
+
+    @property
+    def maximum(self) -> float:
+        """Largest value."""
+        return self._number("maximum")
+
+    def percentile(self, q: float) -> float:
+        """Return the value that ``q`` percent of the voxels do not exceed."""
+        return self._number("percentile", q)
+
+
+@dataclass(frozen=True)
+class Recorded:
     """What is recorded of a volume, and percentiles from its histogram where they are not."""
 
     recorded: RecordedStatistics
-    histogram: Callable[[], Histogram]
+    counted: Counted
 
     @property
     def mean(self) -> float:
@@ -122,7 +185,7 @@ class WholeStatistics:
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed."""
         recorded = getattr(self.recorded, "percentile", None)
-        return float((recorded or self.histogram().percentile)(q))
+        return float((recorded or self.counted.percentile)(q))
 
 
 @dataclass(frozen=True)
@@ -162,7 +225,7 @@ class AffineStatistics:
 
 
 def _as_affine(
-    changing: Sequence[tuple[ValueStep, Drawn, Any]],
+    changing: Sequence[Acting],
 ) -> tuple[float, float] | None:
     """Return scale and shift of all steps together; None where they are something else."""
     scale, shift = 1.0, 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,10 @@ from voxpipe.intensity import (
     Brightness,
     Clamp,
     Contrast,
+    Drawn,
     DropBoxes,
     DropChannels,
+    Facts,
     Gamma,
     LowResolution,
     MapValues,
@@ -181,6 +184,31 @@ class TestDropChannels(ValueOpContract):
 class TestMeanOfChannels(ValueOpContract):
     def make(self) -> ValueOp:
         return MeanOfChannels()
+
+    def make_nothing(self) -> ValueOp | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Invert(ValueOp):
+    """An op of a user's own, as in docs/values.md."""
+
+    name: ClassVar[str] = "invert"
+    pointwise: ClassVar[bool] = True
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Take each value from the largest one."""
+        inverted: NDArray[Any] = np.subtract(facts.statistics().maximum, array, out=array)
+        return inverted
+
+    def describe(self) -> str:
+        """One word."""
+        return "invert"
+
+
+class TestInvert(ValueOpContract):
+    def make(self) -> ValueOp:
+        return Invert()
 
     def make_nothing(self) -> ValueOp | None:
         return None
