@@ -63,21 +63,25 @@ class ChunkCache:
         with self._lock:
             return key in self._chunks
 
-    def put(self, key: Hashable, chunk: NDArray[Any]) -> None:
-        """Keep a chunk if there is room for it, or something less needed to make room."""
+    def put(self, key: Hashable, chunk: NDArray[Any]) -> bool:
+        """Keep a chunk if there is room for it, or something less needed to make room.
+
+        Returns whether it is kept: then it is the cache's, and read-only.
+        """
         if chunk.nbytes > self.most_bytes:
-            return
+            return False
         with self._lock:
             if key in self._chunks:
-                return
+                return False
             while self.held_bytes + chunk.nbytes > self.most_bytes:
                 victim = self._least_needed(key)
                 if victim is None:
-                    return
+                    return False
                 self.held_bytes -= self._chunks.pop(victim).nbytes
             chunk.setflags(write=False)
             self._chunks[key] = chunk
             self.held_bytes += chunk.nbytes
+            return True
 
     def announce(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Say that chunks are going to be asked for at a moment to come; moments only grow."""

@@ -154,8 +154,7 @@ class ZarrBackend(Backend):
         if box is None or not isinstance(self._array, ZarrArray):
             return grid.cover(wanted).size * self.disk_dtype.itemsize
         chunks = self._array.needed(wanted, *self._culling(box))
-        voxels = sum(grid.region(tuple(row)).size for row in chunks.tolist())
-        return voxels * self.disk_dtype.itemsize
+        return self._array.voxels(chunks) * self.disk_dtype.itemsize
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that the region touches; None where zarr-python cannot."""
