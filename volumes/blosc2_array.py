@@ -119,7 +119,7 @@ class Blocks:
             )
 
     def _count(self) -> int:
-        return math.prod(self._chunks) * math.prod(self._per_chunk) * self._size
+        return math.prod((*self._chunks, *self._per_chunk, self._size))
 
     def bring(self, chunks: Sequence[Index]) -> Blocks:
         """Let go of pages if there are too many; the system brings in those that are touched."""

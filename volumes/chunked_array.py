@@ -19,7 +19,7 @@ from ..core import TALLY, OrientedBox, Region
 from ..core.errors import CorruptVolume, VoxpipeError
 from .chunk_cache import ChunkCache
 from .cuts import Cuts, Pieces
-from .read_ahead import Ticket
+from .read_ahead import Closes, Tickets
 
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
@@ -52,7 +52,7 @@ class ChunkSource(Protocol):
     def bring(self, chunks: Sequence[Index]) -> Brought:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
-    def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
+    def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
         """Begin to fetch the stored bytes of chunks of ``size`` bytes each.
 
         None where there is nothing to wait for, or no room.
@@ -203,11 +203,11 @@ class ChunkedArray:
         region: Region,
         box: OrientedBox | None = None,
         axes: tuple[int, int, int] = (0, 1, 2),
-    ) -> Ticket | None:
+    ) -> Tickets | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
-        They wait until the ticket is closed; None where there is nothing to wait for, or no
-        room. What goes wrong is raised by the read.
+        They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
+        where there is nothing to wait for. What goes wrong is raised by the read.
 
         Parameters
         ----------
@@ -216,7 +216,13 @@ class ChunkedArray:
         """
         keys = self.keys(self.needed(region, box, axes))
         chunks = [key[1] for key in keys if not self._cache.holds(key)]
-        return self._source.prefetch(chunks, self.chunk_bytes) if chunks else None
+        tickets: list[Closes] = []
+        if self._cache.most_bytes:
+            tickets.append(self._cache.announce(keys))
+        fetched = self._source.prefetch(chunks, self.chunk_bytes) if chunks else None
+        if fetched is not None:
+            tickets.append(fetched)
+        return Tickets(tickets) if tickets else None
 
     def fetch(
         self,

@@ -8,7 +8,7 @@ from ..core import OrientedBox, Region
 from .backend import Backend, Channels
 from .chunked_array import ChunkedArray
 from .header import Header
-from .read_ahead import Ticket
+from .read_ahead import Closes
 from .voxels import Voxels, plain
 from .zarr_layout import Layout
 
@@ -41,7 +41,7 @@ class ChunkedBackend(Backend):
         part = self._layout.fold(self._array.read(index, *self._culling(box)))
         return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to fetch the chunks that the region and the box touch."""
         return self._array.prefetch(self._index(region, None)[0], *self._culling(box))
 

@@ -31,6 +31,10 @@ COVERAGE = 2.0
 # A cache that holds less of the data than this is hardly ever hit by draws from everywhere; then
 # only what the patches of one batch may share is kept.
 WORTHWHILE = 0.1
+# Of the chunks that all patches of a batch touch, those that must be here at once. What comes is
+# announced, so a chunk goes after the last patch that needs it; with a quarter of them the rate
+# was that with all of them (measured: 107 patches of 96^3 per second either way).
+SHARED = 0.5
 
 BATCHES, BUFFERS, ON_THE_WAY, KEPT = "batches", "read buffers", "on their way", "kept chunks"
 """The terms of projected memory."""
@@ -160,11 +164,18 @@ def _chunked(
 def _direct(
     layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
 ) -> ReadScheme:
-    shared = math.ceil(demand.chunks * demand.items) * layout.unit_bytes
     worth = _worth_keeping(layout, demand)
-    cache = min(room, worth) if room >= WORTHWHILE * worth else min(room, worth, shared)
+    thrifty = budget.thrifty or room < WORTHWHILE * worth
+    cache = min(room, worth, _shared(layout, demand, budget)) if thrifty else min(room, worth)
     missed = demand.chunks * (1 - (cache / layout.data_bytes if demand.scattered else 0.0))
     return _with(base, layout, demand, budget, missed, mode="direct", cache=cache)
+
+
+def _shared(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
+    """Return the bytes of chunks that patches which are made together may share."""
+    # One process makes all patches of a visit; several take its batches in turn.
+    together = max(demand.draws, demand.items) if budget.processes == 1 else demand.items
+    return math.ceil(SHARED * demand.chunks * together) * layout.unit_bytes
 
 
 def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:

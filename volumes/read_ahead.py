@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from .remote_ranges import RemoteRanges
 
@@ -43,6 +43,26 @@ class Ticket:
         """Let go; what nobody else waits for is dropped, and is not fetched any more."""
         deliveries, self._deliveries = self._deliveries, []
         self._ahead.release(deliveries)
+
+
+class Closes(Protocol):
+    """What is kept until somebody says that it is not needed any more."""
+
+    def close(self) -> None:
+        """Let go; any number of times."""
+
+
+class Tickets:
+    """Several things that are kept for one read."""
+
+    def __init__(self, held: Sequence[Closes]) -> None:
+        self._held = held
+
+    def close(self) -> None:
+        """Let all of them go."""
+        held, self._held = self._held, ()
+        for one in held:
+            one.close()
 
 
 class ReadAhead:

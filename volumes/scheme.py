@@ -170,6 +170,8 @@ class Budget:
     """Patches that each process realizes at once."""
     spool_bytes: int | None = None
     """Disk for decoded copies; None where it is not limited."""
+    thrifty: bool = False
+    """Whether to keep no chunk that the patches being made do not share, unless all fit."""
 
     @property
     def processes(self) -> int:

@@ -28,7 +28,7 @@ from .location import remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
 from .ranges import LocalRanges
-from .read_ahead import Ticket
+from .read_ahead import Closes
 from .remote import open_remote
 from .remote_file import RemoteFile
 from .voxels import Voxels, plain, refuse_unreadable
@@ -125,7 +125,7 @@ class ZarrBackend(Backend):
                 do="Copy the chunks of this region again.",
             ) from error
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to fetch the chunks that the region and the box touch."""
         if not isinstance(self._array, ZarrArray):
             return None
