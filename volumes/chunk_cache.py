@@ -19,6 +19,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 
+ENTRY_BYTES = 512
+"""What the entry of a chunk without voxels takes: key, array, places in the tables."""
+
+
 class ChunkCache:
     """Decoded chunks by key, in their stored type, within a number of bytes.
 
@@ -80,12 +84,13 @@ class ChunkCache:
 
         Returns whether it is kept: then it is the cache's, and read-only.
         """
-        if chunk.nbytes > self.most_bytes:
+        size = _bytes_of(chunk)
+        if size > self.most_bytes:
             return False
         with self._lock:
             if key in self._chunks:
                 return False
-            while self.held_bytes + chunk.nbytes > self.most_bytes:
+            while self.held_bytes + size > self.most_bytes:
                 victim = self._least_needed(key)
                 if victim is None:
                     return False
@@ -93,7 +98,7 @@ class ChunkCache:
             chunk.setflags(write=False)
             self._chunks[key] = chunk
             self._enter(key)
-            self.held_bytes += chunk.nbytes
+            self.held_bytes += size
             return True
 
     def announce(self, keys: Iterable[Hashable]) -> Announcement:
@@ -179,7 +184,12 @@ class ChunkCache:
 
     def _drop(self, key: Hashable) -> None:
         self._idle.pop(key, None)
-        self.held_bytes -= self._chunks.pop(key).nbytes
+        self.held_bytes -= _bytes_of(self._chunks.pop(key))
+
+
+def _bytes_of(chunk: NDArray[Any]) -> int:
+    """Return the memory that a chunk takes; one number, seen as many, takes what an entry does."""
+    return chunk.nbytes if any(chunk.strides) else ENTRY_BYTES
 
 
 class Announcement:

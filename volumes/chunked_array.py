@@ -172,16 +172,21 @@ class ChunkedArray:
     def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: Pieces) -> None:
         brought = self._source.bring(missing)
         scratch: NDArray[Any] | None = None
+        decoded = 0
         for index in missing:
             if scratch is None:
                 scratch = np.empty(self.chunks, self.dtype)
-            if not self._decode(brought, index, scratch):
-                scratch[...] = self._fill
             there, here = pieces(index)
-            out[there] = scratch[here]
-            if self._cache.put((self._token, index), scratch):
-                scratch = None
-        TALLY.count(bytes_decoded=len(missing) * self.chunk_bytes)
+            if self._decode(brought, index, scratch):
+                decoded += 1
+                out[there] = scratch[here]
+                if self._cache.put((self._token, index), scratch):
+                    scratch = None
+            else:
+                out[there] = self._fill
+                # Kept as one number: nobody has to look for it in the store again.
+                self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
+        TALLY.count(bytes_decoded=decoded * self.chunk_bytes)
 
     def _decode(self, brought: Brought, index: Index, out: NDArray[Any]) -> bool:
         try:
