@@ -176,6 +176,7 @@ class MultiProcessingReadingService:
                 budget=self._budget,
                 ahead=self.worker_prefetch_cnt,
                 cache_bytes=work.cache_bytes,
+                joinings=work.joinings,
             )
         return self._pool
 

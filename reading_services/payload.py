@@ -1,4 +1,4 @@
-"""What a worker is sent at its start: what it runs, and the backends registered here."""
+"""What a worker is sent at its start: what it runs, and what was registered here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..core.errors import NotPicklable
 from ..graph import Pipe, describe, is_pipe, origin_of, walk
 from ..realizing import Job
-from ..volumes import custom_backends
+from ..volumes import custom_backends, custom_decoders
 from .pipe_runner import PipeRunner, Replica
 from .work import Planned, Work
 
@@ -28,7 +28,7 @@ def payload_of(work: Work, worker: int, workers: int) -> bytes:
         thing = Replica(work.graph, worker, workers, shards=work.shards)
         pipes = tuple(walk(work.graph))
     try:
-        return pickle.dumps((custom_backends(), thing))
+        return pickle.dumps((custom_backends(), custom_decoders(), thing))
     except Exception as error:  # whatever a user's object raises from its __reduce__
         raise _not_picklable(pipes, error) from error
 
@@ -56,6 +56,10 @@ def _not_picklable(pipes: tuple[Pipe, ...], error: Exception) -> NotPicklable:
         cause = _refusal(functions)
         if cause is not None:
             return NotPicklable(f"backend {name!r} cannot travel to a worker: {cause}", do=do)
+    for name, factory in custom_decoders():
+        cause = _refusal(factory)
+        if cause is not None:
+            return NotPicklable(f"decoder {name!r} cannot travel to a worker: {cause}", do=do)
     for pipe in pipes:
         cause = _refusal({k: v for k, v in vars(pipe).items() if not is_pipe(v)})
         if cause is not None:

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
+from ..volumes.joining import Table
+from .affinity import Affinity
 from .fork_server import preload
 from .payload import pickled
 from .script import WORKER_NAME, not_sent, script_of_this_process
@@ -100,6 +102,8 @@ class WorkerPool:
         Jobs that a worker may have at once.
     cache_bytes
         Decoded chunks that each worker keeps, in bytes.
+    joinings
+        Which ranges become one request, by key.
     """
 
     def __init__(
@@ -114,12 +118,14 @@ class WorkerPool:
         budget: SlotBudget,
         ahead: int,
         cache_bytes: int = 0,
+        joinings: Table | None = None,
     ) -> None:
         self.limits = limits
         self._budget = budget
         self._ahead = ahead
         self._share = budget.share(len(payloads))
         self.broken = False
+        self.affinity = Affinity()
         self.workers: list[Worker] = []
         if context.get_start_method() == "forkserver":
             preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
@@ -127,7 +133,9 @@ class WorkerPool:
         script = {} if torch else script_of_this_process()
         # Asked for no shared memory, a worker says nothing about having none.
         slot_bytes = self._share if budget.limit else None
-        settings = Settings(torch, threads, script, environment, slot_bytes, cache_bytes)
+        settings = Settings(
+            torch, threads, script, environment, slot_bytes, cache_bytes, dict(joinings or {})
+        )
         try:
             for number, payload in enumerate(payloads):
                 self.workers.append(self._start(number, payload, context, settings))
@@ -187,6 +195,7 @@ class WorkerPool:
         message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
         worker.given += 1
+        self.affinity.given(job, worker)
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:

@@ -6,7 +6,7 @@ Everything here is a pure function of the graph; nothing is started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, NoCut, Pipe, cut, describe, explain_graph, traits_of, walk
 from ..realizing import Instruction, Job, Recipe
+from ..volumes.joining import Table
 from .seeding import seeded_globals
 
 # Where a pipe says in Python what its instructions say as values.
@@ -31,6 +32,8 @@ class Planned:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -69,6 +72,8 @@ class Replicated:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
 
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""

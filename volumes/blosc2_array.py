@@ -100,6 +100,8 @@ class Blocks:
         What errors call it.
     """
 
+    strided = False
+
     def __init__(self, mapped: mmap.mmap, stored: Any, name: str) -> None:
         self.name, self.items = name, stored.schunk
         # The items are part of the array, and the array of the file: neither holds the other.

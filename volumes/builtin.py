@@ -166,13 +166,13 @@ def _open_tiff(request: BackendRequest) -> Any:
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
         return RemoteTiff(request.uri or "", request.storage_options, name, options)
-    return open_tiff(_place(request), name, options)
+    return open_tiff(_place(request), name, options, request.io)
 
 
 def _open_hdf5(request: BackendRequest) -> Any:
     from .hdf5 import open_hdf5
 
-    return open_hdf5(_local(request), _name(request), request.reader_kwargs)
+    return open_hdf5(_local(request), _name(request), request.reader_kwargs, request.io)
 
 
 def _open_blosc2(request: BackendRequest) -> Any:
@@ -197,6 +197,6 @@ def _open_npy(request: BackendRequest) -> Any:
         from .npy_remote import RemoteNpy
 
         return RemoteNpy(request.uri or "", request.storage_options, _name(request))
-    from .npy import NpyBackend
+    from .npy import open_npy
 
-    return NpyBackend(os.fspath(request.path), _name(request))
+    return open_npy(os.fspath(request.path), _name(request), request.io)

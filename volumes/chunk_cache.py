@@ -18,7 +18,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-
 ENTRY_BYTES = 512
 """What the entry of a chunk without voxels takes: key, array, places in the tables."""
 

@@ -31,8 +31,12 @@ POISON_VARIABLE = "VOXPIPE_POISON"
 class Brought(Protocol):
     """Chunks of which all that has to be fetched is here."""
 
+    @property
+    def strided(self) -> bool:
+        """Whether ``decode`` writes into memory of any strides."""
+
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
-        """Decode a chunk into ``out``: whole chunk, stored type, C order.
+        """Decode a chunk into ``out``: whole chunk, stored type, C order unless ``strided``.
 
         False, and nothing written, for a chunk that is not stored. May raise anything where its
         bytes are damaged.
@@ -171,12 +175,20 @@ class ChunkedArray:
 
     def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: Pieces) -> None:
         brought = self._source.bring(missing)
+        keeps = self._cache.most_bytes >= self.chunk_bytes
         scratch: NDArray[Any] | None = None
         decoded = 0
         for index in missing:
+            there, here = pieces(index)
+            if not keeps and (slot := self._slot(out[there], brought.strided)) is not None:
+                # Straight to where it is wanted: no copy of the chunk is made.
+                if self._decode(brought, index, slot):
+                    decoded += 1
+                else:
+                    slot[...] = self._fill
+                continue
             if scratch is None:
                 scratch = np.empty(self.chunks, self.dtype)
-            there, here = pieces(index)
             if self._decode(brought, index, scratch):
                 decoded += 1
                 out[there] = scratch[here]
@@ -187,6 +199,11 @@ class ChunkedArray:
                 # Kept as one number: nobody has to look for it in the store again.
                 self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
         TALLY.count(bytes_decoded=decoded * self.chunk_bytes)
+
+    def _slot(self, part: NDArray[Any], strided: bool) -> NDArray[Any] | None:
+        """Return the part of a region as room for a whole chunk; None if it is none."""
+        whole = part.shape == self.chunks and (strided or part.flags.c_contiguous)
+        return part if whole else None
 
     def _decode(self, brought: Brought, index: Index, out: NDArray[Any]) -> bool:
         try:

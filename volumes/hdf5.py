@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from .chunked_backend import ChunkedBackend
 from .content import content_key
 from .header import IDENTITY, Header, affine_entries
 from .local_file import LocalFile, file_stamp, open_local
+from .local_voxels import ArrayFile, io_of
 from .mapped import MAPS, MappedBackend
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_layout import Layout, plain_layout
@@ -39,8 +41,8 @@ _KEPT_BYTES = 0
 _SPACING = "element_size_um"
 
 
-def open_hdf5(path: str, name: str, options: Mapping[str, Any]) -> Backend:
-    """Return the backend of one dataset: mapped where it lies in one piece, else through h5py.
+def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+    """Return the backend of one dataset: bare where it lies in one piece, else through h5py.
 
     Raises
     ------
@@ -70,7 +72,7 @@ def open_hdf5(path: str, name: str, options: Mapping[str, Any]) -> Backend:
     if offset is None:
         return WholeHdf5(path, file, dataset, header, layout, name)
     try:
-        return _mapped(path, offset, dataset, header, layout, name)
+        return _bare(path, offset, header, layout, name, io)
     finally:
         file.close()
 
@@ -95,6 +97,8 @@ class Hdf5Backend(LocalFile, ChunkedBackend):
 
 class _Chunks:
     """The chunks of one dataset, each read alone, through whatever filters it was written."""
+
+    strided = False
 
     def __init__(self, file: Any, dataset: Any, name: str) -> None:
         self.dataset, self.name = dataset, name
@@ -161,9 +165,7 @@ class MappedHdf5(LocalFile, MappedBackend):
         super().__init__(view, header, name)
 
 
-def _mapped(
-    path: str, offset: int, dataset: Any, header: Header, layout: Layout, name: str
-) -> MappedHdf5:
+def _bare(path: str, offset: int, header: Header, layout: Layout, name: str, io: str) -> Backend:
     shape, dtype = layout.stored, header.disk_dtype
     expected, actual = offset + math.prod(shape) * dtype.itemsize, header.stamp[0]
     if actual < expected:
@@ -172,6 +174,10 @@ def _mapped(
             do="Copy or download the file again.",
         )
     with open_local(path) as file:
+        choice = io_of(file, io)
+        if choice.mode != "mmap":
+            header = replace(header, access="range")
+            return ArrayFile(file, choice, path, offset, layout, header, name)
         array: NDArray[Any] = np.ndarray(shape, dtype, MAPS.add(file), offset)
     return MappedHdf5(path, layout.fold(array), header, name)
 

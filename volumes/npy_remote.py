@@ -15,9 +15,11 @@ from ..core.errors import TruncatedVolume
 from .backend import Backend, Channels
 from .coalesce import Span, coalesce
 from .header import IDENTITY, Header, channels_first
+from .joining import Joining, joining
 from .npy import read_npy_header
-from .raw_backends import GAP_BYTES, MOST_BYTES, rows_of
+from .raw_backends import rows_of
 from .remote_file import RemoteFile
+from .remote_ranges import GAP_BYTES, MOST_BYTES
 from .voxels import Voxels, plain
 
 # Format 1.0 pads its header to 64 bytes and rarely needs two of these; 2.0 may be longer.
@@ -58,7 +60,7 @@ class RemoteNpy(Backend):
         lengths = [self.shape[axis] for axis in axes]
         rows = rows_of_box(lengths, [box[axis] for axis in axes], self._dtype.itemsize)
         rows = [(a + self._offset, b + self._offset) for a, b in rows]
-        spans = coalesce(rows, GAP_BYTES, MOST_BYTES)
+        spans = coalesce(rows, *joining(Joining(GAP_BYTES, MOST_BYTES)))
         flat = rows_of(rows, spans, self._file.ranges(spans), self.name).view(self._dtype)
         array = flat.reshape([box[axis][1] - box[axis][0] for axis in axes])
         return Voxels(plain(channels_first(array.T if self._fortran else array, self.name)))

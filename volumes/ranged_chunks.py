@@ -1,18 +1,20 @@
 """Chunks that are ranges of bytes of named objects: fetched in few requests, then decoded.
 
 The format says where a chunk lies (:class:`ChunkMap`) and how its bytes become numbers
-(:class:`Decoder`); joining neighbours, and bytes that were asked for ahead, are here.
+(:class:`ChunkDecoder`); joining neighbours, and bytes that were asked for ahead, are here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
 from .chunked_array import Index
+from .joining import Joining, joining
 from .ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
 from .read_ahead import AHEAD, Ticket
 from .remote_ranges import RemoteRanges
@@ -37,11 +39,13 @@ class ChunkMap(Protocol):
         """Return where each chunk lies; None for one that is known not to be stored."""
 
 
-class Decoder(Protocol):
-    """Makes voxels of the bytes of a chunk."""
+class ChunkDecoder(Protocol):
+    """Makes voxels of the bytes of a chunk; may depend on which one it is."""
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
+
+        With any strides where the decoder has a true attribute ``strided``.
 
         May raise anything where the bytes are damaged.
         """
@@ -59,7 +63,7 @@ class RangedChunks:
     """
 
     def __init__(
-        self, store: RangeStore, chunk_map: ChunkMap, decoder: Decoder, token: str
+        self, store: RangeStore, chunk_map: ChunkMap, decoder: ChunkDecoder, token: str
     ) -> None:
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
 
@@ -86,15 +90,18 @@ class RangedChunks:
             return None
         if not isinstance(self._store, RemoteRanges):
             return None
-        return AHEAD.begin(self._token, chunks, size, self._store, self._bring)
+        bring = partial(self._bring, self._joining())
+        return AHEAD.begin(self._token, chunks, size, self._store, bring)
 
-    async def _bring(self, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
+    async def _bring(
+        self, joined: Joining, chunks: Sequence[Index]
+    ) -> dict[Index, memoryview | None]:
         store = self._store
         assert isinstance(store, RemoteRanges)
         lookup = self._map.lookup(chunks)
         places = lookup.places(await store.fetch(lookup.requests) if lookup.requests else ())
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
-        plan = Joined([place for _, place in stored], *self._joining())
+        plan = Joined([place for _, place in stored], *joined)
         answers = plan.split(await store.fetch(plan.requests)) if stored else []
         found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
         found.update(zip((index for index, _ in stored), answers, strict=True))
@@ -106,8 +113,10 @@ class RangedChunks:
         answers = read_joined(self._store, places, *self._joining())
         return sum(len(answer) for answer in answers if answer is not None)
 
-    def _joining(self) -> tuple[int, int]:
-        return getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
+    def _joining(self) -> Joining:
+        """Return which ranges become one request: as the scheme says, or the store."""
+        store = self._store
+        return joining(Joining(getattr(store, "gap", 0), getattr(store, "most", 1 << 62)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +127,13 @@ class Bytes:
     """By chunk; none for one that is not stored."""
     places: dict[Index, ReadRange]
     """Where they lie, of those that were not asked for ahead."""
-    decoder: Decoder
+    decoder: ChunkDecoder
     """Makes voxels of them."""
+
+    @property
+    def strided(self) -> bool:
+        """Whether the decoder writes into memory of any strides."""
+        return bool(getattr(self.decoder, "strided", False))
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one chunk; False if it is not stored."""

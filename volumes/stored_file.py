@@ -30,6 +30,10 @@ class StoredFile(Protocol):
         """Size in bytes."""
 
     @property
+    def io(self) -> str:
+        """How its bare voxels are to be read, as the user said."""
+
+    @property
     def stamp(self) -> tuple[int, ...]:
         """What tells one version of a local file from another; empty for others."""
 
@@ -61,8 +65,8 @@ class StoredFile(Protocol):
 class LocalStoredFile:
     """A plain file on a local disk, in the version that it had when this was made."""
 
-    def __init__(self, path: str, name: str = "") -> None:
-        self.path, self.name = path, name or path
+    def __init__(self, path: str, name: str = "", io: str = "auto") -> None:
+        self.path, self.name, self.io = path, name or path, io
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -115,13 +119,13 @@ class LocalStoredFile:
         """Return the file that this one names, relative to its folder."""
         path = os.path.join(os.path.dirname(self.path), reference)
         with _named_by(self.name):
-            return LocalStoredFile(path, f"{path} (voxels of {self.name})")
+            return LocalStoredFile(path, f"{path} (voxels of {self.name})", self.io)
 
     def renamed(self, old: str, new: str) -> LocalStoredFile:
         """Return the file whose name ends otherwise; letters keep their case."""
         path = _renamed(self.path, old, new)
         with _named_by(self.name):
-            return LocalStoredFile(path, f"{path} (beside {self.name})")
+            return LocalStoredFile(path, f"{path} (beside {self.name})", self.io)
 
 
 class RemoteStoredFile(RemoteFile):
@@ -129,6 +133,7 @@ class RemoteStoredFile(RemoteFile):
 
     stamp: tuple[int, ...] = ()
     is_current = True
+    io = "auto"
 
     def __init__(self, url: str, options: Mapping[str, Any], name: str = "") -> None:
         super().__init__(url, options, name or public_name(url))
@@ -156,7 +161,7 @@ class RemoteStoredFile(RemoteFile):
 def file_of(request: BackendRequest, name: str) -> StoredFile:
     """Return the file that a request speaks of."""
     if request.path is not None:
-        return LocalStoredFile(os.fspath(request.path), name)
+        return LocalStoredFile(os.fspath(request.path), name, request.io)
     return RemoteStoredFile(request.uri or "", request.storage_options, name)
 
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +22,7 @@ from .chunked_backend import ChunkedBackend
 from .content import content_key
 from .header import Header
 from .local_file import LocalFile, file_stamp, open_local
+from .local_voxels import ArrayFile, io_of
 from .location import file_system, remote_errors
 from .mapped import MAPS, MappedBackend
 from .ranged_chunks import Lookup, RangedChunks
@@ -35,8 +37,8 @@ from .zarr_metadata import MOST_CHUNK_BYTES
 _OPTIONS = ("level", "series")
 
 
-def open_tiff(path: str, name: str, options: Mapping[str, Any]) -> Backend:
-    """Return the backend of a local TIFF: mapped where its voxels can be, else by segments."""
+def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+    """Return the backend of a local TIFF: bare where its voxels are, else by segments."""
     no_options(options, name, _OPTIONS)
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
@@ -45,7 +47,7 @@ def open_tiff(path: str, name: str, options: Mapping[str, Any]) -> Backend:
         layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
-            return _mapped(file, path, image, layout, stamp, name)
+            return _bare(file, path, image, layout, stamp, name, io)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
 
 
@@ -138,9 +140,15 @@ class MappedTiff(LocalFile, MappedBackend):
         super().__init__(view, header, name)
 
 
-def _mapped(
-    file: Any, path: str, image: TiffImage, layout: Layout, stamp: tuple[int, ...], name: str
-) -> MappedTiff:
+def _bare(
+    file: Any,
+    path: str,
+    image: TiffImage,
+    layout: Layout,
+    stamp: tuple[int, ...],
+    name: str,
+    io: str,
+) -> Backend:
     assert image.whole is not None
     expected = image.whole + math.prod(image.shape) * image.dtype.itemsize
     if stamp[0] < expected:
@@ -148,8 +156,12 @@ def _mapped(
             f"{name} holds {stamp[0]} bytes, and its tags speak of {expected}.",
             do="Copy or download the file again.",
         )
-    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
+    choice = io_of(file, io)
     header = Header(layout.shape, image.affine, image.dtype, stamp=stamp)
+    if choice.mode != "mmap":
+        header = replace(header, access="range")
+        return ArrayFile(file, choice, path, image.whole, layout, header, name)
+    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
     return MappedTiff(path, layout.fold(array), header, name)
 
 

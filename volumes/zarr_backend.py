@@ -22,6 +22,7 @@ from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
 from .content import content_key
 from .fetched import fetch_chunks
+from .file_system import file_system_at
 from .header import IDENTITY, Header, Triple, affine_entries, affine_matrix
 from .local_file import file_stamp
 from .location import remote_errors
@@ -31,6 +32,7 @@ from .ranges import LocalRanges
 from .read_ahead import Closes
 from .remote import open_remote
 from .remote_file import RemoteFile
+from .scheme import StoreLayout
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
 from .zarr_layout import Layout, named_layout, plain_layout
@@ -185,6 +187,11 @@ class LocalZarr(ZarrBackend):
     def is_current(self) -> bool:
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
         return metadata_stamp(self._path) == self.header.stamp
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know; a file server is read in longer runs."""
+        found = super().layout(volumes)
+        return found.on_network() if file_system_at(self._path).network else found
 
 
 class LocalZipZarr(ZarrBackend):
