@@ -31,7 +31,7 @@ def budgets(
 
     What the user says is the only one, and is spent. Else little, then a quarter of the memory,
     and then all of it: a default must not refuse what would have worked. It keeps only what
-    patches made together share: each process would keep the rest anew, to save little decoding.
+    patches of one visit share: each process would keep the rest anew, to save little decoding.
     """
     quarter = memory_bytes() // MEMORY_FRACTION
     usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())

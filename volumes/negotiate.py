@@ -31,10 +31,6 @@ COVERAGE = 2.0
 # A cache that holds less of the data than this is hardly ever hit by draws from everywhere; then
 # only what the patches of one batch may share is kept.
 WORTHWHILE = 0.1
-# Of the chunks that all patches of a batch touch, those that must be here at once. What comes is
-# announced, so a chunk goes after the last patch that needs it; with a quarter of them the rate
-# was that with all of them (measured: 107 patches of 96^3 per second either way).
-SHARED = 0.5
 
 BATCHES, BUFFERS, ON_THE_WAY, KEPT = "batches", "read buffers", "on their way", "kept chunks"
 """The terms of projected memory."""
@@ -177,11 +173,10 @@ def _direct(
 
 def _shared(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
     """Return the bytes of chunks that patches which are made together may share."""
-    # A visit whose batches go to one process shares more than one of which each takes some.
+    # The batches of a visit go to one process where they can.
     visits = -(-demand.together // budget.processes)
-    apart = demand.together >= budget.processes
-    together = max(visits * demand.draws, demand.items) if apart else demand.items
-    return math.ceil(SHARED * demand.chunks * together) * layout.unit_bytes
+    together = max(visits * demand.draws, demand.items)
+    return math.ceil(demand.chunks * together) * layout.unit_bytes
 
 
 def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:

@@ -193,7 +193,7 @@ class Budget:
     spool_bytes: int | None = None
     """Disk for decoded copies; None where it is not limited."""
     thrifty: bool = False
-    """Whether to keep no chunk that the patches being made do not share, unless all fit."""
+    """Whether to keep no more than the chunks of one visit to a volume, unless all fit."""
 
     @property
     def processes(self) -> int:
