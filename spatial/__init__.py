@@ -3,6 +3,7 @@
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
+from .choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
@@ -35,6 +36,7 @@ __all__ = [
     "Amount",
     "Augment",
     "CenterCrop",
+    "Choices",
     "Clip",
     "Crop",
     "CropOrPad",
@@ -46,13 +48,17 @@ __all__ = [
     "GridPatch",
     "LazyPatch",
     "Lowered",
+    "OneOf",
     "Pad",
     "PatchLargerThanVolume",
     "PendingPlan",
     "Policy",
+    "RandomApply",
+    "RandomOrder",
     "Rotate",
     "Rotate90",
     "Shear",
+    "SomeOf",
     "Source",
     "Space",
     "SpatialOp",

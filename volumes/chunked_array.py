@@ -237,10 +237,11 @@ class ChunkedArray:
             As for :meth:`needed`.
         """
         keys = self.keys(self.needed(region, box, axes))
-        chunks = [key[1] for key in keys if not self._cache.holds(key)]
         tickets: list[Closes] = []
+        # Before asking what is here: it then stays, unless something is needed sooner.
         if self._cache.most_bytes:
             tickets.append(self._cache.announce(keys))
+        chunks = [key[1] for key in keys if not self._cache.holds(key)]
         fetched = self._source.prefetch(chunks, self.chunk_bytes) if chunks else None
         if fetched is not None:
             tickets.append(fetched)

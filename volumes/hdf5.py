@@ -26,7 +26,7 @@ from .chunk_cache import CHUNKS
 from .chunked_array import ChunkedArray, Index
 from .chunked_backend import ChunkedBackend
 from .content import content_key
-from .header import IDENTITY, Header, affine_entries
+from .header import IDENTITY, Access, Header, affine_entries
 from .local_file import LocalFile, file_stamp, open_local
 from .local_voxels import ArrayFile, io_of
 from .mapped import MAPS, MappedBackend
@@ -34,9 +34,11 @@ from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_layout import Layout, plain_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
-_OPTIONS = ("dataset",)
-# HDF5 would keep decoded chunks, 1 MiB of them by default. What is kept is decided here.
-_KEPT_BYTES = 0
+OPTIONS = ("dataset",)
+# HDF5 would keep decoded chunks. Of local files, what is kept is decided by voxpipe.
+KEPT_BYTES = 0
+# What it keeps of files behind a URL: what a patch of 96^3 touches of chunks of 64^3 int16.
+CACHE_BYTES = 16 * 1024**2
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
 
@@ -51,19 +53,19 @@ def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
     BadHeader
         It makes no sense, or has no such dataset.
     """
-    no_options(options, name, _OPTIONS)
+    no_options(options, name, OPTIONS)
     stamp = file_stamp(path)
     with open_local(path):
         pass  # says in our words that there is no such file, or that it is a folder
-    h5py = _h5py(name)
-    with _hdf5_errors(name):
-        file = h5py.File(path, "r", rdcc_nbytes=_KEPT_BYTES)
+    h5py = import_h5py(name)
+    with hdf5_errors(name):
+        file = h5py.File(path, "r", rdcc_nbytes=KEPT_BYTES)
     try:
-        with _hdf5_errors(name):
-            dataset = _dataset(h5py, file, options.get("dataset"), name)
-            header, layout = _header(dataset, stamp, name)
+        with hdf5_errors(name):
+            dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
+            header, layout = dataset_header(dataset, stamp, name)
             TALLY.count(headers=1)
-            offset = dataset.id.get_offset() if _is_plain(dataset) else None
+            offset = plain_offset(dataset)
     except BaseException:
         file.close()
         raise
@@ -182,7 +184,7 @@ def _bare(path: str, offset: int, header: Header, layout: Layout, name: str, io:
     return MappedHdf5(path, layout.fold(array), header, name)
 
 
-def _dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
+def chosen_dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
     """Return the dataset that was chosen, or the only one of two to four axes."""
     if chosen is not None:
         if not isinstance(chosen, str) or chosen not in file:
@@ -217,19 +219,24 @@ def _listed(paths: list[str]) -> str:
     return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
 
 
-def _is_plain(dataset: Any) -> bool:
-    """Whether the numbers lie in this file as they are; HDF5's own types have other bits."""
+def plain_offset(dataset: Any) -> int | None:
+    """Return where the numbers lie in this file as they are, in one piece; None if they do not.
+
+    HDF5's own types have other bits.
+    """
     stored = dataset.id.get_type()
-    return (
+    is_plain = (
         dataset.chunks is None
         and not dataset.external
         and not dataset.is_virtual
         and stored.get_size() == dataset.dtype.itemsize
         and dataset.dtype.kind in "iuf"
     )
+    return dataset.id.get_offset() if is_plain else None
 
 
-def _header(dataset: Any, stamp: tuple[int, ...], name: str) -> tuple[Header, Layout]:
+def dataset_header(dataset: Any, stamp: tuple[int, ...], name: str) -> tuple[Header, Layout]:
+    """Return the header of a dataset, and how its axes become (C, I, J, K)."""
     dtype = np.dtype(dataset.dtype)
     refuse_unreadable(dtype, name)
     if dataset.shape is None or min(dataset.shape, default=0) < 1:
@@ -244,7 +251,7 @@ def _header(dataset: Any, stamp: tuple[int, ...], name: str) -> tuple[Header, La
                 f"{MOST_CHUNK_BYTES} bytes.",
                 do="Store it in smaller chunks.",
             )
-    access: Any = "view" if _is_plain(dataset) and dataset.id.get_offset() is not None else "range"
+    access: Access = "view" if plain_offset(dataset) is not None else "range"
     affine = _affine(dataset, name)
     return Header(layout.shape, affine, dtype, chunks, access, stamp=stamp), layout
 
@@ -262,7 +269,8 @@ def _affine(dataset: Any, name: str) -> tuple[float, ...]:
     return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
 
 
-def _h5py(name: str) -> Any:
+def import_h5py(name: str) -> Any:
+    """Return the module h5py; ``MissingDependency`` where it is not installed."""
     try:
         import h5py
     except ImportError:
@@ -274,7 +282,7 @@ def _h5py(name: str) -> Any:
 
 
 @contextmanager
-def _hdf5_errors(name: str) -> Iterator[None]:
+def hdf5_errors(name: str) -> Iterator[None]:
     """Turn what h5py raises on a file that is damaged into errors that name it."""
     try:
         yield

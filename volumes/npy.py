@@ -118,9 +118,9 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
                 do="Save a plain array.",
             )
         shape, fortran, dtype = readers[version](file)
-    except ValueError as error:
-        if isinstance(error, UnknownFormat):
-            raise
+    except UnknownFormat:
+        raise
+    except Exception as error:  # ValueError, TokenError, SyntaxError: as Python reads the text
         raise BadHeader(
             f"{name} is no sound .npy file: {error}.", do="Write it with numpy.save."
         ) from None

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from .chunked_array import Index
 from .joining import Joining, joining
 from .ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
-from .read_ahead import AHEAD, Ticket
-from .remote_ranges import RemoteRanges
+from .read_ahead import AHEAD, AheadStore, Ticket, works_ahead
 
 
 class Lookup(NamedTuple):
@@ -88,21 +87,22 @@ class RangedChunks:
             places = self._map.locate(chunks)
             self._store.will_need([place for place in places if place is not None])
             return None
-        if not isinstance(self._store, RemoteRanges):
+        store = self._store
+        if not works_ahead(store):
             return None
-        bring = partial(self._bring, self._joining())
-        return AHEAD.begin(self._token, chunks, size, self._store, bring)
+        bring = partial(self._bring, self._joining(), store)
+        return AHEAD.begin(self._token, chunks, lambda _: size, store, bring)
 
     async def _bring(
-        self, joined: Joining, chunks: Sequence[Index]
+        self, joined: Joining, store: AheadStore, chunks: Sequence[Index]
     ) -> dict[Index, memoryview | None]:
-        store = self._store
-        assert isinstance(store, RemoteRanges)
         lookup = self._map.lookup(chunks)
-        places = lookup.places(await store.fetch(lookup.requests) if lookup.requests else ())
+        places = lookup.places(
+            await store.fetch(lookup.requests, ahead=True) if lookup.requests else ()
+        )
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         plan = Joined([place for _, place in stored], *joined)
-        answers = plan.split(await store.fetch(plan.requests)) if stored else []
+        answers = plan.split(await store.fetch(plan.requests, ahead=True)) if stored else []
         found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
         found.update(zip((index for index, _ in stored), answers, strict=True))
         return found
@@ -140,6 +140,7 @@ class Bytes:
         found = self.data.get(index)
         if found is None:
             return False
+        _check_length(found, self.places.get(index))
         self.decoder.decode(found, out, index)
         return True
 
@@ -147,3 +148,11 @@ class Bytes:
         """Return the object that holds a chunk."""
         place = self.places.get(index)
         return "" if place is None else place.object
+
+
+def _check_length(data: memoryview, place: ReadRange | None) -> None:
+    """Refuse a piece that ends early: some decoders make voxels of it nevertheless."""
+    if place is not None and place.stop is not None and place.start >= 0:
+        expected = place.stop - place.start
+        if len(data) < expected:
+            raise EOFError(f"{len(data)} of {expected} bytes are there")

@@ -20,9 +20,9 @@ from .fetched import touch
 from .joining import Joining, joining
 from .local_voxels import RawFile, placed_layout
 from .raw_header import RawHeader, check_length
-from .remote_file import RemoteFile
-from .remote_ranges import GAP_BYTES, MOST_BYTES
-from .scheme import StoreLayout
+from .read_ahead import Ticket
+from .remote_file import Piece, RemoteFile
+from .scheme import REMOTE_ROWS_GAP, REMOTE_RUN, StoreLayout
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 from .voxels import Voxels, plain
 
@@ -164,14 +164,26 @@ class RemoteRaw(FilesBackend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the runs of the region, neighbours in one request."""
         channels = channels or (0, self.shape[0])
-        gap, most = joining(Joining(GAP_BYTES, MOST_BYTES))
-        rows = self._fields.row_spans(region, channels, most)
-        spans = coalesce(rows, gap, most)
-        file = self.files[-1]
-        assert isinstance(file, RemoteFile)
-        flat = rows_of(rows, spans, file.ranges(spans), self.name)
+        rows, spans = self._runs(region, channels)
+        flat = rows_of(rows, spans, self._remote.ranges(spans), self.name)
         view = plain(self._fields.of_rows(flat, region, channels))
         return Voxels(view, self.header.slope, self.header.intercept)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the runs of the region."""
+        return self._remote.prefetch(self._runs(region, (0, self.shape[0]))[1])
+
+    def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
+        """Return the rows of a region, and the spans that hold them."""
+        gap, most = joining(Joining(REMOTE_ROWS_GAP, REMOTE_RUN))
+        rows = self._fields.row_spans(region, channels, most)
+        return rows, coalesce(rows, gap, most)
+
+    @property
+    def _remote(self) -> RemoteFile:
+        file = self.files[-1]
+        assert isinstance(file, RemoteFile)
+        return file
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
@@ -179,7 +191,7 @@ class RemoteRaw(FilesBackend):
 
 
 def rows_of(
-    rows: list[Span], spans: list[Span], pieces: list[bytes], name: str
+    rows: list[Span], spans: list[Span], pieces: list[Piece], name: str
 ) -> NDArray[np.uint8]:
     """Return the bytes of all rows, one after another, taken from the spans that hold them."""
     flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from .coalesce import gap_worth
 from .header import Access, Header, Triple
+from .in_flight import MOST_REQUESTS
 
 Mode = Literal["view", "spool", "resident", "direct", "regional"]
 """How the voxels of one key are read.
@@ -41,6 +43,11 @@ REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
 # A file server over 10 Gb/s with other users; what it sends in one round trip is worth the gap.
 NETWORK_BANDWIDTH, NETWORK_LATENCY = 300e6, 2e-3
 NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
+# What one connection to a bucket brings; S3's own advice counts with 85 to 90 MB/s.
+STREAM_BANDWIDTH = 60e6
+# Bare voxels are a run for each plane of a patch: as many requests as may be under way at once.
+# Chunks are a request or two for each shard, hence the larger gap above.
+REMOTE_ROWS_GAP = gap_worth(REMOTE_LATENCY, STREAM_BANDWIDTH, MOST_REQUESTS)
 # Stored by decoded bytes: 69 MB of 113 MB of CT-like int16 in blosc-lz4 (measured).
 STORED_RATIO = 0.6
 # Patches per second where nobody says how many are wanted: 10 steps of 2 patches, what an
@@ -100,7 +107,7 @@ class StoreLayout:
             bandwidth=REMOTE_BANDWIDTH,
             latency=REMOTE_LATENCY,
             requests=REMOTE_REQUESTS,
-            gap=REMOTE_GAP,
+            gap=REMOTE_ROWS_GAP if header.chunks is None else REMOTE_GAP,
             longest_run=REMOTE_RUN,
         )
 

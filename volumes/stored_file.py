@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO, Protocol
 
-from ..core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound
+from ..core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound, VolumeReadError
 from .backend import Backend
 from .content import content_key
 from .local_file import file_stamp, open_local, stamp_of
@@ -72,7 +72,7 @@ class LocalStoredFile:
         except (FileNotFoundError, NotADirectoryError):
             raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
         except (OSError, ValueError) as error:  # too long, not ours, a NUL in it
-            raise VolumeError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
+            raise VolumeReadError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
         # A pipe would block, and a device has no end.
         if not stat.S_ISREG(status.st_mode):
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "no plain file"

@@ -29,6 +29,8 @@ from .ranged_chunks import Lookup, RangedChunks
 from .ranges import LocalRanges, RangeStore, ReadRange
 from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
+from .remote_ranges import RemoteRanges
+from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, read_tiff
 from .voxels import Voxels, refuse_unreadable
 from .zarr_layout import Layout, named_layout
@@ -43,7 +45,8 @@ def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
     with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+        with complaints_raised(name):
+            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
@@ -108,11 +111,12 @@ class RemoteTiff(TiffBackend):
         self._system, _ = file_system(url, storage_options)
         with self._file.open() as file, _tiff_errors(name):
             tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
-            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+            with complaints_raised(name):
+                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _OneObject(open_remote(url, storage_options)), token, name)
+        super().__init__(image, layout, _one_object(open_remote(url, storage_options)), token, name)
 
     @property
     def content_key(self) -> str:
@@ -211,7 +215,29 @@ class _OneObject:
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range."""
-        return self._store.get_ranges([ReadRange("", start, stop) for _, start, stop in ranges])
+        return self._store.get_ranges(_of_one(ranges))
+
+
+class _OneObjectAhead(_OneObject):
+    """The same, of which ranges can be fetched before they are needed."""
+
+    def __init__(self, store: RemoteRanges) -> None:
+        super().__init__(store)
+        self.begin, self._fetch = store.begin, store.fetch
+
+    async def fetch(
+        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; for coroutines given to ``begin``."""
+        return await self._fetch(_of_one(ranges), ahead=ahead)
+
+
+def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:
+    return [ReadRange("", start, stop) for _, start, stop in ranges]
+
+
+def _one_object(store: RemoteStore) -> _OneObject:
+    return _OneObjectAhead(store) if isinstance(store, RemoteRanges) else _OneObject(store)
 
 
 def _checked_layout(image: TiffImage, name: str) -> Layout:

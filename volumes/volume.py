@@ -251,7 +251,7 @@ class Volume:
         """Begin to bring in what :meth:`read` with the same arguments is going to need.
 
         Returns at once. The stored bytes wait, within a bound for the process, until the
-        ticket is closed. None where nothing is gained by it, or there is no room.
+        ticket is closed. None where nothing is gained by it.
         """
         if region.is_empty or self.access == "view":
             return None

@@ -18,6 +18,7 @@ Decode = Callable[[Any, Any], Any]
 _NUMCODECS = ("lz4", "bz2", "lzma", "shuffle", "delta", "pcodec", "zfpy")
 _KNOWN = ("crc32c", "gzip", "zlib", "blosc", "zstd", *_NUMCODECS)
 _CRC32C_BYTES = 4
+_BLOSC_HEADER = 16
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -121,9 +122,13 @@ def _blosc() -> Decode:
     decompress = blosc.decompress
 
     def decode(data: Any, out: Any) -> Any:
+        # The header of blosc: version, codec, flags, item size, decoded size, size of a block,
+        # stored size. Blosc believes the last one, and would read beyond the bytes.
+        stored = int.from_bytes(data[12:16], "little")
+        if not _BLOSC_HEADER <= stored <= len(data):
+            raise ValueError(f"{len(data)} bytes of blosc, whose header speaks of {stored}")
         if out is None:
             return decompress(data)
-        # The header of blosc: version, codec, flags, item size, then the decoded size.
         size = int.from_bytes(data[4:8], "little")
         _check_size(size, out)
         decompress(data, out)

@@ -2,6 +2,7 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
@@ -45,13 +46,17 @@ __all__ = [
     "LazyPatches",
     "ListCases",
     "NormalizePipe",
+    "OneOfPipe",
     "OpenVolume",
     "PadPipe",
+    "RandomApplyPipe",
+    "RandomOrderPipe",
     "Realize",
     "Recache",
     "Rotate90Pipe",
     "RotatePipe",
     "ShearPipe",
+    "SomeOfPipe",
     "SpatialPipe",
     "TranslatePipe",
     "ValuePipe",
