@@ -29,8 +29,9 @@ def budgets(
 ) -> tuple[Budget, ...]:
     """Return the budgets to try, one after another.
 
-    What the user says is the only one. Else little, then a quarter of the memory, and then all
-    of it: a default must not refuse what would have worked.
+    What the user says is the only one, and is spent. Else little, then a quarter of the memory,
+    and then all of it: a default must not refuse what would have worked. It keeps only what
+    patches of one visit share: each process would keep the rest anew, to save little decoding.
     """
     quarter = memory_bytes() // MEMORY_FRACTION
     usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
@@ -42,6 +43,7 @@ def budgets(
             batches_ahead=batches_ahead,
             threads=threads,
             spool_bytes=cache_budget(),
+            thrifty=given is None,
         )
         for size in sizes
     )
