@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
-from voxpipe.spatial import Displacement, Policy, Source, native, resample
+from voxpipe.spatial import Displacement, Lowered, Policy, Source, native, resample
 from voxpipe.spatial.pull_back import source_region
 
 MAP_MB = 256
@@ -202,7 +202,7 @@ def contestants(one: Setting) -> dict[str, Callable[[NDArray[np.float64]], Any]]
 
     def voxpipe(middle: NDArray[np.float64]) -> float:
         with kernel_peers.seconds_in_kernel() as seconds:
-            resample(source, one.matrix(middle), policy, out, displacement=one.field)
+            resample(source, one.matrix(middle), policy, out, Lowered(displacement=one.field))
         return sum(seconds)
 
     found: dict[str, Callable[[NDArray[np.float64]], Any]] = {"voxpipe": voxpipe}

@@ -20,6 +20,10 @@ _LONGEST_ARGUMENT = 40
 # Where Python keeps what was said of which line, so that it is said once.
 _SAID: dict[Any, Any] = {}
 
+# Arguments that may hold credentials: they are shown nowhere, and tell no chain from another.
+CREDENTIALS = ("storage_options",)
+_HIDDEN = "{…}"
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -58,8 +62,11 @@ def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     --------
     >>> call_text("rotate", (15,), {"p": 0.5})
     'rotate(15, p=0.5)'
+    >>> call_text("open_volume", (), {"storage_options": {"key": "AKIA"}})
+    'open_volume(storage_options={…})'
     """
-    parts = [shorten(a) for a in args] + [f"{k}={shorten(v)}" for k, v in kwargs.items()]
+    parts = [shorten(a) for a in args]
+    parts += [f"{k}={_HIDDEN if k in CREDENTIALS else shorten(v)}" for k, v in kwargs.items()]
     return f"{name}({', '.join(parts)})"
 
 

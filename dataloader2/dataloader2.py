@@ -243,7 +243,11 @@ class DataLoader2:
             epoch, place = self._where()
             run = (self._seed or 0, epoch, place.next)
             self._negotiated = negotiated(untimed(self._graph), self._service, *run)
-            self._work = replace(self._work, cache_bytes=self._negotiated.cache_bytes)
+            self._work = replace(
+                self._work,
+                cache_bytes=self._negotiated.cache_bytes,
+                joinings=self._negotiated.joinings,
+            )
         return self._negotiated
 
     def profile(self) -> str:

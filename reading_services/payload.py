@@ -1,4 +1,4 @@
-"""What a worker is sent at its start: what it runs, and the backends registered here."""
+"""What a worker is sent at its start: what it runs, and what was registered here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.errors import NotPicklable
 from ..core.origin import shorten
 from ..graph import Pipe, describe, is_pipe, origin_of, walk
 from ..realizing import Job
-from ..volumes import custom_backends
+from ..volumes import custom_backends, custom_decoders
 from .own_script import SIGN, cannot_follow
 from .pipe_runner import PipeRunner, Replica
 from .work import Planned, Work
@@ -41,7 +41,7 @@ def payload_of(
     else:
         thing = Replica(work.graph, worker, workers, shards=work.shards)
         pipes = tuple(walk(work.graph))
-    whole = (custom_backends(), thing)
+    whole = (custom_backends(), custom_decoders(), thing)
     try:
         data = pickle.dumps(whole)
     except Exception as error:  # whatever a user's object raises from its __reduce__
@@ -75,6 +75,10 @@ def _not_picklable(pipes: tuple[Pipe, ...], error: Exception) -> NotPicklable:
         cause = _refusal(functions)
         if cause is not None:
             return NotPicklable(f"backend {name!r} cannot travel to a worker: {cause}", do=_MOVE)
+    for name, factory in custom_decoders():
+        cause = _refusal(factory)
+        if cause is not None:
+            return NotPicklable(f"decoder {name!r} cannot travel to a worker: {cause}", do=_MOVE)
     for pipe in pipes:
         cause = _refusal({k: v for k, v in vars(pipe).items() if not is_pipe(v)})
         if cause is not None:

@@ -17,6 +17,8 @@ from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
 from ..realizing import NOWHERE
 from ..realizing.standing import read
+from ..volumes.joining import Table
+from .affinity import Affinity
 from .endings import advice, ending
 from .fork_server import preload
 from .payload import pickled
@@ -121,6 +123,8 @@ class WorkerPool:
         Jobs that a worker may have at once.
     cache_bytes
         Decoded chunks that each worker keeps, in bytes.
+    joinings
+        Which ranges become one request, by key.
     at
         Says what a worker does.
     """
@@ -137,6 +141,7 @@ class WorkerPool:
         budget: SlotBudget,
         ahead: int,
         cache_bytes: int = 0,
+        joinings: Table | None = None,
         at: At,
     ) -> None:
         self.limits = limits
@@ -145,6 +150,7 @@ class WorkerPool:
         self._ahead = ahead
         self._share = budget.share(len(payloads))
         self.broken = False
+        self.affinity = Affinity()
         self.workers: list[Worker] = []
         own = script_of_this_process()
         self._has_script = bool(own)
@@ -156,7 +162,15 @@ class WorkerPool:
         # Asked for no shared memory, a worker says nothing about having none.
         slot_bytes = self._share if budget.limit else None
         settings = Settings(
-            torch, threads, script, environment, slot_bytes, cache_bytes, ahead, len(payloads)
+            torch,
+            threads,
+            script,
+            environment,
+            slot_bytes,
+            cache_bytes,
+            dict(joinings or {}),
+            ahead,
+            len(payloads),
         )
         try:
             for number, payload in enumerate(payloads):
@@ -218,6 +232,7 @@ class WorkerPool:
         message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
         worker.given += 1
+        self.affinity.given(job, worker)
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:

@@ -6,7 +6,7 @@ Everything here is a pure function of the graph; nothing is started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ from ..graph import (
     walk,
 )
 from ..realizing import NOWHERE, Instruction, Job, Recipe
+from ..volumes.joining import Table
 from .pipe_runner import as_raised
 from .seeding import seeded_globals
 
@@ -57,6 +58,8 @@ class Planned:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -106,6 +109,8 @@ class Replicated:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
 
     def at(self, step: int, item: int, job: int) -> Doing:
         """Return what a worker does; of a whole graph it notes nothing."""

@@ -13,14 +13,15 @@ import traceback
 import warnings
 from collections import abc
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import connection, parent_process
 from typing import Any
 
 from ..core.ledger import LEDGER
 from ..realizing import STANDING, Job, using, using_threads
-from ..volumes import register_backend
+from ..volumes import register_backend, register_decoder
 from ..volumes.chunk_cache import CHUNKS
+from ..volumes.joining import Table, using_joinings
 from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
@@ -63,6 +64,8 @@ class Settings:
     """Shared memory that it may take for batches; None sends them through the pipe."""
     cache_bytes: int = 0
     """Decoded chunks that it keeps, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
     ahead: int = 0
     """Batches of each worker that may be in flight."""
     workers: int = 1
@@ -101,7 +104,7 @@ def run_worker(
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
-    with using_threads(settings.threads):
+    with using_joinings(settings.joinings), using_threads(settings.threads):
         _serve(channel, inbox, payload, settings)
 
 
@@ -195,9 +198,11 @@ def _note_where_it_is(channel: connection.Connection) -> None:
 
 def _opened(payload: bytes, script: dict[str, str]) -> Any:
     """Return what this worker runs, with the backends of its parent registered."""
-    backends, thing = ScriptUnpickler(payload, script).load()
+    backends, decoders, thing = ScriptUnpickler(payload, script).load()
     for name, matcher, factory in reversed(backends):
         register_backend(name, matcher, factory)
+    for codec, maker in decoders:
+        register_decoder(codec, maker)
     return thing
 
 

@@ -13,6 +13,7 @@ from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
 from ..core.origin import warn
 from ..spatial import LazyPatch
+from ..volumes.joining import reads_of
 from .memory import Layout, batch_memory
 from .realized import Realized
 from .threads import in_threads
@@ -78,10 +79,11 @@ class Gather:
             out[...] = _array_of(thing)
             return
         try:
-            if self.straight:
-                thing.realize(out=out)
-            else:
-                out[...] = thing.realize()
+            with reads_of(key):
+                if self.straight:
+                    thing.realize(out=out)
+                else:
+                    out[...] = thing.realize()
         except Exception as error:
             raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
 

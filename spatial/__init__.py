@@ -3,9 +3,12 @@
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
+from .choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
+from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
+from .elastic import Elastic
 from .epilogue import Epilogue
 from .flip import Flip
 from .lazy_patch import LazyPatch
@@ -14,12 +17,13 @@ from .op import SpatialOp, Step
 from .pad import Pad
 from .patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
 from .pending import GRID_TOLERANCE, PendingPlan, joined
-from .plan import Clip, SpatialPlan
+from .plan import SpatialPlan
 from .policy import INTENSITY, LABEL, Policy, policy_of
 from .resample import Source, resample
 from .rotate import Rotate
 from .rotate90 import Rotate90
 from .shear import Shear
+from .stages import Lowered
 from .translate import Translate
 from .uniform_region import UniformRegion, usual_align
 from .zoom import Zoom
@@ -32,22 +36,29 @@ __all__ = [
     "Amount",
     "Augment",
     "CenterCrop",
+    "Choices",
     "Clip",
     "Crop",
     "CropOrPad",
     "Displacement",
+    "Elastic",
     "Epilogue",
     "FixedPatch",
     "Flip",
     "GridPatch",
     "LazyPatch",
+    "Lowered",
+    "OneOf",
     "Pad",
     "PatchLargerThanVolume",
     "PendingPlan",
     "Policy",
+    "RandomApply",
+    "RandomOrder",
     "Rotate",
     "Rotate90",
     "Shear",
+    "SomeOf",
     "Source",
     "Space",
     "SpatialOp",

@@ -8,6 +8,7 @@ it, and with it the voxels that a plan needs.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +20,13 @@ from numpy.typing import NDArray
 from .pull_back import Matrix, coordinate
 
 Floats = NDArray[np.float64]
+Moves = tuple[tuple[float, float], ...]
+"""Smallest and largest displacement per source axis, in voxels."""
 
 
 @dataclass(frozen=True, eq=False)
 class Displacement:
-    """How far each output voxel's place moves, in source voxels.
+    """How far each place moves, in source voxels.
 
     Examples
     --------
@@ -39,7 +42,8 @@ class Displacement:
     """(3, a, b, c) float64: displacement along each source axis, in source voxels. Point ``p`` lies
     at control index ``p``; beyond the ends the last point repeats."""
     matrix: Matrix
-    """4x4 float64: output index to control index."""
+    """4x4 float64, to the index in the control grid: from the source index in a plan, from the
+    output index where ``resample`` is called."""
 
     def __post_init__(self) -> None:
         control = np.array(self.control, dtype=np.float64, order="C")
@@ -59,28 +63,68 @@ class Displacement:
         object.__setattr__(self, "matrix", matrix)
 
     @cached_property
-    def bounds(self) -> tuple[tuple[float, float], ...]:
+    def bounds(self) -> Moves:
         """The smallest and the largest displacement that is possible, per source axis."""
-        return tuple((float(points.min()), float(points.max())) for points in self.control)
+        return _bounds(self.control)
+
+    def bounds_between(self, lows: Sequence[float], highs: Sequence[float]) -> Moves:
+        """Return the smallest and the largest displacement inside a box, per source axis.
+
+        Parameters
+        ----------
+        lows, highs
+            Smallest and largest place in the box on each axis, as the matrix takes them.
+        """
+        # The extremes of an affine map of a box, row by row: that of each summand.
+        parts = self.matrix[:3, :3] * np.array([lows, highs], dtype=np.float64)[:, None, :]
+        low = parts.min(axis=0).sum(axis=1) + self.matrix[:3, 3]
+        high = parts.max(axis=0).sum(axis=1) + self.matrix[:3, 3]
+        inside = []
+        for a, b, size in zip(low.tolist(), high.tolist(), self.control.shape[1:], strict=True):
+            # One more than the four taps on either side, whatever is rounded on the way.
+            first = math.floor(min(max(a, 0.0), size - 1.0)) - 2
+            last = math.floor(min(max(b, 0.0), size - 1.0)) + 3
+            inside.append(slice(max(first, 0), min(last, size - 1) + 1))
+        return _bounds(self.control[(slice(None), *inside)])
+
+    def after(self, matrix: Matrix) -> Displacement:
+        """Return the field of what ``matrix`` (4x4) leads here from."""
+        field = object.__new__(Displacement)  # the points are shared, they may be many
+        moved = self.matrix @ matrix
+        moved.setflags(write=False)
+        field.__dict__.update(control=self.control, matrix=moved)
+        return field
 
     def at(self, index: Sequence[NDArray[np.int64]]) -> Floats:
-        """Return the displacement, (3, ...) float64, of output voxels.
+        """Return the displacement, (3, ...) float64, of whole indices.
 
         Parameters
         ----------
         index
-            Output indices i, j, k, as three arrays that broadcast against each other.
+            Indices i, j, k, as three arrays that broadcast against each other.
         """
-        i, j, k = index
+        return self._at([coordinate(row, *index) for row in self.matrix[:3]])
+
+    def at_places(self, places: Sequence[Floats]) -> Floats:
+        """Return the displacement, (3, ...) float64, of places between voxels.
+
+        Parameters
+        ----------
+        places
+            Three arrays of float64 coordinates, of one shape.
+        """
+        x, y, z = places
+        return self._at([row[0] * x + row[1] * y + row[2] * z + row[3] for row in self.matrix[:3]])
+
+    def _at(self, found: Sequence[Floats]) -> Floats:
         cells, weights = [], []
-        for row, size in zip(self.matrix[:3], self.control.shape[1:], strict=True):
-            place = np.clip(coordinate(row, i, j, k), 0, size - 1)
+        for along, size in zip(found, self.control.shape[1:], strict=True):
+            place = np.clip(along, 0, size - 1)
             cell = np.floor(place)
             weights.append(_weights(place - cell))
             taps = [np.clip(cell.astype(np.intp) + n - 1, 0, size - 1) for n in range(4)]
             cells.append(taps)
-        shape = np.broadcast_shapes(*(a.shape for a in (i, j, k)))
-        total = np.zeros((3, *shape))
+        total = np.zeros((3, *np.broadcast_shapes(*(place.shape for place in found))))
         for a, b, c in itertools.product(range(4), repeat=3):
             weight = weights[0][a] * weights[1][b] * weights[2][c]
             total += weight * self.control[:, cells[0][a], cells[1][b], cells[2][c]]
@@ -105,6 +149,10 @@ class Displacement:
 
     def __hash__(self) -> int:
         return hash((self.control.tobytes(), self.matrix.tobytes()))
+
+
+def _bounds(control: Floats) -> Moves:
+    return tuple((float(points.min()), float(points.max())) for points in control)
 
 
 def _weights(t: Floats) -> list[Floats]:

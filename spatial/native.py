@@ -24,11 +24,13 @@ from numpy.typing import NDArray
 
 from ..core.origin import warn
 from .policy import Policy
+from .stages import NO_STAGES, Lowered
 
 if TYPE_CHECKING:
+    from .clip import Clip
     from .displacement import Displacement
     from .epilogue import Epilogue
-    from .resample import ClipLike, Source
+    from .resample import Source
 
 ABI = 1  # VOXPIPE_ABI of native/job.h
 # The fields of VoxpipeJob, eight bytes each; the comment names the last of each row.
@@ -89,9 +91,8 @@ def run(
     matrix: NDArray[Any],
     policy: Policy,
     out: NDArray[Any],
-    clips: Sequence[ClipLike] = (),
+    stages: Lowered = NO_STAGES,
     *,
-    displacement: Displacement | None = None,
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
 ) -> bool:
@@ -101,17 +102,17 @@ def run(
     ----------
     mode
         ``"nearest"``, ``"linear"``, ``"cubic"``, or ``"copy"`` where ``matrix`` is whole.
-    source, matrix, policy, out, clips, displacement, epilogue, bfloat16
+    source, matrix, policy, out, stages, epilogue, bfloat16
         See ``resample``; ``source`` holds exactly the voxels needed.
     """
     requested = _requested_path()
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
-    if requested is None or stored is None or result is None:
+    if requested is None or stored is None or result is None or stages.earlier:
         return False
     if source.array.size == 0 or out.size == 0 or (library := _library()) is None:
         return False
-    boxes = _boxes(clips)
+    boxes = _boxes(stages.clips)
     channels, *size = source.array.shape
     channel_stride, *stride = source.array.strides
     out_channel_stride, *out_stride = out.strides
@@ -121,8 +122,8 @@ def run(
         *(*source.start, *source.bounds.start, *(n - 1 for n in source.bounds.stop)),
         *(_address(out), result, out_channel_stride, *out.shape[1:], *out_stride),
         *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
-        *((0 if boxes is None else _address(boxes)), len(clips)),
-        *_control(displacement),
+        *((0 if boxes is None else _address(boxes)), len(stages.clips)),
+        *_control(stages.displacement),
         *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
     )
     status = library.voxpipe_run(job)
@@ -132,7 +133,7 @@ def run(
     return bool(status == _DONE)
 
 
-def _boxes(clips: Sequence[ClipLike]) -> NDArray[np.float64] | None:
+def _boxes(clips: Sequence[Clip]) -> NDArray[np.float64] | None:
     if not clips:
         return None
     return np.array([[*clip.matrix[:3].ravel(), *clip.shape] for clip in clips], dtype=np.float64)

@@ -1,8 +1,8 @@
 """A frozen description of spatial work not yet done: where every output voxel comes from.
 
 A chain of ops composes to one pull-back matrix, ``M = P1 @ P2 @ ... @ Pn``, so the shape and the
-affine of a plan are always those of its *output*. Only affine maps; a displacement stage would be
-a further field.
+affine of a plan are always those of its *output*. What no matrix can say, displacements and hard
+crops after an op that interpolates, are its stages.
 """
 
 from __future__ import annotations
@@ -17,32 +17,14 @@ from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
 from ..core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
+from . import inverse
+from .clip import Clip
+from .displacement import Displacement, Moves
 from .policy import INTENSITY, Policy
 from .pull_back import Matrix, extremes, source_box, touched, whole_rows
+from .stages import NO_STAGES, Lowered, Stage, lowered, moves_of
 
 Shape = tuple[int, int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Clip:
-    """A hard crop made after an interpolating op: outside its box the output is fill."""
-
-    matrix: Matrix
-    """4x4 float64: output index to index of the cropped grid."""
-    shape: Shape
-    """Shape of the cropped grid."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "matrix", _frozen(self.matrix))
-        object.__setattr__(self, "shape", _shape(self.shape))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Clip):
-            return NotImplemented
-        return self.shape == other.shape and bool(np.array_equal(self.matrix, other.matrix))
-
-    def __hash__(self) -> int:
-        return hash((self.shape, self.matrix.tobytes()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +57,8 @@ class SpatialPlan:
     """Shape (I, J, K) of the output."""
     bounds: Region
     """The source voxels that count as volume; by default all. Padding begins at its faces."""
-    clips: tuple[Clip, ...]
-    """Hard crops made after an interpolating op."""
+    stages: tuple[Stage, ...]
+    """Hard crops made after an interpolating op, and displacements; the first applied first."""
     keeps_dtype: bool
     """Whether only lattice ops were applied, so that the output has the stored type."""
 
@@ -86,7 +68,7 @@ class SpatialPlan:
         matrix: Matrix | Rows | None = None,
         shape: Sequence[int] | None = None,
         bounds: Region | None = None,
-        clips: Sequence[Clip] = (),
+        stages: Sequence[Stage] = (),
         keeps_dtype: bool = True,
         *,
         rows: Matrix | Rows | None = None,
@@ -103,7 +85,7 @@ class SpatialPlan:
             rows=as_rows(matrix),
             shape=_shape(shape),
             bounds=bounds if bounds is not None else source.region,
-            clips=tuple(clips),
+            stages=tuple(stages),
             keeps_dtype=keeps_dtype,
         )
 
@@ -129,13 +111,31 @@ class SpatialPlan:
         lattice
             Whether the op moves whole voxels only.
         """
-        step = as_rows(pull_back)
-        clips = self.clips
-        if clips:
-            matrix = matrix_of(step)
-            clips = tuple(Clip(clip.matrix @ matrix, clip.shape) for clip in clips)
-        rows, keeps_dtype = composed(self.rows, step), self.keeps_dtype and lattice
-        return SpatialPlan(self.source, rows, shape, self.bounds, clips, keeps_dtype)
+        rows = composed(self.rows, as_rows(pull_back))
+        keeps_dtype = self.keeps_dtype and lattice
+        return SpatialPlan(self.source, rows, shape, self.bounds, self.stages, keeps_dtype)
+
+    def displaced(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
+        """Return the plan followed by a displacement: a place ``y`` gets what was at ``y + D(y)``.
+
+        Parameters
+        ----------
+        control
+            (3, a, b, c) float64, the control points of a uniform cubic B-spline: displacement along
+            each axis of the present output, in its voxels.
+        matrix
+            4x4: index of the present output to index in the control grid.
+
+        Raises
+        ------
+        ValueError
+            The points or the matrix are not finite or of another shape.
+        """
+        field = Displacement(control, matrix)  # refuses what is not finite
+        turn = self.matrix[:3, :3]
+        points = np.tensordot(turn, field.control, axes=1)
+        stage = Displacement(points, field.matrix @ self.to_output)
+        return self._with(stages=(*self.stages, stage), keeps_dtype=False)
 
     def crop(self, start: Sequence[int], size: Sequence[int], *, hard: bool = False) -> SpatialPlan:
         """Return the plan of a box of the present output, which may hang over its edges.
@@ -158,8 +158,9 @@ class SpatialPlan:
         if not hard:
             return cropped
         whole = whole_rows(cropped.rows, cropped.shape)
-        if whole is None:
-            return cropped._with(clips=(*cropped.clips, Clip(np.eye(4), cropped.shape)))
+        if whole is None or cropped.is_displaced:
+            clip = Clip(cropped.to_output, cropped.shape)
+            return cropped._with(stages=(*cropped.stages, clip))
         low, high = extremes(np.reshape(whole, (3, 4)), cropped.shape)
         box = Region(tuple(map(int, low)), tuple(int(v) + 1 for v in high))
         return cropped._with(bounds=self.bounds.intersect(box))
@@ -175,7 +176,7 @@ class SpatialPlan:
         self,
         *,
         bounds: Region | None = None,
-        clips: tuple[Clip, ...] | None = None,
+        stages: tuple[Stage, ...] | None = None,
         keeps_dtype: bool | None = None,
     ) -> SpatialPlan:
         return SpatialPlan(
@@ -183,7 +184,7 @@ class SpatialPlan:
             self.rows,
             self.shape,
             self.bounds if bounds is None else bounds,
-            self.clips if clips is None else clips,
+            self.stages if stages is None else stages,
             self.keeps_dtype if keeps_dtype is None else keeps_dtype,
         )
 
@@ -205,14 +206,46 @@ class SpatialPlan:
     @cached_property
     def is_copy(self) -> bool:
         """Whether whole voxels are moved only, measured in voxels over the whole extent."""
-        return not self.clips and whole_rows(self.rows, self.shape) is not None
+        return not self.stages and whole_rows(self.rows, self.shape) is not None
+
+    @cached_property
+    def is_displaced(self) -> bool:
+        """Whether some voxel may move by other than the matrix."""
+        return any(isinstance(stage, Displacement) for stage in self.stages)
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        """The stages as :func:`resample` takes them."""
+        return lowered(self.stages, self.matrix) if self.stages else NO_STAGES
+
+    @cached_property
+    def moves(self) -> Moves:
+        """How far displacements may move a voxel of the output, per source axis; or nothing."""
+        if not self.stages:
+            return ()
+        return moves_of(self.matrix, self.shape, self.lowered)
+
+    @cached_property
+    def to_output(self) -> Matrix:
+        """4x4 float64: source index to output index, displacements left out.
+
+        Raises
+        ------
+        ValueError
+            The plan has no volume.
+        """
+        try:
+            return np.asarray(np.linalg.inv(self.matrix), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            msg = f"a plan without volume has no inverse: matrix {self.matrix.tolist()}"
+            raise ValueError(msg) from None
 
     def source_region(self, policy: Policy = INTENSITY) -> Region:
         """Return exactly the source voxels that resampling by ``policy`` may touch.
 
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
-        return touched(self.rows, self.shape, self.bounds, policy.mode, policy.padding)
+        return touched(self.rows, self.shape, self.bounds, policy.mode, policy.padding, self.moves)
 
     def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
         """Return the oriented box in which the taps of :meth:`source_region` lie.
@@ -220,22 +253,35 @@ class SpatialPlan:
         None where it is no smaller than the region: nothing is turned, or padding
         leads taps elsewhere.
         """
-        return source_box(self.matrix, self.shape, self.bounds, policy)
+        return source_box(self.matrix, self.shape, self.bounds, policy, self.moves)
 
-    def inverse(self) -> SpatialPlan:
+    def inverse(self, tolerance: float = inverse.TOLERANCE) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.
+
+        It is one resample. What this plan left out, crops and what lies outside its bounds, is
+        padding or fill. A displacement comes back within ``tolerance`` voxels of the output;
+        all else exactly.
 
         Raises
         ------
         ValueError
-            The matrix cannot be inverted.
+            The matrix has no inverse, a displacement folds, or the tolerance cannot be kept.
         """
-        try:
-            back = np.asarray(np.linalg.inv(self.matrix), dtype=np.float64)
-        except np.linalg.LinAlgError:
-            msg = f"a plan without volume has no inverse: matrix {self.matrix.tolist()}"
-            raise ValueError(msg) from None
-        return SpatialPlan(self.grid, back, self.source.shape, keeps_dtype=self.keeps_dtype)
+        return inverse.inverse(self, tolerance)
+
+    def points_to_source(self, points: Any) -> NDArray[np.float64]:
+        """Return where points (N, 3) of the output come from, in source voxels, float64."""
+        return inverse.to_source(self, _points(points))
+
+    def points_to_output(self, points: Any) -> NDArray[np.float64]:
+        """Return where points (N, 3) in source voxels go, in voxels of the output, float64.
+
+        Raises
+        ------
+        ValueError
+            The matrix has no inverse, or a displacement folds.
+        """
+        return inverse.to_output(self, _points(points))
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -244,7 +290,7 @@ class SpatialPlan:
             "matrix": self.matrix.tolist(),
             "shape": list(self.shape),
             "bounds": [list(pair) for pair in self.bounds],
-            "clips": [{"matrix": c.matrix.tolist(), "shape": list(c.shape)} for c in self.clips],
+            "stages": [{_NAMES[type(stage)]: stage.to_json()} for stage in self.stages],
             "keeps_dtype": self.keeps_dtype,
         }
 
@@ -256,7 +302,7 @@ class SpatialPlan:
             np.array(data["matrix"]),
             data["shape"],
             Region(*zip(*data["bounds"], strict=True)),
-            tuple(Clip(np.array(c["matrix"]), c["shape"]) for c in data["clips"]),
+            tuple(_stage(stage) for stage in data["stages"]),
             bool(data["keeps_dtype"]),
         )
 
@@ -265,7 +311,8 @@ class SpatialPlan:
         region = self.source_region(policy)
         work = "copy" if self.is_copy else f"{policy.mode} interpolation"
         reads = str(region)[len("Region(") : -1]
-        clipped = f", inside {len(self.clips)} hard crop(s)" if self.clips else ""
+        crops = sum(isinstance(stage, Clip) for stage in self.stages)
+        clipped = f", inside {crops} hard crop(s)" if crops else ""
         sizes = f"{_times(self.shape)} from {_times(self.source.shape)}"
         return f"{sizes}: {'all fill' if region.is_empty else f'{work} of {reads}'}{clipped}"
 
@@ -285,14 +332,23 @@ class SpatialPlan:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
-def _frozen(matrix: Any) -> Matrix:
-    # Adding zero turns -0.0 into 0.0, which would tell equal plans apart by their bytes.
-    copy: Matrix = np.array(matrix, dtype=np.float64) + 0.0
-    if copy.shape != (4, 4):
-        msg = f"a pull-back is 4x4, got {copy.shape}"
+_NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
+
+
+def _stage(data: Mapping[str, Any]) -> Stage:
+    for kind, name in _NAMES.items():
+        if name in data:
+            return kind.from_json(data[name])
+    msg = f"a stage of a plan is one of {', '.join(_NAMES.values())}, got {', '.join(data)}"
+    raise ValueError(msg)
+
+
+def _points(points: Any) -> NDArray[np.float64]:
+    array = np.asarray(points, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
+        msg = f"points are finite numbers of shape (N, 3), got {array.shape}"
         raise ValueError(msg)
-    copy.setflags(write=False)
-    return copy
+    return array
 
 
 def _shape(values: Sequence[int]) -> Shape:

@@ -12,9 +12,8 @@ instead of 46), because neither a float copy of the source nor a dense grid is m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,23 +22,11 @@ from ..core import TALLY, Region
 from . import native
 from .convert import bfloat16_bits, convert
 from .copy_voxels import copy_voxels
-from .displacement import Displacement
 from .epilogue import Epilogue
 from .interpolate import interpolate
 from .policy import Policy
 from .pull_back import Matrix, source_region, whole_voxel_matrix
-
-
-class ClipLike(Protocol):
-    """A box in a grid of its own, outside which everything is fill (see ``plan.Clip``)."""
-
-    @property
-    def matrix(self) -> Matrix:
-        """Output index to index of the box's grid, 4x4 float64."""
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of the box."""
+from .stages import NO_STAGES, Lowered, moves_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +89,8 @@ def resample(
     matrix: Matrix,
     policy: Policy,
     out: NDArray[Any],
-    clips: Sequence[ClipLike] = (),
+    stages: Lowered = NO_STAGES,
     *,
-    displacement: Displacement | None = None,
     epilogue: Epilogue | None = None,
     bfloat16: bool = False,
 ) -> None:
@@ -122,12 +108,10 @@ def resample(
     out
         (C, I, J, K), an integer or float type of any strides. Integers round half to even and
         saturate.
-    clips
+    stages
         Boxes outside which the output is ``policy.fill``, up to half a voxel from their last
-        centres.
-    displacement
-        A field that is added to where the matrix leads; the source then holds at least
-        ``source_region(..., displacement.bounds)``.
+        centres, and displacements; see ``SpatialPlan.lowered``. ``source`` then holds at least
+        ``source_region(..., moves)`` with what ``stages.moves_of`` returns.
     epilogue
         A last step on the values, fill included.
     bfloat16
@@ -151,9 +135,9 @@ def resample(
     matrix = np.asarray(matrix, dtype=np.float64)[:3]
     _check(source, matrix, out, bfloat16)
     shape = out.shape[1:]
-    moves = () if displacement is None else displacement.bounds
+    moves = moves_of(matrix, shape, stages)
     narrowed = source.narrow(source_region(matrix, shape, source.bounds, policy, moves))
-    is_affine = not clips and displacement is None
+    is_affine = not any(stages)
     whole = whole_voxel_matrix(matrix, shape) if is_affine else None
     if whole is not None:
         TALLY.count(copies=1)
@@ -165,8 +149,7 @@ def resample(
         matrix if whole is None else whole,
         policy,
         out,
-        clips,
-        displacement=displacement,
+        stages,
         epilogue=epilogue,
         bfloat16=bfloat16,
     ):
@@ -175,7 +158,7 @@ def resample(
     if whole is not None:
         copy_voxels(narrowed, whole, policy, target)
     else:
-        interpolate(narrowed, matrix, policy, target, clips, displacement)
+        interpolate(narrowed, matrix, policy, target, stages)
     if target is not out:
         values = target if epilogue is None else epilogue.of(target)
         out[...] = bfloat16_bits(values) if bfloat16 else convert(values, out.dtype)

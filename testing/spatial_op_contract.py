@@ -196,5 +196,5 @@ def _resampled(
 ) -> NDArray[Any]:
     out = np.empty((volume.shape[0], *plan.shape), dtype)
     source = Source(volume, (0, 0, 0), Region(plan.bounds.start, plan.bounds.stop))
-    resample(source, plan.matrix, policy, out, plan.clips)
+    resample(source, plan.matrix, policy, out, plan.lowered)
     return out

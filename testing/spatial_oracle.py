@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Region
-from ..spatial import Policy, SpatialPlan
+from ..spatial import Clip, Policy, SpatialPlan
 
 Floats = NDArray[np.float64]
 
@@ -35,14 +35,55 @@ def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floa
     >>> sample_plan(np.array([[[[5.0]], [[7.0]]]]), plan, Policy()).ravel().tolist()
     [5.0, 7.0]
     """
-    index = np.indices(plan.shape, dtype=np.float64).reshape(3, -1)
-    index = np.vstack([index, np.ones((1, index.shape[1]))])
-    found = sample_at(values, (plan.matrix @ index)[:3], plan.bounds, policy)
-    for clip in plan.clips:
-        where = (clip.matrix @ index)[:3]
-        last = np.array(clip.shape, dtype=np.float64)[:, None] - 1
-        found[:, np.any((where < -0.5) | (where > last + 0.5), axis=0)] = policy.fill
+    where, outside = places(plan)
+    found = sample_at(values, where, plan.bounds, policy)
+    found[:, outside] = policy.fill
     return found.reshape(values.shape[0], *plan.shape)
+
+
+def places(plan: SpatialPlan) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return where each output voxel comes from, (3, N), and which a hard crop left out."""
+    where = moved(plan.matrix, np.indices(plan.shape, dtype=np.float64).reshape(3, -1))
+    outside = np.zeros(where.shape[1], dtype=bool)
+    for stage in reversed(plan.stages):
+        if isinstance(stage, Clip):
+            at = moved(stage.matrix, where)
+            last = np.array(stage.shape, dtype=np.float64)[:, None] - 1
+            outside |= np.any((at < -0.5) | (at > last + 0.5), axis=0)
+        else:
+            where = where + spline_at(stage.control, moved(stage.matrix, where))
+    return where, outside
+
+
+def moved(matrix: NDArray[Any], points: Floats) -> Floats:
+    """Return ``points``, (3, N), after an affine 4x4 matrix."""
+    result: Floats = np.asarray(matrix)[:3, :3] @ points + np.asarray(matrix)[:3, 3:]
+    return result
+
+
+def spline_at(control: NDArray[Any], where: Floats) -> Floats:
+    """Return a uniform cubic B-spline, (3, N), of control points (3, a, b, c) at (3, N) places.
+
+    Every control point is weighed by the closed form of the basis at its distance, so that
+    nothing is shared with how the resampler walks through cells. Beyond the ends the last
+    point repeats, and places are clamped to the first and the last.
+    """
+    weights = []
+    for place, size in zip(where, control.shape[1:], strict=True):
+        place = np.clip(place, 0, size - 1)
+        weight = np.zeros((size, place.size))
+        for point in range(-3, size + 3):
+            weight[min(max(point, 0), size - 1)] += _basis(np.abs(place - point))
+        weights.append(weight)
+    result: Floats = np.einsum("dabc,an,bn,cn->dn", control, *weights, optimize="greedy")
+    return result
+
+
+def _basis(distance: Floats) -> Floats:
+    """Return the cubic B-spline's basis (Unser 1999, eq. 5) at distances from its centre."""
+    near = 2 / 3 - distance**2 + distance**3 / 2
+    far = (2 - distance) ** 3 / 6
+    return np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
 
 
 def sample_at(values: NDArray[Any], where: Floats, bounds: Region, policy: Policy) -> Floats:
@@ -91,8 +132,7 @@ def _mirrored(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int
 
 def inside(plan: SpatialPlan) -> NDArray[np.bool_]:
     """Return which output voxels (I, J, K) lie between the centres of the outermost voxels."""
-    index = np.indices(plan.shape, dtype=np.float64).reshape(3, -1)
-    where = plan.matrix[:3, :3] @ index + plan.matrix[:3, 3:]
+    where, _ = places(plan)
     first = np.array(plan.bounds.start, dtype=np.float64)[:, None]
     last = np.array(plan.bounds.stop, dtype=np.float64)[:, None] - 1
     # 1e-9: a coordinate on the last centre may come out an ulp beyond it.

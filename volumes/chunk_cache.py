@@ -85,6 +85,14 @@ class ChunkCache:
             for key in keys:
                 self._coming.setdefault(key, deque()).append(moment)
 
+    def reserve(self, moment: int, keys: Iterable[Hashable]) -> list[Hashable]:
+        """Announce those of the chunks that are here, and return them: they stay until passed."""
+        with self._lock:
+            here = [key for key in keys if key in self._chunks]
+            for key in here:
+                self._coming.setdefault(key, deque()).append(moment)
+            return here
+
     def passed(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Take back what was announced for a moment: it was asked for, or never will be."""
         with self._lock:

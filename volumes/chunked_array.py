@@ -1,7 +1,7 @@
 """An array stored in chunks: which ones a region needs, where their bytes are, what they hold.
 
 One reader for every chunked format. The format says where a chunk lies (:class:`ChunkMap`)
-and how it is decoded (:class:`Decoder`); culling, coalescing, the cache and putting the
+and how it is decoded (:class:`ChunkDecoder`); culling, coalescing, the cache and putting the
 pieces together are here.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from ..core import OrientedBox, Region
 from ..core.errors import CorruptVolume, VoxpipeError
 from .chunk_cache import ChunkCache
+from .joining import Joining, joining
 from .ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
-from .read_ahead import AHEAD, Ticket
-from .remote_ranges import RemoteRanges
+from .read_ahead import AHEAD, AheadStore, Ticket, works_ahead
 
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
@@ -49,11 +50,13 @@ class ChunkMap(Protocol):
         """Return where each chunk lies; None for one that is known not to be stored."""
 
 
-class Decoder(Protocol):
-    """Makes voxels of the bytes of a chunk."""
+class ChunkDecoder(Protocol):
+    """Makes voxels of the bytes of a chunk; may depend on which one it is."""
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
+
+        With any strides where the decoder has a true attribute ``strided``.
 
         May raise anything where the bytes are damaged.
         """
@@ -85,7 +88,7 @@ class ChunkedArray:
         *,
         store: RangeStore,
         chunk_map: ChunkMap,
-        decoder: Decoder,
+        decoder: ChunkDecoder,
         cache: ChunkCache,
         token: str,
     ) -> None:
@@ -159,9 +162,17 @@ class ChunkedArray:
         keeps = self._cache.most_bytes >= math.prod(self.chunks) * self.dtype.itemsize
         scratch: NDArray[Any] | None = None
         for index in missing:
+            found = data.get(index)
+            slot = None if keeps else self._slot(out, region, index)
+            if slot is not None:
+                # Straight to where it is wanted: no copy of the chunk is made.
+                if found is None:
+                    slot[...] = self._fill
+                else:
+                    self._decode(found, slot, index, where.get(index))
+                continue
             if scratch is None or keeps:
                 scratch = np.empty(self.chunks, self.dtype)
-            found = data.get(index)
             if found is None:
                 scratch[...] = self._fill
             else:
@@ -174,6 +185,7 @@ class ChunkedArray:
         self, data: memoryview, out: NDArray[Any], index: Index, place: ReadRange | None
     ) -> None:
         try:
+            _check_length(data, place)
             self._decoder.decode(data, out, index)
         except (MemoryError, VoxpipeError):
             raise
@@ -196,6 +208,17 @@ class ChunkedArray:
             here.append(slice(start - first, stop - first))
         out[tuple(there)] = chunk[tuple(here)]
 
+    def _slot(self, out: NDArray[Any], region: Region, index: Index) -> NDArray[Any] | None:
+        """Return where in ``out`` a chunk is to be decoded; None if only a part of it is there."""
+        here = []
+        for i, c, (a, b) in zip(index, self.chunks, region, strict=True):
+            if i * c < a or (i + 1) * c > b:
+                return None
+            here.append(slice(i * c - a, (i + 1) * c - a))
+        slot = out[tuple(here)]
+        any_strides = getattr(self._decoder, "strided", False)
+        return slot if any_strides or slot.flags.c_contiguous else None
+
     def prefetch(
         self,
         region: Region,
@@ -204,39 +227,51 @@ class ChunkedArray:
     ) -> Ticket | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
-        They wait until the ticket is closed; None where there is nothing to wait for, or no
-        room. What goes wrong is raised by the read.
+        They wait until the ticket is closed; None where there is nothing to wait for. What
+        goes wrong is raised by the read.
 
         Parameters
         ----------
         region, box, axes
             As for :meth:`needed`.
         """
-        needed = map(tuple, self.needed(region, box, axes).tolist())
-        chunks = [index for index in needed if not self._cache.holds((self._token, index))]
+        needed = [tuple(row) for row in self.needed(region, box, axes).tolist()]
         if isinstance(self._store, LocalRanges):
-            places = self._map.locate(chunks)
+            absent = [index for index in needed if not self._cache.holds((self._token, index))]
+            places = self._map.locate(absent)
             self._store.will_need([place for place in places if place is not None])
             return None
-        if not chunks or not isinstance(self._store, RemoteRanges):
-            return None
-        size = math.prod(self.chunks) * self.dtype.itemsize
-        return AHEAD.begin(self._token, chunks, size, self._store, self._bring)
-
-    async def _bring(self, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
         store = self._store
-        assert isinstance(store, RemoteRanges)
+        if not needed or not works_ahead(store):
+            return None
+        # What is not fetched because it is here must be here when the read comes.
+        moment = AHEAD.moment()
+        kept = self._cache.reserve(moment, [(self._token, index) for index in needed])
+        here = set(kept)
+        chunks = [index for index in needed if (self._token, index) not in here]
+        size = math.prod(self.chunks) * self.dtype.itemsize
+        let_go = partial(self._cache.passed, moment, kept)
+        bring = partial(self._bring, self._joining(), store)
+        return AHEAD.begin(self._token, chunks, lambda _: size, store, bring, let_go)
+
+    async def _bring(
+        self, joined: Joining, store: AheadStore, chunks: Sequence[Index]
+    ) -> dict[Index, memoryview | None]:
         lookup = self._map.lookup(chunks)
-        places = lookup.places(await store.fetch(lookup.requests) if lookup.requests else ())
+        places = lookup.places(
+            await store.fetch(lookup.requests, ahead=True) if lookup.requests else ()
+        )
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
-        plan = Joined([place for _, place in stored], *self._joining())
-        answers = plan.split(await store.fetch(plan.requests)) if stored else []
+        plan = Joined([place for _, place in stored], *joined)
+        answers = plan.split(await store.fetch(plan.requests, ahead=True)) if stored else []
         found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
         found.update(zip((index for index, _ in stored), answers, strict=True))
         return found
 
-    def _joining(self) -> tuple[int, int]:
-        return getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
+    def _joining(self) -> Joining:
+        """Return which ranges become one request: as the scheme says, or the store."""
+        store = self._store
+        return joining(Joining(getattr(store, "gap", 0), getattr(store, "most", 1 << 62)))
 
     def fetch(
         self,
@@ -249,6 +284,14 @@ class ChunkedArray:
         places = [place for place in self._map.locate(chunks) if place is not None]
         answers = read_joined(self._store, places, *self._joining())
         return sum(len(answer) for answer in answers if answer is not None)
+
+
+def _check_length(data: memoryview, place: ReadRange | None) -> None:
+    """Refuse a piece that ends early: some decoders make voxels of it nevertheless."""
+    if place is not None and place.stop is not None and place.start >= 0:
+        expected = place.stop - place.start
+        if len(data) < expected:
+            raise EOFError(f"{len(data)} of {expected} bytes are there")
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -72,7 +72,9 @@ def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme
     room = budget.memory_bytes - sum(fixed.values())
     if room < 0:
         raise exceeded(fixed, budget.memory_bytes)
-    base = ReadScheme("direct", memory=fixed, gap=layout.gap, longest_run=layout.longest_run)
+    base = ReadScheme(
+        "direct", memory=fixed, gap=layout.gap, longest_run=layout.longest_run, io=layout.io
+    )
     if layout.access == "stream":
         return _stream(layout, demand, budget, base)
     if layout.chunk is None:
@@ -153,6 +155,8 @@ def _chunked(
         region=regional.region,
         align=regional.align,
         draws=regional.draws,
+        readers=regional.readers,
+        items=regional.items,
         chunks_then=regional.chunks,
     )
 
@@ -172,7 +176,8 @@ def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:
     if demand.scattered:
         return layout.data_bytes
     visit = min(math.prod(layout.grid), math.ceil(demand.draws * demand.chunks))
-    return min(layout.data_bytes, KEPT_VISITS * visit * layout.unit_bytes)
+    visits = max(KEPT_VISITS, demand.together + 1)
+    return min(layout.data_bytes, visits * visit * layout.unit_bytes)
 
 
 def _regional(
@@ -194,19 +199,24 @@ def _regional(
         counts = _counts(needed, layout.unit, grid)
     found: ReadScheme | None = None
     # Grown until it keeps up: the axis of which the region covers least patches goes first.
-    while KEPT_REGIONS * math.prod(counts) * layout.unit_bytes <= room:
+    # Visits that take turns are divided among the workers: none decodes another one's region.
+    apart = demand.together >= budget.processes
+    kept = max(KEPT_REGIONS, math.ceil(demand.together / budget.processes) + 1)
+    while kept * math.prod(counts) * layout.unit_bytes <= room:
         i, j, k = (n * c for n, c in zip(counts, layout.unit, strict=True))
         draws = demand.draws if demand.region else _draws((i, j, k), demand)
         region = demand.region or _valid((i, j, k), layout.unit, demand.patch)
-        # Batches go to whichever worker is free, so several workers decode one region.
-        readers = min(budget.processes, math.ceil(draws / demand.items))
-        cache = KEPT_REGIONS * math.prod(counts) * layout.unit_bytes
+        # Else batches go to whichever worker is free, so several workers decode one region.
+        readers = 1 if apart else min(budget.processes, math.ceil(draws / demand.items))
+        cache = kept * math.prod(counts) * layout.unit_bytes
         chunks = math.prod(counts) * readers / draws
         this = replace(
             _with(base, layout, demand, budget, chunks, mode="regional", cache=cache),
             region=region,
             align=layout.unit,
             draws=draws,
+            readers=readers,
+            items=demand.items,
             chunks_then=chunks,
         )
         if found is None or this.keeps_up or this.chunks < found.chunks:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,11 +21,15 @@ from .chunked_array import ChunkedArray, Index, Lookup
 from .content import content_key
 from .header import Header
 from .local_file import LocalFile, file_stamp, open_local
+from .local_voxels import ArrayFile, io_of
 from .location import file_system, remote_errors
 from .mapped import MAPS, MappedBackend
 from .ranges import LocalRanges, RangeStore, ReadRange
+from .read_ahead import Ticket
 from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
+from .remote_ranges import RemoteRanges
+from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, read_tiff
 from .voxels import Voxels, plain, refuse_unreadable
 from .zarr_layout import Layout, named_layout
@@ -33,17 +38,18 @@ from .zarr_metadata import MOST_CHUNK_BYTES
 _OPTIONS = ("level", "series")
 
 
-def open_tiff(path: str, name: str, options: Mapping[str, Any]) -> Backend:
-    """Return the backend of a local TIFF: mapped where its voxels can be, else by segments."""
+def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+    """Return the backend of a local TIFF: bare where its voxels are, else by segments."""
     no_options(options, name, _OPTIONS)
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
     with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+        with complaints_raised(name):
+            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
-            return _mapped(file, path, image, layout, stamp, name)
+            return _bare(file, path, image, layout, stamp, name, io)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
 
 
@@ -86,6 +92,11 @@ class TiffBackend(Backend):
         index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
         part = self._layout.fold(self._array.read(_region(index), *self._culling(box)))
         return Voxels(plain(part[first:last]))
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the segments that the region and the box touch."""
+        index, _ = self._layout.index(region, (0, self.shape[0]))
+        return self._array.prefetch(_region(index), *self._culling(box))
 
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
@@ -138,11 +149,12 @@ class RemoteTiff(TiffBackend):
         self._system, _ = file_system(url, storage_options)
         with self._file.open() as file, _tiff_errors(name):
             tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
-            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+            with complaints_raised(name):
+                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _OneObject(open_remote(url, storage_options)), token, name)
+        super().__init__(image, layout, _one_object(open_remote(url, storage_options)), token, name)
 
     @property
     def content_key(self) -> str:
@@ -170,9 +182,15 @@ class MappedTiff(LocalFile, MappedBackend):
         super().__init__(view, header, name)
 
 
-def _mapped(
-    file: Any, path: str, image: TiffImage, layout: Layout, stamp: tuple[int, ...], name: str
-) -> MappedTiff:
+def _bare(
+    file: Any,
+    path: str,
+    image: TiffImage,
+    layout: Layout,
+    stamp: tuple[int, ...],
+    name: str,
+    io: str,
+) -> Backend:
     assert image.whole is not None
     expected = image.whole + math.prod(image.shape) * image.dtype.itemsize
     if stamp[0] < expected:
@@ -180,8 +198,12 @@ def _mapped(
             f"{name} holds {stamp[0]} bytes, and its tags speak of {expected}.",
             do="Copy or download the file again.",
         )
-    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
+    choice = io_of(file, io)
     header = Header(layout.shape, image.affine, image.dtype, stamp=stamp)
+    if choice.mode != "mmap":
+        header = replace(header, access="range")
+        return ArrayFile(file, choice, path, image.whole, layout, header, name)
+    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
     return MappedTiff(path, layout.fold(array), header, name)
 
 
@@ -231,7 +253,29 @@ class _OneObject:
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range."""
-        return self._store.get_ranges([ReadRange("", start, stop) for _, start, stop in ranges])
+        return self._store.get_ranges(_of_one(ranges))
+
+
+class _OneObjectAhead(_OneObject):
+    """The same, of which ranges can be fetched before they are needed."""
+
+    def __init__(self, store: RemoteRanges) -> None:
+        super().__init__(store)
+        self.begin, self._fetch = store.begin, store.fetch
+
+    async def fetch(
+        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; for coroutines given to ``begin``."""
+        return await self._fetch(_of_one(ranges), ahead=ahead)
+
+
+def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:
+    return [ReadRange("", start, stop) for _, start, stop in ranges]
+
+
+def _one_object(store: RemoteStore) -> _OneObject:
+    return _OneObjectAhead(store) if isinstance(store, RemoteRanges) else _OneObject(store)
 
 
 def _checked_layout(image: TiffImage, name: str) -> Layout:

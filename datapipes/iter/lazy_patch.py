@@ -8,8 +8,8 @@ from ...core import Sample
 from ...core.errors import PatchSizeError, VoxpipeError
 from ...graph import Pipe, Traits
 from ...spatial import GridPatch, Step, UniformPatch, UniformRegion, usual_align
+from ...spatial.sizes import Size, three, whole_number
 from ..datapipe import DataPipe, chained, length_of, stream_name
-from .sizes import Size, three, whole_number
 from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")

@@ -319,7 +319,7 @@ class TestRefusals:
         """At least one batch, and some time."""
         with (
             loader_of(full_chain(cases)) as loader,
-            pytest.raises(ValueError, match="got (seconds=)?0"),
+            pytest.raises(ValueError, match=r"got (seconds=)?0"),
         ):
             loader.diagnose(**wrong)
 

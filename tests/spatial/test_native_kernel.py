@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.spatial import Clip, Displacement, Epilogue, Policy, Source, native, resample
+from voxpipe.spatial import Clip, Displacement, Epilogue, Lowered, Policy, Source, native, resample
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
 
@@ -32,13 +32,20 @@ def paths() -> list[str]:
 
 
 def sampled(
-    path: str, source: Source, matrix: Any, policy: Policy, out: Any, clips: Any = (), **more: Any
+    path: str,
+    source: Source,
+    matrix: Any,
+    policy: Policy,
+    out: Any,
+    clips: Any = (),
+    displacement: Any = None,
+    **more: Any,
 ) -> Any:
     """The output by one path, "0" being the slow one; what is not written stays 77."""
     patch = pytest.MonkeyPatch()
     patch.setenv("VOXPIPE_NATIVE", path)
     try:
-        resample(source, matrix, policy, out, clips, **more)
+        resample(source, matrix, policy, out, Lowered(clips, displacement), **more)
     finally:
         patch.undo()
     return out

@@ -99,7 +99,7 @@ def realized(volume: np.ndarray, plan: SpatialPlan, policy: Policy, dtype: Any) 
     array = volume[(slice(None), *region.slices)]
     out = np.empty((volume.shape[0], *plan.shape), dtype)
     source = Source(array, (region.start[0], region.start[1], region.start[2]), plan.bounds)
-    resample(source, plan.matrix, policy, out, plan.clips)
+    resample(source, plan.matrix, policy, out, plan.lowered)
     return out
 
 
@@ -110,7 +110,7 @@ def far_from_ties(plan: SpatialPlan) -> np.ndarray:
     """
     index = np.indices(plan.shape).reshape(3, -1)
     index = np.vstack([index, np.ones(index.shape[1])])
-    maps = [plan.matrix, *(clip.matrix for clip in plan.clips)]
+    maps = [plan.matrix, *(clip.matrix for clip in plan.lowered.clips)]
     halves = [np.abs((m @ index)[:3] % 1 - 0.5).min(axis=0) > 2e-6 for m in maps]
     return np.all(halves, axis=0).reshape(plan.shape)
 
@@ -133,7 +133,7 @@ def test_linear_is_the_oracle_s(ops: Any, grid: Grid, dtype: str, padding: str) 
     expected = sample_plan(volume, plan, policy)
     sure = far_from_ties(plan)
     # Only fill is a decision here: elsewhere linear sampling is continuous.
-    decided = sure if padding == "constant" or plan.clips else np.ones_like(sure)
+    decided = sure if padding == "constant" or plan.stages else np.ones_like(sure)
     # A copy may be off by its tolerance on each axis, and a neighbour by the whole range.
     tolerance = 3 * COPY_TOLERANCE * RANGE if plan.is_copy else TOLERANCE
     assert np.abs(found - expected)[:, decided].max(initial=0) <= tolerance
@@ -200,7 +200,7 @@ def test_only_the_source_region_counts(ops: Any, grid: Grid, mode: str, padding:
 
     for target, array in zip(out, (volume, poisoned), strict=True):
         source = Source(array, (0, 0, 0), plan.bounds)
-        resample(source, plan.matrix, policy, target, plan.clips)
+        resample(source, plan.matrix, policy, target, plan.lowered)
 
     assert not np.isnan(out).any()
     assert np.array_equal(out[0], out[1])

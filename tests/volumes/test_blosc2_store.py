@@ -13,7 +13,6 @@ from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import (
     BadHeader,
     MissingDependency,
-    UnknownFormat,
     VolumeError,
     VolumeNotFound,
 )
@@ -165,8 +164,8 @@ def test_what_is_no_array(tmp_path, monkeypatch):
             _ = Volume(tmp_path / name).shape
     with pytest.raises(TypeError, match="level"):
         _ = Volume(tmp_path / "five.b2nd", level=1).shape
-    with pytest.raises(UnknownFormat, match="local disks only"):
-        _ = Volume("memory://remote/a.b2nd").shape
+    with pytest.raises(VolumeNotFound, match=r"memory://remote/none\.b2nd"):
+        _ = Volume("memory://remote/none.b2nd").shape
     monkeypatch.setitem(sys.modules, "blosc2", None)
     with pytest.raises(MissingDependency, match=r"five\.b2nd needs blosc2"):
         _ = Volume(tmp_path / "five.b2nd").shape
