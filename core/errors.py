@@ -37,7 +37,7 @@ knows nothing of voxpipe can still catch it::
 
 and warnings, which are no errors unless you make them such::
 
-    SlotsUsedUp                      (RuntimeWarning) batches are copied: too many are kept
+    SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
 

@@ -74,8 +74,13 @@ class Waiting:
 def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
     tickets = []
-    for item in job.items if isinstance(job, Job) else ():
-        for key, thing in item.items() if isinstance(item, Mapping) else ():
+    given = job.items if isinstance(job, Job) else ()
+    items = [item for item in given if isinstance(item, Mapping)]
+    # All images before the first label: so a batch is filled, and what is announced in this
+    # order is kept as long as it is needed.
+    for key in dict.fromkeys(key for item in items for key in item):
+        for item in items:
+            thing = item.get(key)
             if isinstance(thing, LazyPatch):
                 # What goes wrong here goes wrong again when the patch is read, and is told then.
                 with contextlib.suppress(Exception), reads_of(key):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import takewhile
@@ -10,6 +9,7 @@ from typing import Any, NoReturn
 
 from ..core.errors import NotPicklable, WorkerDied
 from ..core.ledger import LEDGER
+from ..core.origin import warn
 from ..realizing import Job
 from .pool import Worker, WorkerPool, raise_from_worker
 from .running import begin, end
@@ -62,7 +62,7 @@ class PooledEpoch:
         for text, category in answer.report.warnings:
             if text not in self._said:
                 self._said.add(text)
-                warnings.warn(text, category, stacklevel=2)
+                warn(text, category)
 
     def close(self) -> None:
         """End the pass; workers that are still busy with it cannot stay for the next."""

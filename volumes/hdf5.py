@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -22,6 +22,10 @@ from ..core.errors import (
     VoxpipeError,
 )
 from .backend import Backend, Channels, no_options
+from .chunk_cache import CHUNKS
+from .chunked_array import ChunkedArray, Index
+from .chunked_backend import ChunkedBackend
+from .content import content_key
 from .header import IDENTITY, Access, Header, affine_entries
 from .local_file import LocalFile, file_stamp, open_local
 from .local_voxels import ArrayFile, io_of
@@ -31,8 +35,9 @@ from .zarr_layout import Layout, plain_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
 OPTIONS = ("dataset",)
-# HDF5 keeps decoded chunks; its default of 1 MiB holds two chunks of 64^3 int16. This is what
-# a patch of 96^3 touches of such chunks.
+# HDF5 would keep decoded chunks. Of local files, what is kept is decided by voxpipe.
+KEPT_BYTES = 0
+# What it keeps of files behind a URL: what a patch of 96^3 touches of chunks of 64^3 int16.
 CACHE_BYTES = 16 * 1024**2
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
@@ -54,7 +59,7 @@ def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
         pass  # says in our words that there is no such file, or that it is a folder
     h5py = import_h5py(name)
     with hdf5_errors(name):
-        file = h5py.File(path, "r", rdcc_nbytes=CACHE_BYTES)
+        file = h5py.File(path, "r", rdcc_nbytes=KEPT_BYTES)
     try:
         with hdf5_errors(name):
             dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
@@ -64,42 +69,92 @@ def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
     except BaseException:
         file.close()
         raise
+    if dataset.chunks is not None:
+        return Hdf5Backend(path, _Chunks(file, dataset, name), header, layout)
     if offset is None:
-        return Hdf5Backend(path, file, dataset, header, layout, name)
+        return WholeHdf5(path, file, dataset, header, layout, name)
     try:
         return _bare(path, offset, header, layout, name, io)
     finally:
         file.close()
 
 
-class Hdf5Backend(LocalFile):
+class Hdf5Backend(LocalFile, ChunkedBackend):
     """A dataset in chunks. h5py holds the file open in this process, and one thread reads."""
 
-    # h5py keeps this much of the file decoded.
-    resident_bytes = CACHE_BYTES
+    def __init__(self, path: str, source: _Chunks, header: Header, layout: Layout) -> None:
+        self.path = path
+        dataset = source.dataset
+        array = ChunkedArray(
+            tuple(dataset.shape),
+            tuple(dataset.chunks),
+            header.disk_dtype,
+            0,
+            source=source,
+            cache=CHUNKS,
+            token=content_key(path, (*header.stamp, dataset.name)),
+        )
+        super().__init__(array, layout, header, source.name)
+
+
+class _Chunks:
+    """The chunks of one dataset, each read alone, through whatever filters it was written."""
+
+    strided = False
+
+    def __init__(self, file: Any, dataset: Any, name: str) -> None:
+        self.dataset, self.name = dataset, name
+        self._file = file
+        # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
+        self._lock = threading.Lock()
+
+    def bring(self, chunks: Sequence[Index]) -> _Chunks:
+        """HDF5 fetches and decodes in one."""
+        return self
+
+    def decode(self, index: Index, out: NDArray[Any]) -> bool:
+        """Read one chunk, as far as it lies in the dataset."""
+        spans = zip(index, self.dataset.chunks, self.dataset.shape, strict=True)
+        stored = tuple(slice(i * c, min((i + 1) * c, n)) for i, c, n in spans)
+        with self._lock:
+            self.dataset.read_direct(out, stored, tuple(slice(0, s.stop - s.start) for s in stored))
+        return True
+
+    def place(self, index: Index) -> str:
+        """Return the file."""
+        return self.name
+
+    def prefetch(self, chunks: Sequence[Index], size: int) -> None:
+        """HDF5 reads when it is asked for voxels."""
+
+    def fetch(self, chunks: Sequence[Index]) -> None:
+        """HDF5 brings no bytes in without decoding them."""
+
+
+class WholeHdf5(LocalFile):
+    """A dataset that is neither in chunks nor in one piece: virtual, external, or packed bits."""
 
     def __init__(
         self, path: str, file: Any, dataset: Any, header: Header, layout: Layout, name: str
     ) -> None:
         self.path = path
         self._file, self._dataset, self._layout = file, dataset, layout
-        # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
         super().__init__(header, name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the chunks that the region touches."""
+        """Read the region through h5py."""
         index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
         try:
             with self._lock:
                 found = self._dataset[index]
-        except Exception as error:  # OSError, RuntimeError: whatever the filter said
+        except Exception as error:  # OSError, RuntimeError: whatever lies behind it said
             if isinstance(error, MemoryError):
                 raise
             where = ", ".join(f"{s.start}:{s.stop}" for s in index)
             raise CorruptVolume(
-                f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
-                do="Copy or write the file again, or install the filter (hdf5plugin).",
+                f"[{where}] of {self.name} cannot be read: {type(error).__name__}: {error}.",
+                do="Copy or write the file again, with all files that it refers to.",
             ) from error
         return Voxels(plain(self._layout.fold(found)[first:last]))
 

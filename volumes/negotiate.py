@@ -164,11 +164,19 @@ def _chunked(
 def _direct(
     layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
 ) -> ReadScheme:
-    shared = math.ceil(demand.chunks * demand.items) * layout.unit_bytes
     worth = _worth_keeping(layout, demand)
-    cache = min(room, worth) if room >= WORTHWHILE * worth else min(room, worth, shared)
+    thrifty = budget.thrifty or room < WORTHWHILE * worth
+    cache = min(room, worth, _shared(layout, demand, budget)) if thrifty else min(room, worth)
     missed = demand.chunks * (1 - (cache / layout.data_bytes if demand.scattered else 0.0))
     return _with(base, layout, demand, budget, missed, mode="direct", cache=cache)
+
+
+def _shared(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
+    """Return the bytes of chunks that patches which are made together may share."""
+    # The batches of a visit go to one process where they can.
+    visits = -(-demand.together // budget.processes)
+    together = max(visits * demand.draws, demand.items)
+    return math.ceil(demand.chunks * together) * layout.unit_bytes
 
 
 def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:

@@ -9,7 +9,6 @@ ticket lets them go, needed or not.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -80,6 +79,26 @@ class Ticket:
         self._ahead.release(deliveries)
 
 
+class Closes(Protocol):
+    """What is kept until somebody says that it is not needed any more."""
+
+    def close(self) -> None:
+        """Let go; any number of times."""
+
+
+class Tickets:
+    """Several things that are kept for one read."""
+
+    def __init__(self, held: Sequence[Closes]) -> None:
+        self._held = held
+
+    def close(self) -> None:
+        """Let all of them go."""
+        held, self._held = self._held, ()
+        for one in held:
+            one.close()
+
+
 class ReadAhead:
     """Bytes on their way or here, within a bound. Safe to use from several threads.
 
@@ -95,11 +114,6 @@ class ReadAhead:
         self._lock = threading.RLock()
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
         self._waiting: deque[_Delivery] = deque()
-        self._moments = itertools.count()
-
-    def moment(self) -> int:
-        """Return a number that grows: what is needed later has a larger one."""
-        return next(self._moments)
 
     def begin(
         self,

@@ -199,6 +199,8 @@ class Budget:
     """Patches that each process realizes at once."""
     spool_bytes: int | None = None
     """Disk for decoded copies; None where it is not limited."""
+    thrifty: bool = False
+    """Whether to keep no more than the chunks of one visit to a volume, unless all fit."""
 
     @property
     def processes(self) -> int:

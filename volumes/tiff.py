@@ -17,21 +17,22 @@ from ..core import TALLY, OrientedBox, Region
 from ..core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
 from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
-from .chunked_array import ChunkedArray, Index, Lookup
+from .chunked_array import ChunkedArray, Index
+from .chunked_backend import ChunkedBackend
 from .content import content_key
 from .header import Header
 from .local_file import LocalFile, file_stamp, open_local
 from .local_voxels import ArrayFile, io_of
 from .location import file_system, remote_errors
 from .mapped import MAPS, MappedBackend
+from .ranged_chunks import Lookup, RangedChunks
 from .ranges import LocalRanges, RangeStore, ReadRange
-from .read_ahead import Ticket
 from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
 from .remote_ranges import RemoteRanges
 from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, read_tiff
-from .voxels import Voxels, plain, refuse_unreadable
+from .voxels import Voxels, refuse_unreadable
 from .zarr_layout import Layout, named_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
@@ -53,11 +54,8 @@ def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
     return LocalTiff(path, image, layout, stamp, _own(options), name)
 
 
-class TiffBackend(Backend):
+class TiffBackend(ChunkedBackend):
     """A TIFF of which segments are read: each is decoded by tifffile, all else is voxpipe's."""
-
-    culls = True
-    keeps_chunks = True
 
     def __init__(
         self,
@@ -68,54 +66,18 @@ class TiffBackend(Backend):
         name: str,
         stamp: tuple[int, ...] = (),
     ) -> None:
-        self._layout = layout
-        self._array = ChunkedArray(
+        array = ChunkedArray(
             image.shape,
             image.chunks,
             image.dtype,
             image.fill_value,
-            store=store,
-            chunk_map=_Segments(image),
-            decoder=_SegmentDecoder(image),
+            source=RangedChunks(store, _Segments(image), _SegmentDecoder(image), token),
             cache=CHUNKS,
             token=token,
         )
         chunks = layout.spatial_part(image.chunks)
         header = Header(layout.shape, image.affine, image.dtype, chunks, "range", stamp=stamp)
-        super().__init__(header, name)
-        self.culls = None not in layout.spatial
-
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Read the segments that the region touches, of these only those that the box touches."""
-        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
-        part = self._layout.fold(self._array.read(_region(index), *self._culling(box)))
-        return Voxels(plain(part[first:last]))
-
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
-        """Begin to fetch the segments that the region and the box touch."""
-        index, _ = self._layout.index(region, (0, self.shape[0]))
-        return self._array.prefetch(_region(index), *self._culling(box))
-
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return the bytes of voxels in the segments that a read touches."""
-        if region.is_empty:
-            return 0
-        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        count = len(self._array.needed(_region(index), *self._culling(box)))
-        return count * math.prod(self._array.chunks) * self.disk_dtype.itemsize
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Fetch the stored segments that the region touches, without decoding them."""
-        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        return self._array.fetch(_region(index))
-
-    def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
-        axes = self._layout.spatial
-        return () if box is None or None in axes else (box, axes)
+        super().__init__(array, layout, header, name)
 
 
 class LocalTiff(LocalFile, TiffBackend):
@@ -168,7 +130,7 @@ class RemoteTiff(TiffBackend):
         with remote_errors(self.name):
             return super().read(region, channels, box)
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored segments; errors name the URL."""
         with remote_errors(self.name):
             return super().fetch(region, channels)
@@ -295,10 +257,6 @@ def _folds_to_a_view(layout: Layout) -> bool:
     """Whether the axes that become C lie next to each other, so that nothing has to be copied."""
     folded = layout.folded
     return all(b == a + 1 for a, b in pairwise(folded))
-
-
-def _region(index: tuple[slice, ...]) -> Region:
-    return Region(tuple(s.start for s in index), tuple(s.stop for s in index))
 
 
 def _own(options: Mapping[str, Any]) -> tuple[object, ...]:

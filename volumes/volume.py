@@ -37,7 +37,7 @@ from .voxels import Voxels
 if TYPE_CHECKING:
     import torch
 
-    from .read_ahead import Ticket
+    from .read_ahead import Closes
 
 KINDS = ("intensity", "label")
 """What voxels may mean; sampling policy follows from it."""
@@ -247,7 +247,7 @@ class Volume:
             return Voxels(empty, backend.header.slope, backend.header.intercept)
         return counted_read(backend, region, (0, backend.shape[0]), box)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` with the same arguments is going to need.
 
         Returns at once. The stored bytes wait, within a bound for the process, until the

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ..core import Region
 from ..core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from .chunk_cache import ChunkCache
-from .chunked_array import ChunkedArray, Index, Lookup
+from .chunked_array import ChunkedArray, Index
+from .ranged_chunks import Lookup, RangedChunks
 from .ranges import RangeStore, ReadRange
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
@@ -160,9 +161,7 @@ class ZarrArray(ChunkedArray):
             metadata.chunks,
             metadata.dtype,
             metadata.fill_value,
-            store=store,
-            chunk_map=chunks,
-            decoder=decoder,
+            source=RangedChunks(store, chunks, decoder, f"{token}/{path}"),
             cache=cache,
             token=f"{token}/{path}",
         )

@@ -29,7 +29,7 @@ from .location import remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
 from .ranges import LocalRanges
-from .read_ahead import Ticket
+from .read_ahead import Closes
 from .remote import open_remote
 from .remote_file import RemoteFile
 from .scheme import StoreLayout
@@ -126,7 +126,7 @@ class ZarrBackend(Backend):
                 do="Copy the chunks of this region again.",
             ) from error
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to fetch the chunks that the region and the box touch."""
         if not isinstance(self._array, ZarrArray):
             return None
@@ -155,8 +155,7 @@ class ZarrBackend(Backend):
         if box is None or not isinstance(self._array, ZarrArray):
             return grid.cover(wanted).size * self.disk_dtype.itemsize
         chunks = self._array.needed(wanted, *self._culling(box))
-        voxels = sum(grid.region(tuple(row)).size for row in chunks.tolist())
-        return voxels * self.disk_dtype.itemsize
+        return self._array.voxels(chunks) * self.disk_dtype.itemsize
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that the region touches; None where zarr-python cannot."""

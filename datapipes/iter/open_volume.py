@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ...core import Sample
 from ...core.errors import LikelyLabel, SampleError, placed
-from ...core.origin import shorten
+from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ...volumes import Volume
@@ -163,7 +162,7 @@ class OpenVolume(Seeded):
             f"  If it holds classes, write open_volume({named}). "
             "If not, give labels= without it: then nothing is guessed."
         )
-        warnings.warn(text, LikelyLabel, stacklevel=2)
+        warn(text, LikelyLabel, self.origin)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_objects": {}}

@@ -81,7 +81,7 @@ def test_one_thread_decodes(tmp_path):
     path = write(tmp_path / "a.b2nd", numbered((1, 8, 8, 8)), (1, 8, 8, 8), (1, 4, 4, 4))
     volume = Volume(path)
 
-    assert volume._backend()._array.schunk.dparams.nthreads == 1
+    assert volume._backend().blocks.items.dparams.nthreads == 1
 
 
 def read_all(folder, damaged):
