@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..core import Region
 from ..core.errors import VolumeError
 from ..core.histogram import Histogram
 from .cache_directory import cache_directory, write_whole
@@ -31,7 +31,7 @@ def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
 
     Integers of 16 bits at most are counted one by one; other types in bins. The first call
     reads every voxel, in bounded memory; later ones, in this process or for the same files in
-    another, read nothing. NaN and infinities are not counted.
+    another, read nothing.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
     Raises
     ------
     VolumeError
-        The shapes differ, or no voxel is inside the mask.
+        The shapes differ, no voxel is inside the mask, or there are NaN or infinite values.
 
     Examples
     --------
@@ -83,9 +83,10 @@ def _compute(volume: Volume, mask: Volume | None) -> Histogram:
             f"{volume.name} holds complex numbers, of which there is no histogram.",
             do="Store magnitude and phase, or the two parts, as channels of real numbers.",
         )
-    first = _first(volume)
-    if np.dtype(first.dtype).kind in "iub" and first.dtype.itemsize <= 2:
-        low, width, bins = float(_lowest(first.dtype)), 1.0, 1 << 8 * first.dtype.itemsize
+    dtype = _stored_type(volume)
+    is_small = dtype.kind in "iub" and dtype.itemsize <= 2
+    if is_small:
+        low, width, bins = float(_lowest(dtype)), 1.0, 1 << 8 * dtype.itemsize
     else:
         low, high = _stored_range(volume)
         width, bins = max((high - low) / (BINS - 1), np.finfo(np.float64).tiny), BINS
@@ -96,10 +97,14 @@ def _compute(volume: Volume, mask: Volume | None) -> Histogram:
         if mask is not None:
             inside = (mask.read(region).array > 0).any(axis=0)
             stored = stored[:, inside]
+        if is_small:
+            counts += np.bincount(stored.ravel().astype(np.intp) - int(low), minlength=bins)
+            continue
         wide = stored[np.isfinite(stored)].astype(np.float64)
-        place = np.clip((wide - low) / width, 0, bins - 1).astype(np.intp)
+        wide -= low
+        place = np.minimum(wide / width, bins - 1).astype(np.intp)
         counts += np.bincount(place, minlength=bins)
-        sums += np.bincount(place, wide - low, minlength=bins)
+        sums += np.bincount(place, wide, minlength=bins)
     there = counts > 0
     if not there.any():
         where = f" inside {mask.name}" if mask is not None else ""
@@ -107,16 +112,15 @@ def _compute(volume: Volume, mask: Volume | None) -> Histogram:
             f"{volume.name} has no voxel{where} to take statistics of.",
             do="Give the numbers, or filter such cases out.",
         )
-    values = low + sums[there] / counts[there]
+    above_low = np.flatnonzero(there) if is_small else sums[there] / counts[there]
+    values = low + above_low.astype(np.float64)
     slope, intercept = volume.header.slope, volume.header.intercept
     return Histogram(values, counts[there]).mapped(lambda stored: stored * slope + intercept)
 
 
-def _first(volume: Volume) -> NDArray[Any]:
-    """Return one voxel as it is stored."""
-    region = next(iter(slabs((1, 1, 1), (1, 1, 1), 1)))
-    array: NDArray[Any] = volume.read(region).array
-    return array
+def _stored_type(volume: Volume) -> np.dtype[Any]:
+    """Return the type of the voxels as they are stored, before slope and intercept."""
+    return np.dtype(volume.read(Region((0, 0, 0), (1, 1, 1))).array.dtype)
 
 
 def _lowest(dtype: np.dtype[Any]) -> int:

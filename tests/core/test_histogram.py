@@ -75,3 +75,9 @@ def test_it_agrees_with_the_statistics() -> None:
 
     assert np.isclose(histogram.mean, statistics.mean)
     assert np.isclose(histogram.std, statistics.std)
+
+
+def test_values_without_a_range_are_refused() -> None:
+    """NaN has no place among bins."""
+    with pytest.raises(VolumeError, match="holds NaN or infinite values"):
+        volume_histogram(Volume(np.array([[[1.0, np.nan, 2.0]]])))
