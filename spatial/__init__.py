@@ -1,5 +1,6 @@
 """Spatial work: plans, ops, which voxels they need, and the resampler."""
 
+from ..intensity import Epilogue
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
@@ -9,7 +10,6 @@ from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
 from .elastic import Elastic
-from .epilogue import Epilogue
 from .flip import Flip
 from .lazy_patch import LazyPatch
 from .matrices import Space

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY, Region
+from ..intensity import Epilogue
 from . import native
 from .convert import bfloat16_bits, convert
 from .copy_voxels import copy_voxels
-from .epilogue import Epilogue
 from .interpolate import interpolate
 from .policy import Policy
 from .pull_back import Matrix, source_region, whole_voxel_matrix

@@ -7,6 +7,7 @@ from .decoders import Decoder, custom_decoders, register_decoder, unregister_dec
 from .examine import Finding, examine, serve
 from .find import find_volumes, is_volume
 from .handles import close_volumes
+from .histogram import volume_histogram
 from .index import normalize_index
 from .manifest import Entry, Manifest, read_manifest, write_manifest
 from .recached import recached
@@ -50,6 +51,7 @@ __all__ = [
     "serve",
     "unregister_backend",
     "unregister_decoder",
+    "volume_histogram",
     "volume_statistics",
     "write_manifest",
 ]
