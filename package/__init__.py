@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .reading_services import InProcessReadingService, MultiProcessingReadingService
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
+        AxisMap,
         BackendRequest,
         Volume,
         convert,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adapter",
+    "AxisMap",
     "BackendRequest",
     "DataLoader2",
     "DataPipe",
@@ -74,6 +76,7 @@ _HOMES = {
     "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (
+        "AxisMap",
         "BackendRequest",
         "Volume",
         "convert",

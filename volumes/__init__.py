@@ -1,6 +1,7 @@
 """Volume, the backend registry, one file per format."""
 
 from . import builtin
+from .axis_map import AxisMap
 from .catalog import catalogued, describe_volume, index_cases
 from .convert import Converted, convert
 from .examine import Finding, examine, serve
@@ -21,6 +22,7 @@ from .volume import Volume
 from .voxels import Voxels
 
 __all__ = [
+    "AxisMap",
     "BackendRequest",
     "Converted",
     "Entry",

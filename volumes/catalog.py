@@ -45,6 +45,11 @@ def describe_volume(
             f"{volume.name} {why}, which a manifest cannot say.",
             do="Give the path or URL of a format that is registered.",
         )
+    if volume.rearranged:
+        raise VolumeError(
+            f"{volume.name} has an axis map, which a manifest does not hold.",
+            do="Index what is stored, and give axis_map= to open_volume() after from_manifest().",
+        )
     # First of all: what is written while the rest is read makes the entry stale.
     stamp = stamp_at(located)
     backend = volume.probe()
