@@ -14,9 +14,9 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "index",
         help="write a manifest of a data set: headers, statistics, versions",
-        description="Write a manifest: shape, affine, type, layout, statistics and version of "
-        "every volume. vp.from_manifest() then plans without opening a file. Given again, only "
-        "volumes that changed are read.",
+        description="Write a manifest: shape, affine, type, layout, statistics (mean, range, "
+        "percentiles, class counts) and version of every volume. vp.from_manifest() then plans "
+        "without opening a file. Given again, only volumes that changed are read.",
     )
     command.add_argument(
         "url", metavar="URL", help="a folder of cases; with patterns, a glob of case folders"

@@ -118,10 +118,15 @@ def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool
         located is not None
         and entry.kind == volume.kind
         and entry.options == tuple(sorted(located.options.reader_kwargs.items()))
-        and (entry.statistics is not None or not statistics or entry.header.dtype.kind == "c")
+        and (not statistics or entry.header.dtype.kind == "c" or _is_complete(entry.statistics))
         and bool(entry.hash or not full_hash)
         and entry.stamp == stamp_at(located)
     )
+
+
+def _is_complete(statistics: Statistics | None) -> bool:
+    """Whether everything is there; an earlier version computed no percentiles."""
+    return statistics is not None and bool(statistics.percentiles)
 
 
 def catalogued(
