@@ -119,7 +119,7 @@ def _counts(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> NDArray[
     for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
         values = volume.read(region).values() if is_same else _looked_up(volume, plan, region)
         first = [a // c for a, c in zip(region.start, cell, strict=True)]
-        found = counted(_flags(values, classes), cell)
+        found = np.concatenate([counted(flags, cell) for flags in _flags(values, classes)])
         counts[
             (slice(None), *(slice(a, a + n) for a, n in zip(first, found.shape[1:], strict=True)))
         ] = found
@@ -140,11 +140,12 @@ def _looked_up(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
     return out
 
 
-def _flags(values: NDArray[Any], classes: Classes) -> NDArray[np.bool_]:
-    if classes:
-        return np.stack([values[0] == label for label in classes])
-    inside: NDArray[np.bool_] = (values != 0).any(axis=0, keepdims=True)
-    return inside
+def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:
+    """Yield where each class is, (1, i, j, k)."""
+    if not classes:
+        yield (values != 0).any(axis=0, keepdims=True)
+    for label in classes:
+        yield values == label
 
 
 def _unit(cell: Triple, chunks: Triple | None) -> Triple:

@@ -132,9 +132,7 @@ class MaskedPatch:
     def _order(self, mask: SamplingMask, present: Region, number: float) -> list[int]:
         """Return the class that is drawn, then the others as they would be without it."""
         weights = dict(enumerate(weight for _, weight in self.class_weights)) or {0: 1.0}
-        there = [index for index in weights if mask.total(index) and weights[index] > 0]
-        if len(there) > 1:
-            there = [index for index in there if len(mask.middles(index, present)[0])]
+        there = [i for i, weight in weights.items() if weight > 0 and mask.is_present(i, present)]
         order = []
         while there:
             upto = np.cumsum([weights[index] for index in there])

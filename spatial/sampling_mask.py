@@ -7,7 +7,6 @@ which a cell that a face cuts counts by its part inside, as if its voxels were s
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,8 @@ Counts = NDArray[np.uint32]
 MOST_CELL = 8
 # A patch is this many cells long at least, so that faces that cut cells matter little.
 _CELLS_PER_PATCH = 4
+# Each takes 64 sums: 4 MiB.
+_BOXES_AT_ONCE = 4096
 
 
 def cell_for(size: Sequence[int]) -> Triple:
@@ -68,6 +69,10 @@ class SamplingMask:
         """Return the number of voxels of a class."""
         return int(self._sums[index, -1, -1, -1])
 
+    def is_present(self, index: int, inside: Region) -> bool:
+        """Return whether a cell that touches a region has voxels of a class."""
+        return len(self._cells(index, inside)[0]) > 0
+
     def share(self, index: int, start: NDArray[Any], size: Sequence[int]) -> NDArray[np.float64]:
         """Return what part of boxes a class takes up, between 0 and 1.
 
@@ -80,12 +85,11 @@ class SamplingMask:
         size
             Voxels of the boxes.
         """
-        faces = (start, start + np.array(size))
-        total = np.zeros(len(start))
-        for corner in itertools.product((0, 1), repeat=3):
-            point = np.stack([faces[end][:, axis] for axis, end in enumerate(corner)], axis=1)
-            total += (-1) ** (3 - sum(corner)) * self._below(index, point)
-        shares: NDArray[np.float64] = total / float(np.prod(np.array(size, dtype=np.float64)))
+        voxels = float(np.prod(np.array(size, dtype=np.float64)))
+        shares = np.empty(len(start))
+        for first in range(0, len(start), _BOXES_AT_ONCE):
+            part = slice(first, first + _BOXES_AT_ONCE)
+            shares[part] = self._held(index, start[part], size) / voxels
         return shares
 
     def pick(
@@ -141,17 +145,23 @@ class SamplingMask:
             np.cumsum(sums, axis=axis, out=sums)
         return sums
 
-    def _below(self, index: int, point: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the voxels before points: linear within a cell, constant beyond the grid."""
-        place = np.clip(point, 0, self.shape)
-        before = np.minimum(place // self.cell, np.array(self.counts.shape[1:]) - 1)
-        width = np.minimum(self.cell, np.array(self.shape) - before * self.cell)
-        part = (place - before * self.cell) / width
-        sums, found = self._sums[index], np.zeros(len(point))
-        for corner in itertools.product((0, 1), repeat=3):
-            weight = np.prod(np.where(corner, part, 1 - part), axis=1)
-            found += weight * sums[tuple((before + corner).T)]
-        return found
+    def _held(self, index: int, start: NDArray[Any], size: Sequence[int]) -> NDArray[np.float64]:
+        """Return the voxels in boxes: between the corners of a cell their number is linear."""
+        taps, weights = [], []
+        for axis, (n, width, extent) in enumerate(zip(self.shape, self.cell, size, strict=True)):
+            # Two taps before the box, which count against it, and two at its end.
+            faces = np.clip(np.stack([start[:, axis], start[:, axis] + extent], axis=1), 0, n)
+            before = np.minimum(faces // width, self.counts.shape[1 + axis] - 1)
+            part = (faces - before * width) / np.minimum(width, n - before * width)
+            taps.append(np.concatenate([before, before + 1], axis=1))
+            signs = np.array([-1.0, 1.0])
+            weights.append(np.concatenate([signs * (1 - part), signs * part], axis=1))
+        i, j, k = taps
+        sums = self._sums[index][i[:, :, None, None], j[:, None, :, None], k[:, None, None, :]]
+        along_k = (sums * weights[2][:, None, None, :]).sum(axis=3)
+        along_j = (along_k * weights[1][:, None, :]).sum(axis=2)
+        held: NDArray[np.float64] = (along_j * weights[0]).sum(axis=1)
+        return held
 
 
 def _occupied(
@@ -175,10 +185,10 @@ def counted(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
     cell
         Extent of a cell; those at the ends may be cut.
     """
-    counts: Any = flags
-    for axis, width in enumerate(cell, 1):
-        counts = np.add.reduceat(
-            counts, np.arange(0, flags.shape[axis], width), axis=axis, dtype=np.uint32
-        )
+    counts: Any = flags.view(np.uint8)
+    # Along the rows of memory first: what is left for the other axes is a fraction of it.
+    for axis in sorted((1, 2, 3), key=lambda axis: flags.strides[axis]):
+        first = np.arange(0, flags.shape[axis], cell[axis - 1])
+        counts = np.add.reduceat(counts, first, axis=axis, dtype=np.uint32)
     found: Counts = counts
     return found
