@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from ..datapipes.iter import BatchPatches, FusedSpatial, NormalizePatches, Realize, SpatialPipe
+from ..datapipes.iter import BatchPatches, FusedSpatial, Realize, SpatialPipe, ValuePipe
 from ..graph import Pipe, Refused, Rule, Site, parents_of, with_parents
 from .adapter import Adapter
 from .timed import Timed
@@ -33,7 +33,7 @@ class FuseSpatial(Adapter):
         """Return the four rules."""
         return (
             Rule("fuse spatial", _neighbours, _fused),
-            Rule("normalize lazily", _realized_before_normalize, _normalized_lazily),
+            Rule("change values lazily", _realized_before_values, _changed_lazily),
             Rule("realize in the batch", _realized_before_batch, _realized_in_batch),
             Rule("straight into the batch", _batch_of_lazy_samples, _straight),
         )
@@ -72,13 +72,13 @@ def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
     return parent, site.pipe
 
 
-def _realized_before_normalize(site: Site) -> Pair | Refused | None:
-    return _realized_before(site, NormalizePatches)
+def _realized_before_values(site: Site) -> Pair | Refused | None:
+    return _realized_before(site, ValuePipe)
 
 
-def _normalized_lazily(pair: Pair) -> Pipe:
-    realize, normalize = pair
-    return with_parents(realize, [with_parents(normalize, parents_of(realize))])
+def _changed_lazily(pair: Pair) -> Pipe:
+    realize, values = pair
+    return with_parents(realize, [with_parents(values, parents_of(realize))])
 
 
 def _realized_before_batch(site: Site) -> Pair | Refused | None:

@@ -44,6 +44,11 @@ class Stream:
         numbers = _packing(length).pack(self.seed % 2**64, self.epoch, length, *self.identity)
         return hashlib.blake2b(numbers + self.name.encode(), digest_size=16).digest()
 
+    def key(self) -> tuple[int, int]:
+        """Return two integers below 2**64: a key for counter-based numbers of one's own."""
+        low, high = _WORDS.unpack(self._key())
+        return int(low), int(high)
+
     def generator(self) -> np.random.Generator:
         """Return a fresh counter-based generator (Philox 4x64) at its beginning.
 

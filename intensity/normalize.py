@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .value_op import Facts
+from .value_op import Drawn, Facts, ValueOp
 
 
 def normalize(
@@ -41,7 +41,7 @@ def normalize(
 
 
 @dataclass(frozen=True)
-class Normalize:
+class Normalize(ValueOp):
     """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume.
 
     Examples
@@ -68,7 +68,7 @@ class Normalize:
                 raise ValueError(msg)
             object.__setattr__(self, name, float(value))
 
-    def apply(self, array: NDArray[np.float32], facts: Facts) -> NDArray[np.float32]:
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Normalize ``array`` in place; statistics are asked for only if needed."""
         mean, std = self.mean, self.std
         if mean is None or std is None:

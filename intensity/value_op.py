@@ -1,11 +1,25 @@
-"""What a value op is: it changes the values of a patch in place, never where they lie."""
+"""What a value op is: it changes the values of a patch, never where they lie.
+
+To add one, write a frozen dataclass that derives from :class:`ValueOp` in a file of its own, and
+subclass ``voxpipe.testing.ValueOpContract`` in its test. A value op acts after the one
+interpolation, in the memory of the batch, so a chain stays lazy however many it has.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..core import Grid
+
+Drawn = Mapping[str, Any]
+"""The parameters of one application, as plain data (JSON): enough to repeat it."""
+Halo = tuple[int, int, int]
+
+NO_HALO: Halo = (0, 0, 0)
 
 
 class VolumeStatistics(Protocol):
@@ -21,24 +35,72 @@ class VolumeStatistics(Protocol):
 
 
 class Facts(Protocol):
-    """What a value op may ask about the volume that the patch comes from.
+    """What a value op may ask about the patch, and the volume that it comes from.
 
     Facts are passed in: a value op opens no file.
     """
 
+    @property
+    def grid(self) -> Grid:
+        """Shape and affine of the array, halo included."""
+
+    @property
+    def corner(self) -> tuple[int, int, int]:
+        """Index of the array's first voxel on a lattice that all patches of one chain share.
+
+        Patches that overlap agree on it, whatever was cut.
+        """
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Two integers below 2^64: a key for random numbers that belong to voxels of the lattice.
+
+        A function of seed, epoch, item and step. A step that was put before patches are cut has
+        one key for all patches of its case.
+        """
+
     def statistics(self) -> VolumeStatistics:
-        """Return the statistics of the whole volume; may read it, once."""
+        """Return the statistics of the whole volume, as stored; may read it, once."""
 
 
-@runtime_checkable
-class ValueOp(Protocol):
+class ValueOp:
     """A value op: a frozen dataclass, picklable, equal by value."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""
     """The chained form, e.g. ``"normalize"``."""
+    commutes: ClassVar[bool] = True
+    """Whether spatial ops that come later may be done first: true of what treats every voxel alike,
+    exactly or nearly. Else a later spatial op interpolates anew, of what this op made."""
+    keeps_dtype: ClassVar[bool] = False
+    """Whether it takes and gives arrays of any type; else float32, in and out."""
 
-    def apply(self, array: NDArray[np.float32], facts: Facts) -> NDArray[np.float32]:
-        """Change ``array``, (C, I, J, K) float32, in place and return it."""
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        """Return the parameters for one item, or None if the op does not act on it.
+
+        How many numbers are drawn, and in which order, never depends on a drawn value. An op that
+        draws nothing keeps this: empty parameters.
+        """
+        return {}
+
+    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+        """Return how many voxels around a patch on ``grid`` the op looks at, on either side."""
+        return NO_HALO
+
+    def channels(self, count: int) -> int:
+        """Return the number of channels that ``count`` become."""
+        return count
+
+    def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the type of the result for an array of type ``given``."""
+        return given if self.keeps_dtype else np.dtype(np.float32)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Return the result for ``array``, (C, I, J, K), which may be changed in place.
+
+        The halo around it is still there afterwards; whoever called cuts it off.
+        """
+        raise NotImplementedError
 
     def describe(self) -> str:
         """Return the op in the words of the user, on one line."""
+        raise NotImplementedError

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from .volumes import (
         AxisMap,
         BackendRequest,
+        Decoder,
         Volume,
         convert,
         normalize_index,
         register_backend,
+        register_decoder,
         resolve_backend,
         unregister_backend,
+        unregister_decoder,
     )
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "BackendRequest",
     "DataLoader2",
     "DataPipe",
+    "Decoder",
     "FuseSpatial",
     "Grid",
     "InProcessReadingService",
@@ -60,8 +64,10 @@ __all__ = [
     "list_cases",
     "normalize_index",
     "register_backend",
+    "register_decoder",
     "resolve_backend",
     "unregister_backend",
+    "unregister_decoder",
 ]
 
 # Where each public name lives. They are imported at first use: a process that only
@@ -78,12 +84,15 @@ _HOMES = {
     "volumes": (
         "AxisMap",
         "BackendRequest",
+        "Decoder",
         "Volume",
         "convert",
         "normalize_index",
         "register_backend",
+        "register_decoder",
         "resolve_backend",
         "unregister_backend",
+        "unregister_decoder",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from ..core import Origin, Sample
 from ..core.errors import SampleError, placed
-from ..intensity import ValueOp
+from ..intensity import ValueStep
 from ..spatial import LazyPatch
-from ..spatial.lazy_patch import VolumeFacts
+from ..volumes.joining import reads_of
 from .realized import Realized
 from .threads import in_threads
 
@@ -35,7 +35,7 @@ class RealizePatches:
             raise SampleError(msg, do=do).at(self.origin)
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
-            arrays = in_threads(LazyPatch.realize, lazy.values())
+            arrays = in_threads(_made, lazy.items())
         except Exception as error:
             raise placed(error, self.origin, item.case)  # noqa: B904
         made = dict(zip(lazy, map(Realized, arrays), strict=True))
@@ -43,10 +43,10 @@ class RealizePatches:
 
 
 @dataclass(frozen=True)
-class NormalizeRealized:
+class ApplyValue:
     """Apply a value op to each sample: put off on lazy patches, at once on realized ones."""
 
-    op: ValueOp
+    step: ValueStep
     keys: Collection[str] | None
     """Volumes it applies to; by default all that are not labels."""
     origin: Origin
@@ -57,23 +57,34 @@ class NormalizeRealized:
         return [self._applied(item) for item in items]
 
     def _applied(self, item: Any) -> Sample:
+        name = self.step.op.name
         if not isinstance(item, Sample):
             msg = f"a sample expected, got {type(item).__name__}"
-            raise SampleError(msg, do="Put normalize() after open_volume().").at(self.origin)
+            raise SampleError(msg, do=f"Put {name}() after open_volume().").at(self.origin)
         keys = self.keys if self.keys is not None else _intensities(item)
-        return item.with_data(**{key: self._normalized(item, key) for key in keys})
+        for key in keys:
+            if key not in item:
+                msg = f"{name}() is to change {key!r}, but the sample has {', '.join(item)}"
+                raise SampleError(msg, do="Name one of these in keys=.").at(self.origin, item.case)
+        return item.with_data(**{key: self._changed(item, key) for key in keys})
 
-    def _normalized(self, sample: Sample, key: str) -> Any:
+    def _changed(self, sample: Sample, key: str) -> Any:
         thing = sample[key]
         if isinstance(thing, LazyPatch):
-            return thing.with_value(self.op)
+            return thing.with_value(self.step)
         made_from = sample.patches.get(key)
         if not isinstance(made_from, LazyPatch) or not isinstance(thing, Realized):
-            msg = f"normalize() does not know where {key!r} of case {sample.case} comes from"
-            do = "It normalizes lazy patches and what realize() made of them."
+            name = self.step.op.name
+            msg = f"{name}() does not know where {key!r} of case {sample.case} comes from"
+            do = "It changes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
-        values = thing.array.astype(np.float32)
-        return Realized(self.op.apply(values, VolumeFacts(made_from.volume)))
+        return Realized(made_from.with_value(self.step).changed(thing.array))
+
+
+def _made(entry: tuple[str, LazyPatch]) -> NDArray[Any]:
+    key, patch = entry
+    with reads_of(key):
+        return patch.realize()
 
 
 def _intensities(sample: Sample) -> list[str]:

@@ -3,10 +3,12 @@
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
+from .choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
+from .elastic import Elastic
 from .epilogue import Epilogue
 from .flip import Flip
 from .lazy_patch import LazyPatch
@@ -37,10 +39,12 @@ __all__ = [
     "Amount",
     "Augment",
     "CenterCrop",
+    "Choices",
     "Clip",
     "Crop",
     "CropOrPad",
     "Displacement",
+    "Elastic",
     "Epilogue",
     "FixedPatch",
     "Flip",
@@ -49,14 +53,18 @@ __all__ = [
     "Lowered",
     "MaskedPatch",
     "MaskedRegion",
+    "OneOf",
     "Pad",
     "PatchLargerThanVolume",
     "PendingPlan",
     "Policy",
+    "RandomApply",
+    "RandomOrder",
     "Rotate",
     "Rotate90",
     "SamplingMask",
     "Shear",
+    "SomeOf",
     "Source",
     "Space",
     "SpatialOp",

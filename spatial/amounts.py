@@ -120,6 +120,20 @@ def as_probability(name: str, value: Any) -> float:
     return float(value)
 
 
+def as_count(name: str, value: Any) -> int:
+    """Return a whole number of at least 0.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if not is_integer(value) or value < 0:
+        msg = f"{name} is a whole number of at least 0, got {value!r}"
+        raise ValueError(msg)
+    return int(value)
+
+
 def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, int, int]:
     """Return three integers, of at least ``low`` where that is given.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..core.errors import PatchSizeError
 from .amounts import as_triple
 from .op import Drawn
 from .plan import SpatialPlan
+from .sizes import three
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Crop:
 
     start: Sequence[int]
     """First voxel on each axis."""
-    size: Sequence[int]
-    """Number of voxels on each axis."""
+    size: Any
+    """Number of voxels: one number, or one per axis."""
     hard: bool = False
     """Whether what lies outside is gone; a soft crop lets later ops take from it."""
 
@@ -36,7 +37,7 @@ class Crop:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "start", as_triple("start", self.start, low=0))
-        object.__setattr__(self, "size", as_triple("size", self.size, low=1))
+        object.__setattr__(self, "size", three("size", self.size, least=1))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
@@ -75,8 +76,8 @@ class CenterCrop:
     'center crop 4x4x4'
     """
 
-    size: Sequence[int]
-    """Number of voxels on each axis."""
+    size: Any
+    """Number of voxels: one number, or one per axis."""
     hard: bool = False
     """Whether what lies outside is gone."""
 
@@ -84,7 +85,7 @@ class CenterCrop:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", as_triple("size", self.size, low=1))
+        object.__setattr__(self, "size", three("size", self.size, least=1))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the size."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from .amounts import as_triple
 from .crop import centred_start
 from .op import Drawn
 from .plan import SpatialPlan
+from .sizes import three
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class CropOrPad:
     'crop or pad to 64x64x32'
     """
 
-    size: Sequence[int]
-    """Number of voxels on each axis."""
+    size: Any
+    """Number of voxels: one number, or one per axis."""
     hard: bool = False
     """Whether what is cut off is gone; a soft crop lets later ops take from it."""
 
@@ -33,7 +32,7 @@ class CropOrPad:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", as_triple("size", self.size, low=1))
+        object.__setattr__(self, "size", three("size", self.size, least=1))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the size."""

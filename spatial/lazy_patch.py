@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Grid, OrientedBox, Region
-from ..core.errors import PatchSizeError, UnknownFormat
-from ..intensity import ValueOp, VolumeStatistics
+from ..core import Grid, OrientedBox, Region, Stream
+from ..core.errors import GraphError, PatchSizeError, UnknownFormat
+from ..intensity import Drawn, ValueStep, VolumeStatistics
+from ..intensity.value_op import Halo
+from ..intensity.value_step import applied, total_halo, types_of
 from .convert import convert
 from .no_arithmetic import NoArithmetic
+from .patch_facts import PatchFacts
 from .pending import PendingPlan
 from .plan import SpatialPlan
 from .policy import Policy
@@ -71,24 +74,6 @@ class VolumeLike(Protocol):
         """Return the voxels of a region inside the volume; they are only needed in the box."""
 
 
-@dataclass(frozen=True)
-class VolumeFacts:
-    """What value ops may ask about a volume; passed to them by a patch."""
-
-    volume: Any
-    """The volume of the patch."""
-    source: Callable[[Any], VolumeStatistics] | None = None
-    """Computes the statistics of a volume; by default ``volumes.volume_statistics``."""
-
-    def statistics(self) -> VolumeStatistics:
-        """Return the statistics of the whole volume; may read it, once."""
-        if self.source is not None:
-            return self.source(self.volume)
-        from ..volumes import volume_statistics
-
-        return volume_statistics(self.volume)
-
-
 @dataclass(frozen=True, eq=False)
 class LazyPatch(NoArithmetic):
     """The voxels of one volume on the output grid of a plan, not read yet."""
@@ -99,8 +84,8 @@ class LazyPatch(NoArithmetic):
     """What is done to them; one object for all patches of a sample."""
     policy: Policy
     """How they are sampled."""
-    values: tuple[ValueOp, ...] = ()
-    """What is done to the values afterwards, in float32."""
+    values: tuple[ValueStep, ...] = ()
+    """What is done to the values afterwards."""
     statistics: Callable[[Any], VolumeStatistics] | None = None
     """Where value ops get the statistics of the volume; by default from ``volumes``."""
 
@@ -119,9 +104,43 @@ class LazyPatch(NoArithmetic):
             patch.__dict__["policy"] = policy
         return patch
 
-    def with_value(self, op: ValueOp) -> LazyPatch:
-        """Return the patch with one more value op."""
-        return replace(self, values=(*self.values, op))
+    def with_value(self, step: ValueStep) -> LazyPatch:
+        """Return the patch with one more value op, which draws from the identity as it is now.
+
+        Raises
+        ------
+        GraphError
+            The chain has a stream of this name already.
+        """
+        self._refuse_same_stream(step)
+        if step.depth is None:
+            step = replace(step, depth=len(self.pending.identity))
+        return replace(self, values=(*self.values, step))
+
+    def _refuse_same_stream(self, step: ValueStep) -> None:
+        taken = {one.stream_name for one in self.values}
+        taken.update(one.stream_name for one in self.pending.steps)
+        if step.stream_name in taken:
+            raise GraphError(
+                f"two steps draw from the stream {step.stream_name!r}",
+                do="Give one of them another name.",
+            ).at(step.origin)
+
+    @property
+    def commutes(self) -> bool:
+        """Whether a spatial op may still be done before the value ops."""
+        return all(step.op.commutes for step in self.values)
+
+    def flushed(self) -> LazyPatch:
+        """Return a patch that begins with what this one gives: later ops interpolate anew.
+
+        Nothing is read: of what this patch gives, the new one will ask for what it needs.
+        """
+        from .made_volume import MadeVolume
+
+        made = MadeVolume(self)
+        pending = replace(self.pending, references={made.name: made}, steps=())
+        return replace(self, volume=made, pending=pending, values=())
 
     @property
     def plan(self) -> SpatialPlan:
@@ -131,7 +150,10 @@ class LazyPatch(NoArithmetic):
     @property
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
-        return self.pending.draws
+        before = getattr(self.volume, "draws", {})
+        drawn = ((step.stream_name, self._drawn(step)) for step in self.values)
+        mine = {name: values for name, values in drawn if values is None or values}
+        return {**before, **self.pending.draws, **mine}
 
     @property
     def kind(self) -> str:
@@ -142,7 +164,10 @@ class LazyPatch(NoArithmetic):
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K) of the output."""
         i, j, k = self.plan.shape
-        return (self.volume.shape[0], i, j, k)
+        channels = self.volume.shape[0]
+        for step in self.values:
+            channels = step.op.channels(channels)
+        return (channels, i, j, k)
 
     @property
     def grid(self) -> Grid:
@@ -164,8 +189,11 @@ class LazyPatch(NoArithmetic):
         """Type of the result; the same whatever random ops draw. Reads at most the header."""
         if self.policy.dtype is not None:
             return self.policy.dtype
-        if self.values:
-            return np.dtype(np.float32)
+        return types_of(self.values, self._resampled_dtype)[-1]
+
+    @property
+    def _resampled_dtype(self) -> np.dtype[Any]:
+        """Type of what comes out of the resampler, before any value op."""
         keeps = all(step.op.lattice for step in self.pending.steps)
         if keeps or self.kind == "label":
             stored = np.dtype(self.volume.dtype)
@@ -175,7 +203,7 @@ class LazyPatch(NoArithmetic):
     @property
     def source_region(self) -> Region:
         """Exactly the voxels of the volume that ``realize`` reads; empty if all is fill."""
-        return self.plan.source_region(self.policy)
+        return self._wide.source_region(self.policy)
 
     def realize(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the voxels: one read, one resample, then the value ops.
@@ -198,16 +226,26 @@ class LazyPatch(NoArithmetic):
                 f"a patch of {self.volume.name} has shape {self.shape}, its slot {out.shape}",
                 do="Patches of one batch need one shape; crop_or_pad gives it to them.",
             )
-        in_place = not self.values or out.dtype == np.float32
-        target = out if in_place else np.empty(self.shape, np.float32)
-        self._resample_into(target)
-        facts = VolumeFacts(self.volume, self.statistics)
-        for op in self.values:
-            result = op.apply(target, facts)
-            if result is not target:
-                target[...] = result
-        if not in_place:
-            out[...] = convert(target, out.dtype)
+        return self.realize_plan(self.plan, out)
+
+    def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
+        """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
+        acting = self._acting
+        if not acting:
+            self._resample_into(plan, out)
+            return out
+        halo = total_halo(acting, plan.grid)
+        wide = _widened(plan, halo)
+        types = types_of([step for step, _ in acting], self._resampled_dtype)
+        channels = self.volume.shape[0]
+        in_place = wide is plan and out.dtype == types[0] and out.shape[0] == channels
+        array = out if in_place else np.empty((channels, *wide.shape), types[0])
+        self._resample_into(wide, array)
+        facts = [(step, drawn, self._facts(step, wide)) for step, drawn in acting]
+        result = applied(facts, array)
+        if result is not out:
+            inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))
+            out[...] = convert(result[(slice(None), *inside)], out.dtype)
         return out
 
     def prefetch(self) -> Any:
@@ -216,21 +254,69 @@ class LazyPatch(NoArithmetic):
         Returns what is to be closed once they are no longer needed; None where there is
         nothing to wait for, as with mapped files.
         """
-        begin = getattr(self.volume, "prefetch", None)
-        if begin is None or getattr(self.volume, "access", "view") == "view":
-            return None
-        region = self.source_region
-        return None if region.is_empty else begin(region, *self._box(region))
+        # A plan is not worked out for nothing: that reads headers, and may warn.
+        return self.prefetch_plan(self.plan) if self._can_prefetch else None
 
-    def _resample_into(self, out: NDArray[Any]) -> None:
-        plan, region = self.plan, self.source_region
+    def prefetch_plan(self, plan: SpatialPlan) -> Any:
+        """Begin to bring in what :meth:`realize_plan` is going to read."""
+        if not self._can_prefetch:
+            return None
+        volume: Any = self.volume
+        wide = _widened(plan, total_halo(self._acting, plan.grid))
+        region = wide.source_region(self.policy)
+        return None if region.is_empty else volume.prefetch(region, *self._box(wide))
+
+    @property
+    def _can_prefetch(self) -> bool:
+        volume = self.volume
+        return hasattr(volume, "prefetch") and getattr(volume, "access", "view") != "view"
+
+    @property
+    def _acting(self) -> list[tuple[ValueStep, Drawn]]:
+        drawn = ((step, self._drawn(step)) for step in self.values)
+        return [(step, values) for step, values in drawn if values is not None]
+
+    def _stream(self, step: ValueStep) -> Stream:
+        pending, name = self.pending, step.draws_from or step.stream_name
+        return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
+
+    def _drawn(self, step: ValueStep) -> Drawn | None:
+        return step.op.draw(self._stream(step).generator())
+
+    @property
+    def _wide(self) -> SpatialPlan:
+        """The plan with the halo that value ops look at."""
+        acting = self._acting
+        return _widened(self.plan, total_halo(acting, self.plan.grid)) if acting else self.plan
+
+    def _facts(self, step: ValueStep, plan: SpatialPlan) -> PatchFacts:
+        return PatchFacts(self.volume, plan, self._stream(step), self.statistics)
+
+    def changed(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what the last value op makes of voxels that this patch gave without it.
+
+        There is no volume around voxels that are there already: what an op looks at beyond their
+        faces is their outermost ones again.
+        """
+        step = self.values[-1]
+        drawn = self._drawn(step)
+        if drawn is None:
+            return array.astype(step.op.dtype(array.dtype))
+        halo = step.op.halo(drawn, self.plan.grid)
+        wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
+        result = applied([(step, drawn, self._facts(step, _widened(self.plan, halo)))], wide)
+        inside = tuple(slice(h, h + n) for h, n in zip(halo, array.shape[1:], strict=True))
+        return np.ascontiguousarray(result[(slice(None), *inside)])
+
+    def _resample_into(self, plan: SpatialPlan, out: NDArray[Any]) -> None:
+        region = plan.source_region(self.policy)
         start = (region.start[0], region.start[1], region.start[2])
         if region.is_empty:
-            nothing = np.empty((self.shape[0], 0, 0, 0), np.uint8)
+            nothing = np.empty((self.volume.shape[0], 0, 0, 0), np.uint8)
             source = Source(nothing, start, plan.bounds)
         else:
             self._refuse_complex()
-            voxels = self.volume.read(region, *self._box(region))
+            voxels = self.volume.read(region, *self._box(plan))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
         resample(source, plan.matrix, self.policy, out, plan.lowered)
 
@@ -242,11 +328,11 @@ class LazyPatch(NoArithmetic):
                 do="Store magnitude and phase, or the two parts, as channels of real numbers.",
             )
 
-    def _box(self, region: Region) -> tuple[OrientedBox, ...]:
+    def _box(self, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
         """Return where in its source region the patch has taps, if that may spare chunks."""
         if getattr(self.volume, "chunks", None) is None:
             return ()
-        box = self.plan.source_box(self.policy)
+        box = plan.source_box(self.policy)
         return () if box is None else (box,)
 
     def tensor(self) -> torch.Tensor:
@@ -275,4 +361,12 @@ class LazyPatch(NoArithmetic):
         }
 
     def __repr__(self) -> str:
-        return f"LazyPatch({self.volume.name}: {self.pending.describe()})"
+        values = "".join(f" · {step.op.describe()}" for step in self.values)
+        return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
+
+
+def _widened(plan: SpatialPlan, halo: Halo) -> SpatialPlan:
+    """Return the plan with ``halo`` voxels more on either side."""
+    if not any(halo):
+        return plan
+    return plan.crop([-h for h in halo], [n + 2 * h for n, h in zip(plan.shape, halo, strict=True)])

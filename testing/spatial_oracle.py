@@ -35,9 +35,16 @@ def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floa
     >>> sample_plan(np.array([[[[5.0]], [[7.0]]]]), plan, Policy()).ravel().tolist()
     [5.0, 7.0]
     """
-    index = np.indices(plan.shape, dtype=np.float64).reshape(3, -1)
-    where = moved(plan.matrix, index)
-    outside = np.zeros(index.shape[1], dtype=bool)
+    where, outside = places(plan)
+    found = sample_at(values, where, plan.bounds, policy)
+    found[:, outside] = policy.fill
+    return found.reshape(values.shape[0], *plan.shape)
+
+
+def places(plan: SpatialPlan) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return where each output voxel comes from, (3, N), and which a hard crop left out."""
+    where = moved(plan.matrix, np.indices(plan.shape, dtype=np.float64).reshape(3, -1))
+    outside = np.zeros(where.shape[1], dtype=bool)
     for stage in reversed(plan.stages):
         if isinstance(stage, Clip):
             at = moved(stage.matrix, where)
@@ -45,9 +52,7 @@ def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floa
             outside |= np.any((at < -0.5) | (at > last + 0.5), axis=0)
         else:
             where = where + spline_at(stage.control, moved(stage.matrix, where))
-    found = sample_at(values, where, plan.bounds, policy)
-    found[:, outside] = policy.fill
-    return found.reshape(values.shape[0], *plan.shape)
+    return where, outside
 
 
 def moved(matrix: NDArray[Any], points: Floats) -> Floats:
@@ -70,7 +75,7 @@ def spline_at(control: NDArray[Any], where: Floats) -> Floats:
         for point in range(-3, size + 3):
             weight[min(max(point, 0), size - 1)] += _basis(np.abs(place - point))
         weights.append(weight)
-    result: Floats = np.einsum("dabc,an,bn,cn->dn", control, *weights)
+    result: Floats = np.einsum("dabc,an,bn,cn->dn", control, *weights, optimize="greedy")
     return result
 
 
@@ -127,8 +132,7 @@ def _mirrored(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int
 
 def inside(plan: SpatialPlan) -> NDArray[np.bool_]:
     """Return which output voxels (I, J, K) lie between the centres of the outermost voxels."""
-    index = np.indices(plan.shape, dtype=np.float64).reshape(3, -1)
-    where = plan.matrix[:3, :3] @ index + plan.matrix[:3, 3:]
+    where, _ = places(plan)
     first = np.array(plan.bounds.start, dtype=np.float64)[:, None]
     last = np.array(plan.bounds.stop, dtype=np.float64)[:, None] - 1
     # 1e-9: a coordinate on the last centre may come out an ulp beyond it.

@@ -4,6 +4,7 @@ from . import builtin
 from .axis_map import AxisMap
 from .catalog import catalogued, describe_volume, index_cases
 from .convert import Converted, convert
+from .decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
 from .examine import Finding, examine, serve
 from .find import find_volumes, is_volume
 from .handles import close_volumes
@@ -25,6 +26,7 @@ __all__ = [
     "AxisMap",
     "BackendRequest",
     "Converted",
+    "Decoder",
     "Entry",
     "Finding",
     "Manifest",
@@ -35,6 +37,7 @@ __all__ = [
     "close_volumes",
     "convert",
     "custom_backends",
+    "custom_decoders",
     "describe_volume",
     "examine",
     "find_volumes",
@@ -44,9 +47,11 @@ __all__ = [
     "read_manifest",
     "recached",
     "register_backend",
+    "register_decoder",
     "resolve_backend",
     "serve",
     "unregister_backend",
+    "unregister_decoder",
     "volume_statistics",
     "write_manifest",
 ]

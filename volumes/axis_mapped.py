@@ -17,8 +17,8 @@ from .backend import Backend, Channels
 from .content import content_key
 from .handles import HANDLES
 from .header import Header, Shape
-from .read_ahead import Ticket
-from .scheme import ReadScheme, Refused
+from .read_ahead import Closes, Tickets
+from .scheme import ReadScheme, Refused, StoreLayout
 from .sections import Run, runs_of, whole
 from .source import LocatedSource, Source
 from .voxels import Voxels
@@ -115,6 +115,13 @@ class AxisMapped(Backend):
         inner = self._inner.content_key
         return content_key(inner, ("axis map", self._map.fingerprint())) if inner else ""
 
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return the layout of the store, of the shape that is shown."""
+        whole = replace(self._inner.header, shape=self.header.shape)
+        itemsize = StoreLayout.of(whole, volumes).itemsize
+        stored = self._inner.layout(volumes)
+        return replace(stored, shape=self.header.shape[1:], itemsize=itemsize)
+
     def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
         """Ask the store."""
         return self._inner.adjust(scheme)
@@ -141,14 +148,14 @@ class AxisMapped(Backend):
             out = np.full(shape, self._fill, np.uint8 if stored.kind == "b" else stored)
         return Voxels(out, slope, intercept)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` is going to ask the store for."""
         found = [
             self._inner.prefetch(_region(runs), _moved(box, runs))
             for runs in self._runs(region, None)
         ]
         tickets = [ticket for ticket in found if ticket is not None]
-        return _Tickets(tickets) if tickets else None
+        return Tickets(tickets) if tickets else None
 
     def touched_bytes(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
@@ -190,18 +197,6 @@ class AxisMapped(Backend):
         given = (_moved(box, runs),) if self.culls else ()
         voxels: Voxels = inner.read(_region(runs), _channels(runs), *given)
         return voxels
-
-
-class _Tickets(Ticket):
-    """Several tickets that are closed as one."""
-
-    def __init__(self, tickets: list[Ticket]) -> None:
-        self._tickets = tickets
-
-    def close(self) -> None:
-        """Close them all."""
-        for ticket in self._tickets:
-            ticket.close()
 
 
 def stored_fill(

@@ -2,28 +2,32 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
+from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
+from .interleave import Interleave
 from .lazy_patch import LazyPatches
-from .normalize import NormalizePatches
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
-from .spatial import (
+from .spatial import SpatialPipe
+from .spatial_forms import (
     AffinePipe,
     AugmentPipe,
     CenterCropPipe,
     CropOrPadPipe,
     CropPipe,
+    ElasticPipe,
     FlipPipe,
     PadPipe,
     Rotate90Pipe,
     RotatePipe,
     ShearPipe,
-    SpatialPipe,
     TranslatePipe,
     ZoomPipe,
 )
+from .values import NormalizePipe, ValuePipe
 
 __all__ = [
     "AffinePipe",
@@ -32,22 +36,30 @@ __all__ = [
     "CenterCropPipe",
     "CropOrPadPipe",
     "CropPipe",
+    "ElasticPipe",
     "FlipPipe",
+    "Flush",
     "FromCases",
     "FromManifest",
     "FusedSpatial",
+    "Interleave",
     "LazyPatches",
     "ListCases",
-    "NormalizePatches",
+    "NormalizePipe",
+    "OneOfPipe",
     "OpenVolume",
     "PadPipe",
+    "RandomApplyPipe",
+    "RandomOrderPipe",
     "Realize",
     "Recache",
     "Rotate90Pipe",
     "RotatePipe",
     "ShearPipe",
+    "SomeOfPipe",
     "SpatialPipe",
     "TranslatePipe",
+    "ValuePipe",
     "ZoomPipe",
     "from_cases",
     "from_manifest",

@@ -18,10 +18,10 @@ from ...spatial import (
     UniformRegion,
     usual_align,
 )
+from ...spatial.sizes import Size, three, whole_number
 from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
 from .inside_mask import masked_by
-from .sizes import Size, three, whole_number
 from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")

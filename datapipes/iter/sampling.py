@@ -12,7 +12,7 @@ from ...core.errors import PolicyConflict, SampleError
 from ...graph import Pipe, walk
 from ...spatial import LazyPatch, Policy
 
-SAMPLING_ARGUMENTS = ("mode", "padding", "fill")
+SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype")
 """What every spatial pipe takes besides its own arguments."""
 EVERY_INTENSITY = ""
 """Stands for all volumes that are not labels; their sampling is only changed by key."""
@@ -28,10 +28,13 @@ class Sampling:
     """Where the user wrote it."""
 
     @classmethod
-    def of(cls, *, mode: Any = None, padding: Any = None, fill: Any = None) -> Sampling:
+    def of(
+        cls, *, mode: Any = None, padding: Any = None, fill: Any = None, dtype: Any = None
+    ) -> Sampling:
         """Return what the arguments ask for; each is a value or a mapping by key."""
         changes: list[tuple[str, str, Any]] = []
-        for field, value in (("mode", mode), ("padding", padding), ("fill", fill)):
+        asked = (("mode", mode), ("padding", padding), ("fill", fill), ("dtype", dtype))
+        for field, value in asked:
             if isinstance(value, Mapping):
                 changes += [(key, field, v) for key, v in value.items()]
             elif value is not None:

@@ -54,7 +54,7 @@ def test_it_works_in_place_on_any_strides() -> None:
     slot = np.zeros((2, 2, 2, 4), np.float32)[..., ::2]
     slot[...] = 7
 
-    found = Normalize().apply(slot, SomeFacts())
+    found = Normalize().apply(slot, {}, SomeFacts())
 
     assert found is slot
     assert np.all(slot == 2)
@@ -64,9 +64,9 @@ def test_statistics_are_asked_for_only_if_needed() -> None:
     """What is given is used; what is left out comes from the volume."""
     ones = np.ones((1, 1, 1, 1), np.float32)
 
-    assert Normalize(0, 4).apply(ones.copy(), NoFacts()).item() == 0.25
-    assert Normalize(mean=0).apply(ones.copy(), SomeFacts()).item() == 0.5
-    assert Normalize(std=1).apply(ones.copy(), SomeFacts()).item() == -2
+    assert Normalize(0, 4).apply(ones.copy(), {}, NoFacts()).item() == 0.25
+    assert Normalize(mean=0).apply(ones.copy(), {}, SomeFacts()).item() == 0.5
+    assert Normalize(std=1).apply(ones.copy(), {}, SomeFacts()).item() == -2
 
 
 @pytest.mark.parametrize(

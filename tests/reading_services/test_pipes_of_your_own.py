@@ -5,8 +5,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.datapipes import PerItem
-from voxpipe.datapipes.iter import BatchPatches
-from voxpipe.datapipes.iter.normalize import NormalizePatches
+from voxpipe.datapipes.iter import BatchPatches, NormalizePipe
 from voxpipe.datapipes.iter.realize import Realize
 
 
@@ -22,7 +21,7 @@ class BrighterAgain(Brighter):
     """Overrides nothing itself."""
 
 
-class Doubled(NormalizePatches):
+class Doubled(NormalizePipe):
     """Overrides what is done to a sample."""
 
     def apply(self, item):

@@ -15,7 +15,7 @@ from scipy.ndimage import map_coordinates
 
 from voxpipe.core import TALLY, ChunkGrid
 from voxpipe.core.errors import GridMismatch
-from voxpipe.intensity import Normalize
+from voxpipe.intensity import Normalize, ValueStep
 from voxpipe.spatial import (
     Augment,
     FixedPatch,
@@ -147,7 +147,7 @@ def test_normalize_takes_the_statistics_of_the_file(case: dict[str, Volume]) -> 
     values = nibabel.load(case["image"].name).get_fdata()
     lazy = patches(case, FixedPatch((0, 0, 0), (4, 4, 4)))["image"]
 
-    found = lazy.with_value(Normalize()).realize()
+    found = lazy.with_value(ValueStep(Normalize(), "normalize")).realize()
 
     expected = (values[:4, :4, :4] - values.mean()) / values.std()
     assert np.allclose(found[0], expected, rtol=1e-5, atol=1e-6)

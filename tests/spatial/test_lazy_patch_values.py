@@ -12,7 +12,7 @@ import pytest
 
 from voxpipe.core import TALLY, Grid, Region
 from voxpipe.core.errors import PatchSizeError
-from voxpipe.intensity import Normalize
+from voxpipe.intensity import Normalize, ValueStep
 from voxpipe.spatial import (
     INTENSITY,
     LABEL,
@@ -139,9 +139,9 @@ def test_a_patch_outside_reads_nothing(seg: FakeVolume) -> None:
         ((CUT,), INTENSITY, (), "int16"),
         ((CUT, TURN), INTENSITY, (), "float32"),
         ((CUT, Rotate(5, p=0)), INTENSITY, (), "float32"),
-        ((CUT,), INTENSITY, (Normalize(0, 1),), "float32"),
+        ((CUT,), INTENSITY, (ValueStep(Normalize(0, 1), "n"),), "float32"),
         ((CUT, TURN), Policy(dtype="float16"), (), "float16"),
-        ((CUT, TURN), Policy(dtype="int16"), (Normalize(0, 1),), "int16"),
+        ((CUT, TURN), Policy(dtype="int16"), (ValueStep(Normalize(0, 1), "n"),), "int16"),
     ],
     ids=["lattice", "turned", "turn that does not act", "value op", "asked", "asked, value op"],
 )
@@ -190,7 +190,9 @@ def test_value_ops_come_after_the_one_interpolation(ct: FakeVolume) -> None:
     """Normalized patches are the normalized values of the plain ones, in order."""
     plain = patch(ct, CUT, TURN).realize()
 
-    lazy = patch(ct, CUT, TURN).with_value(Normalize(100, 2)).with_value(Normalize(1, 4))
+    lazy = patch(
+        ct, CUT, TURN, values=(ValueStep(Normalize(100, 2), "a"), ValueStep(Normalize(1, 4), "b"))
+    )
     found = lazy.realize()
     double = lazy.realize(np.empty(lazy.shape, np.float64))
 
@@ -207,8 +209,8 @@ def test_statistics_are_asked_of_the_volume_once(ct: FakeVolume) -> None:
         return SimpleNamespace(mean=10.0, std=2.0)
 
     plain = patch(ct, CUT).realize()
-    found = patch(ct, CUT, values=(Normalize(),), statistics=statistics).realize()
-    patch(ct, CUT, values=(Normalize(0, 1),), statistics=statistics).realize()
+    found = patch(ct, CUT, values=(ValueStep(Normalize(), "n"),), statistics=statistics).realize()
+    patch(ct, CUT, values=(ValueStep(Normalize(0, 1), "n"),), statistics=statistics).realize()
 
     assert asked == [ct]
     assert np.allclose(found, (plain - 10.0) / 2)

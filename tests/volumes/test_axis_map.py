@@ -25,6 +25,7 @@ from voxpipe.volumes.convert import version_of
 from voxpipe.volumes.sections import runs_of
 
 SHAPE = (2, 5, 6, 9)
+LATE_GAP = AxisMap.from_table("K", [0, -1, -1, 5, 6, 8], "fill")
 
 
 def expected(array, axis, table, fill=0):
@@ -269,6 +270,42 @@ def test_chunks_beside_a_turned_patch_stay_unread(tmp_path):
     np.testing.assert_array_equal(found[0][needed], array[there.slices][needed])
     assert (through_map.reads, through_map.bytes_read) == (1, directly.bytes_read)
     assert through_map.bytes_read < volume.probe().touched_bytes(there)
+
+
+def test_what_is_fetched_ahead_is_what_will_be_read():
+    """One run after another, closed as one; nothing for a region of which nothing is stored."""
+    backend = Volume(numbered(SHAPE)).with_axis_map(LATE_GAP).probe()
+    asked, closed = [], []
+
+    class Held:
+        def __init__(self, region):
+            self.region = region
+
+        def close(self):
+            closed.append(self.region)
+
+    backend._inner.prefetch = lambda region, box: asked.append(region) or Held(region)
+    ticket = backend.prefetch(Region((0, 0, 0), (5, 6, 5)))
+    wanted = [Region((0, 0, 0), (5, 6, 1)), Region((0, 0, 5), (5, 6, 7))]
+
+    assert asked == wanted
+    assert closed == []
+    ticket.close()
+    assert closed == wanted
+    assert backend.prefetch(Region((0, 0, 1), (5, 6, 3))) is None
+    assert backend.fetch(Region((0, 0, 1), (5, 6, 3))) == 0
+    assert backend.fetch(Region((0, 0, 0), (5, 6, 5))) == 2 * 5 * 6 * 3 * 2
+
+
+def test_the_layout_is_the_store_s_of_another_shape(tmp_path):
+    """What is negotiated knows the chunks, the place, and how much of it is shown."""
+    volume = Volume(write_v2(tmp_path / "a.zarr", numbered((4, 4, 12)), (4, 4, 2)))
+    own = volume.layout(3)
+
+    layout = volume.with_axis_map(AxisMap.missing("K", [1], stored=False)).layout(3)
+
+    assert layout.shape == (4, 4, 13)
+    assert (layout.chunk, layout.volumes, layout.itemsize) == (own.chunk, 3, own.itemsize)
 
 
 def test_the_map_is_part_of_every_key(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from ...core.errors import PatchSizeError
+from ..core.errors import PatchSizeError
 
 Size: TypeAlias = "int | Sequence[int]"
 """One whole number for all axes, or one per axis (I, J, K)."""

@@ -1,0 +1,52 @@
+"""Flush: what comes later starts from voxels as they are here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ...core import Sample
+from ...core.errors import SampleError
+from ...graph import Pipe
+from ...spatial import LazyPatch
+from ..datapipe import PerItem, chained, wrong_item
+
+
+@chained("flush")
+class Flush(PerItem):
+    """End the fused plan here: spatial pipes that follow interpolate what this one has.
+
+    Nothing is read yet; of what the chain so far gives, later pipes ask for what they need. Each
+    flush costs an interpolation more, and its blur, so it is for comparing with libraries that
+    work eagerly, and for pipes of your own that need it.
+
+    Parameters
+    ----------
+    keys
+        Volumes to flush; by default all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> volume = np.zeros((8, 8, 8), np.int16)
+    >>> pipe = from_cases([{"image": volume}]).open_volume().rotate(15).flush().rotate(-15)
+    >>> print(next(iter(pipe))["image"].shape)
+    (1, 8, 8, 8)
+    """
+
+    def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
+        super().__init__(parent)
+        self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with patches that start anew."""
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample", "Put flush() after open_volume().")
+        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        keys = lazy if self.keys is None else self.keys
+        for key in keys:
+            if key not in lazy:
+                msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
+                raise SampleError(msg, do="Name lazy volumes.").at(self.origin, item.case)
+        return item.with_data(**{key: lazy[key].flushed() for key in keys})

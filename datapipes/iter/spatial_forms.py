@@ -1,0 +1,55 @@
+"""The chained forms of the spatial ops: ``.rotate(15)`` adds ``Rotate(15)`` to every sample.
+
+All of them act on every volume of a sample alike, in world millimetres about the
+centre of the current grid unless ``space="voxel"``. Angles are in degrees. A number is
+a fixed value, ``(lo, hi)`` is drawn uniformly per sample, three entries are per axis,
+and ``p`` is the probability that the pipe acts at all. ``mode``, ``padding``, ``fill`` and
+``dtype`` change how intensities are sampled, or any volume by key: ``padding={"label": "border"}``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...spatial import (
+    Affine,
+    Augment,
+    CenterCrop,
+    Crop,
+    CropOrPad,
+    Elastic,
+    Flip,
+    Pad,
+    Rotate,
+    Rotate90,
+    Shear,
+    Translate,
+    Zoom,
+)
+from ..datapipe import chained
+from .form import form, signature_of
+from .sampling import SAMPLING_ARGUMENTS
+from .spatial import SpatialPipe
+
+_MORE = [("name", ""), *((name, None) for name in SAMPLING_ARGUMENTS)]
+
+
+def spatial_form(op: Any, *, keywords_only: bool = False) -> Any:
+    """Return the pipe of a spatial op, registered under the op's name."""
+    signature = signature_of(op, _MORE, keywords_only=keywords_only)
+    return chained(op.name)(form(SpatialPipe, op, __name__, signature))
+
+
+AffinePipe = spatial_form(Affine)
+AugmentPipe = spatial_form(Augment, keywords_only=True)
+CenterCropPipe = spatial_form(CenterCrop)
+CropPipe = spatial_form(Crop)
+CropOrPadPipe = spatial_form(CropOrPad)
+ElasticPipe = spatial_form(Elastic)
+FlipPipe = spatial_form(Flip)
+PadPipe = spatial_form(Pad)
+RotatePipe = spatial_form(Rotate)
+Rotate90Pipe = spatial_form(Rotate90)
+ShearPipe = spatial_form(Shear)
+TranslatePipe = spatial_form(Translate)
+ZoomPipe = spatial_form(Zoom)

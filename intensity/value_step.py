@@ -1,0 +1,68 @@
+"""One value op where it stands in a chain, and a chain of them on an array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Grid, Origin
+from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
+
+
+@dataclass(frozen=True)
+class ValueStep:
+    """One value op where it stands in a chain."""
+
+    op: ValueOp
+    """What is done."""
+    stream_name: str
+    """Name of its random numbers: the name of the pipe, unique in the chain."""
+    origin: Origin | None = None
+    """Where the user wrote it."""
+    depth: int | None = None
+    """How many entries of the item's identity it draws from; None means all."""
+    draws_from: str = ""
+    """Name of a stream that it shares, so that both choose alike; empty for its own."""
+
+
+Acting = tuple[ValueStep, Drawn]
+"""A step that acts on an item, with what it drew."""
+
+
+def total_halo(acting: Iterable[Acting], grid: Grid) -> Halo:
+    """Return how many voxels around a patch on ``grid`` all steps together look at.
+
+    Each looks at what the one before it made, so their halos add up.
+    """
+    i, j, k = NO_HALO
+    for step, drawn in acting:
+        a, b, c = step.op.halo(drawn, grid)
+        i, j, k = i + a, j + b, k + c
+    return (i, j, k)
+
+
+def types_of(steps: Sequence[ValueStep], first: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
+    """Return the type that the first step is given, and that of each result.
+
+    ``first`` is the type of the resampled patch, which is float32 instead where the
+    first step works in it, so that nothing is converted twice.
+    """
+    if steps and not steps[0].op.keeps_dtype:
+        first = np.dtype(np.float32)
+    types = [first]
+    for step in steps:
+        types.append(step.op.dtype(types[-1]))
+    return tuple(types)
+
+
+def applied(acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any]) -> NDArray[Any]:
+    """Return what the steps make of ``array``, in turn; it may be changed in place."""
+    for step, drawn, facts in acting:
+        if not step.op.keeps_dtype and array.dtype != np.float32:
+            array = array.astype(np.float32)
+        array = step.op.apply(array, drawn, facts)
+    return array

@@ -1,0 +1,85 @@
+"""A volume that is made on demand: what a patch gives, for ops that cannot wait.
+
+Where an op needs voxels as they are after the ops before it, those become a volume of their own,
+on the grid of the plan so far. It is as lazy as a file: a read of a region realizes that region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Grid, OrientedBox, Region
+
+if TYPE_CHECKING:
+    from .lazy_patch import LazyPatch
+
+
+class Made(NamedTuple):
+    """Voxels that were computed."""
+
+    array: NDArray[Any]
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class MadeVolume:
+    """What ``patch`` gives, region by region."""
+
+    patch: LazyPatch
+    """How the voxels are made."""
+
+    access = "made"
+    """No file: voxels are computed."""
+    chunks = None
+    """Any region may be asked for."""
+
+    @property
+    def name(self) -> str:
+        """Path or URL of the stored volume, without credentials."""
+        return self.patch.volume.name
+
+    @property
+    def kind(self) -> str:
+        """``"intensity"`` or ``"label"``."""
+        return self.patch.kind
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(C, I, J, K)."""
+        return self.patch.shape
+
+    @property
+    def grid(self) -> Grid:
+        """Grid of the plan so far."""
+        return self.patch.grid
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the voxels."""
+        return self.patch.dtype
+
+    @property
+    def stored(self) -> Any:
+        """The volume that lies in a file, below any number of these."""
+        return getattr(self.patch.volume, "stored", self.patch.volume)
+
+    @property
+    def draws(self) -> Mapping[str, Any]:
+        """What the ops so far drew."""
+        return self.patch.draws
+
+    def read(self, region: Region, box: OrientedBox | None = None) -> Made:
+        """Return the voxels of a region, all of them: ``box`` spares no work here."""
+        plan = self.patch.plan.crop(region.start, region.shape)
+        out = np.empty((self.shape[0], *region.shape), self.dtype)
+        return Made(self.patch.realize_plan(plan, out))
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Any:
+        """Begin to bring in what :meth:`read` is going to ask for."""
+        return self.patch.prefetch_plan(self.patch.plan.crop(region.start, region.shape))
