@@ -12,7 +12,7 @@ from typing import Any
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
-from ..spatial import LazyPatch
+from ..spatial import LazyPatch, without_reading
 from ..spatial.made_volume import breaks, interpolations, stored_region
 from ..spatial.native import available, path
 from .epoch import set_epoch
@@ -75,7 +75,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_reading():
             warnings.simplefilter("ignore")  # they come when the patches are made
             samples = [dict(_patches(item)) for item in islice(planner, PLANS)]
             cost = _mean([list(patches.values()) for patches in samples if patches])

@@ -12,6 +12,8 @@ from .displacement import Displacement
 from .elastic import Elastic
 from .flip import Flip
 from .lazy_patch import LazyPatch
+from .mask_index import forget_masks, sampling_mask, without_reading
+from .masked_patch import MaskedPatch, MaskedRegion
 from .matrices import Space
 from .op import SpatialOp, Step
 from .pad import Pad
@@ -22,6 +24,7 @@ from .policy import INTENSITY, LABEL, Policy, policy_of
 from .resample import Source, resample
 from .rotate import Rotate
 from .rotate90 import Rotate90
+from .sampling_mask import SamplingMask
 from .shear import Shear
 from .stages import Lowered
 from .translate import Translate
@@ -48,6 +51,8 @@ __all__ = [
     "GridPatch",
     "LazyPatch",
     "Lowered",
+    "MaskedPatch",
+    "MaskedRegion",
     "OneOf",
     "Pad",
     "PatchLargerThanVolume",
@@ -57,6 +62,7 @@ __all__ = [
     "RandomOrder",
     "Rotate",
     "Rotate90",
+    "SamplingMask",
     "Shear",
     "SomeOf",
     "Source",
@@ -68,9 +74,12 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
+    "forget_masks",
     "joined",
     "policy_of",
     "positions",
     "resample",
+    "sampling_mask",
     "usual_align",
+    "without_reading",
 ]

@@ -1,6 +1,7 @@
 """Volume, the backend registry, one file per format."""
 
 from . import builtin
+from .axis_map import AxisMap
 from .catalog import catalogued, describe_volume, index_cases
 from .convert import Converted, convert
 from .decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
@@ -23,6 +24,7 @@ from .volume import Volume
 from .voxels import Voxels
 
 __all__ = [
+    "AxisMap",
     "BackendRequest",
     "Converted",
     "Decoder",
