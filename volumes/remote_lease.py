@@ -118,9 +118,9 @@ class RemoteLease:
             if now >= deadline:
                 raise CacheBusy(
                     f"another process is writing {self._name}.",
-                    do=f"Wait for it. If it was killed, give a timeout of more than "
-                    f"{_PATIENCE * self._seconds:g} s, or remove {self._path} yourself; what it has "
-                    "written will be continued.",
+                    do="Wait for it. If it was killed, give a timeout of more than "
+                    f"{_PATIENCE * self._seconds:g} s, or remove {self._path} yourself; what it "
+                    "has written will be continued.",
                 )
             time.sleep(min(self._seconds / _LOOKS, max(0.0, deadline - now)))
 
