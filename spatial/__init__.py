@@ -26,6 +26,14 @@ from .stages import Lowered
 from .translate import Translate
 from .uniform_region import UniformRegion, usual_align
 from .zoom import Zoom
+from .kernel_class import KernelClass, kernel_class
+from .spacing import Spacing
+from .resize import Resize
+from .resample_to import ResampleTo
+from .random_crop import RandomCrop
+from .orientation import Orientation
+from .extent import Extent
+from .divisible_pad import DivisiblePad
 
 __all__ = [
     "GRID_TOLERANCE",
@@ -62,6 +70,15 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
+    "kernel_class",
+    "KernelClass",
+    "Spacing",
+    "Resize",
+    "ResampleTo",
+    "RandomCrop",
+    "Orientation",
+    "Extent",
+    "DivisiblePad",
     "joined",
     "policy_of",
     "positions",

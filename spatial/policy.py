@@ -28,7 +28,7 @@ class Policy:
     Examples
     --------
     >>> Policy("linear", "constant", fill=-1024)
-    Policy(mode='linear', padding='constant', fill=-1024.0, dtype=None)
+    Policy(mode='linear', padding='constant', fill=-1024.0, dtype=None, antialias=False)
     """
 
     mode: Mode = "linear"
@@ -42,6 +42,9 @@ class Policy:
     """The value outside, after slope and intercept; also what a hard crop leaves outside."""
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: stored type where nothing is interpolated, else float32."""
+    antialias: bool = False
+    """Whether a plan that takes fewer voxels than there are smooths before, by what the whole
+    chain leaves out (``downsampling``). Not for nearest, which takes one voxel as it is."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -57,6 +60,12 @@ class Policy:
                 msg = f"a result is an integer or float type, got {dtype}"
                 raise ValueError(msg)
             object.__setattr__(self, "dtype", dtype.newbyteorder("="))
+        if not isinstance(self.antialias, bool):
+            msg = f"antialias is True or False, got {self.antialias!r}"
+            raise ValueError(msg)
+        if self.antialias and self.mode == "nearest":
+            msg = "antialias=True smooths before interpolating, and mode='nearest' does not do that"
+            raise ValueError(msg)
 
 
 INTENSITY = Policy("linear", "border")

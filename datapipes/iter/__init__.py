@@ -24,6 +24,11 @@ from .spatial_forms import (
     ShearPipe,
     TranslatePipe,
     ZoomPipe,
+    SpacingPipe,
+    ResizePipe,
+    RandomCropPipe,
+    OrientationPipe,
+    DivisiblePadPipe,
 )
 from .values import NormalizePipe, ValuePipe
 
@@ -54,6 +59,11 @@ __all__ = [
     "TranslatePipe",
     "ValuePipe",
     "ZoomPipe",
+    "SpacingPipe",
+    "ResizePipe",
+    "RandomCropPipe",
+    "OrientationPipe",
+    "DivisiblePadPipe",
     "from_cases",
     "from_manifest",
     "list_cases",

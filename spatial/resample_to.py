@@ -1,0 +1,76 @@
+"""ResampleTo: the voxels of another grid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..core import Grid
+from ..core.errors import BadHeader
+from ..core.rows import rows_of
+from .op import Drawn
+from .plan import SpatialPlan
+
+
+@dataclass(frozen=True)
+class ResampleTo:
+    """Take the content on ``grid``: every voxel holds what lies at its place in the world.
+
+    Examples
+    --------
+    >>> ResampleTo(Grid((64, 64, 32), np.diag([2.0, 2.0, 3.0, 1.0]))).describe()
+    'resample to 64x64x32 at 2 2 3 mm'
+    """
+
+    grid: Grid
+    """Shape and affine of the output."""
+
+    name: ClassVar[str] = "resample_to"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.grid, Grid):
+            msg = f"resample_to takes a Grid(shape, affine), or the key of a volume, got {self.grid!r}"
+            raise TypeError(msg)
+        if self.grid.is_singular or 0 in self.grid.shape:
+            msg = f"a grid to resample to has voxels and an affine with an inverse, got {self.grid!r}"
+            raise ValueError(msg)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the grid."""
+        return {"grid": self.grid.to_json()}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan on the grid.
+
+        Raises
+        ------
+        BadHeader
+            The present affine has no inverse.
+        """
+        return onto(plan, Grid.from_json(drawn["grid"]))
+
+    def describe(self) -> str:
+        """Return the grid in words."""
+        return f"resample to {repr(self.grid)[len('Grid(') : -1]}"
+
+
+def onto(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
+    """Return ``plan`` on ``grid``.
+
+    Raises
+    ------
+    BadHeader
+        The present affine has no inverse.
+    """
+    if plan.grid.is_singular:
+        raise BadHeader(
+            f"the affine has no inverse: {plan.affine.tolist()}",
+            do="Pass affine= when opening the volume.",
+        )
+    if plan.affine_rows == grid.rows:
+        return plan.then(np.eye(4), grid.shape, lattice=False)
+    step = np.linalg.solve(plan.affine, grid.affine)
+    return plan.then(rows_of(step), grid.shape, lattice=False)
