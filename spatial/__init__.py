@@ -7,33 +7,33 @@ from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
+from .divisible_pad import DivisiblePad
 from .elastic import Elastic
 from .epilogue import Epilogue
+from .extent import Extent
 from .flip import Flip
+from .kernel_class import KernelClass, kernel_class
 from .lazy_patch import LazyPatch
 from .matrices import Space
 from .op import SpatialOp, Step
+from .orientation import Orientation
 from .pad import Pad
 from .patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
 from .pending import GRID_TOLERANCE, PendingPlan, joined
 from .plan import SpatialPlan
 from .policy import INTENSITY, LABEL, Policy, policy_of
+from .random_crop import RandomCrop
 from .resample import Source, resample
+from .resample_to import ResampleTo
+from .resize import Resize
 from .rotate import Rotate
 from .rotate90 import Rotate90
 from .shear import Shear
+from .spacing import Spacing
 from .stages import Lowered
 from .translate import Translate
 from .uniform_region import UniformRegion, usual_align
 from .zoom import Zoom
-from .kernel_class import KernelClass, kernel_class
-from .spacing import Spacing
-from .resize import Resize
-from .resample_to import ResampleTo
-from .random_crop import RandomCrop
-from .orientation import Orientation
-from .extent import Extent
-from .divisible_pad import DivisiblePad
 
 __all__ = [
     "GRID_TOLERANCE",
@@ -47,22 +47,30 @@ __all__ = [
     "Crop",
     "CropOrPad",
     "Displacement",
+    "DivisiblePad",
     "Elastic",
     "Epilogue",
+    "Extent",
     "FixedPatch",
     "Flip",
     "GridPatch",
+    "KernelClass",
     "LazyPatch",
     "Lowered",
+    "Orientation",
     "Pad",
     "PatchLargerThanVolume",
     "PendingPlan",
     "Policy",
+    "RandomCrop",
+    "ResampleTo",
+    "Resize",
     "Rotate",
     "Rotate90",
     "Shear",
     "Source",
     "Space",
+    "Spacing",
     "SpatialOp",
     "SpatialPlan",
     "Step",
@@ -70,16 +78,8 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
-    "kernel_class",
-    "KernelClass",
-    "Spacing",
-    "Resize",
-    "ResampleTo",
-    "RandomCrop",
-    "Orientation",
-    "Extent",
-    "DivisiblePad",
     "joined",
+    "kernel_class",
     "policy_of",
     "positions",
     "resample",

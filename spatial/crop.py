@@ -64,18 +64,20 @@ class Crop:
         if "slices" in given:
             object.__setattr__(self, "slices", _ends_of(self.slices))
             return
+        start: Any
+        size: Any
         if "end" in given:
             start, end = as_triple("start", self.start, low=0), as_triple("end", self.end, low=0)
-            size: Any = tuple(b - a for a, b in zip(start, end, strict=True))
+            size = tuple(b - a for a, b in zip(start, end, strict=True))
             if min(size) < 1:
                 msg = f"crop needs start < end on each axis, got {start} and {end}"
                 raise PatchSizeError(msg)
         else:
             size = three("size", self.size, least=1)
-            start = self.start  # type: ignore[assignment]
+            start = self.start
         if "center" in given:
             middle = as_triple("center", self.center, low=0)
-            start = tuple(c - s // 2 for c, s in zip(middle, size, strict=True))  # type: ignore[assignment]
+            start = tuple(c - s // 2 for c, s in zip(middle, size, strict=True))
             if min(start) < 0:
                 raise PatchSizeError(
                     f"a crop of {size} about {middle} begins before the grid, at {start}",
@@ -98,7 +100,9 @@ class Crop:
         if self.slices is None:
             start: Any = self.start
             return {"start": list(start), "size": list(self.size)}
-        ends = [slice(*pair).indices(n)[:2] for pair, n in zip(self.slices, plan.shape, strict=True)]
+        ends = [
+            slice(*pair).indices(n)[:2] for pair, n in zip(self.slices, plan.shape, strict=True)
+        ]
         if any(a >= b for a, b in ends):
             raise PatchSizeError(f"crop {self._words()} leaves nothing of {plan.shape} voxels")
         return {"start": [a for a, _ in ends], "size": [b - a for a, b in ends]}
@@ -128,9 +132,7 @@ class Crop:
         pairs: Any = self.slices
         if pairs is None:
             pairs = [(a, a + s) for a, s in zip(self.start or (), self.size, strict=True)]
-        return ", ".join(
-            f"{'' if a is None else a}:{'' if b is None else b}" for a, b in pairs
-        )
+        return ", ".join(f"{'' if a is None else a}:{'' if b is None else b}" for a, b in pairs)
 
 
 _WAYS = ({"start", "size"}, {"start", "end"}, {"center", "size"}, {"slices"})

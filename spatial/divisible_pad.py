@@ -10,8 +10,8 @@ import numpy as np
 from .amounts import as_choice, entries_of
 from .op import Drawn
 from .pad import WHERES, Where, lacking, widened
-from .planar import flat_axes
 from .plan import SpatialPlan
+from .planar import flat_axes
 from .sizes import Size, one_or_three
 
 

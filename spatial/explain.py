@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .plan import SpatialPlan
 
 
-def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike, channels: int) -> str:
+def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:
     """Return what ``SpatialPlan.explain`` says."""
     sizes = f"{_times(plan.shape)} from {_times(plan.source.shape)}"
     region = plan.source_region(policy)

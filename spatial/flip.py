@@ -60,7 +60,11 @@ class Flip:
         random = generator.random(3).tolist()
         if self.one:
             axes: Any = self.axes
-            return {"axes": [axes[int(random[1] * len(axes))]]} if random[0] < self._chances()[0][1] else None
+            return (
+                {"axes": [axes[int(random[1] * len(axes))]]}
+                if random[0] < self._chances()[0][1]
+                else None
+            )
         # A number belongs to an axis, whatever other axes are listed.
         found = [axis for axis, chance in self._chances() if random[axis] < chance]
         return {"axes": found} if found else None

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..core.errors import BadHeader
 from ..core.rows import Linear, Rows, Vector, affine, applied, inverse, linear_of, product
-from .planar import confined, flat_axes, normal
 from .plan import Shape, SpatialPlan
+from .planar import confined, flat_axes, normal
 
 Space = Literal["world", "voxel"]
 """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""

@@ -20,8 +20,8 @@ _LETTERS = ("LR", "PA", "IS")
 class Orientation:
     """Swap and mirror the axes so that each points most nearly to its letter.
 
-    ``"RAS"``: i towards the right, j to the front, k up, which NIfTI calls closest canonical. Nothing
-    is interpolated, and every voxel stays in its place in the world.
+    ``"RAS"``: i towards the right, j to the front, k up, which nibabel calls closest canonical.
+    Nothing is interpolated, and every voxel stays in its place in the world.
 
     Examples
     --------
@@ -41,8 +41,8 @@ class Orientation:
         axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
         if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
             msg = (
-                "axcodes are three letters, one of L and R, one of P and A, one of I and S, such as "
-                f"'RAS', got {given!r}"
+                "axcodes are three letters, one of L and R, one of P and A, one of I and S, "
+                f"such as 'RAS', got {given!r}"
             )
             raise ValueError(msg)
         object.__setattr__(self, "axcodes", letters)
@@ -80,8 +80,7 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return for each axis of the array the world axis next to it, and +1 along or -1 against.
 
     No two axes get the same one. As nibabel's ``io_orientation``: what counts is the rotation that
-    comes nearest to the affine, shears and voxel sizes taken out. Where that one says nothing
-    clear, nibabel goes from axis to axis, and so does this.
+    comes nearest to the affine, shears and voxel sizes taken out.
 
     Parameters
     ----------
@@ -107,11 +106,11 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
         )
     left, _, right = np.linalg.svd(linear / lengths)
     turn = left @ right
-    found: list[tuple[int, int]] = []
-    taken: set[int] = set()
-    for axis in range(3):
-        free = [world for world in range(3) if world not in taken]
+    found = [(0, 0)] * 3
+    free = [0, 1, 2]
+    # The axis with the clearest direction chooses first, the earlier one where two are as clear.
+    for axis in np.argsort(-np.abs(turn).max(axis=0), kind="stable").tolist():
         world = max(free, key=lambda w, a=axis: abs(turn[w, a]))  # type: ignore[misc]
-        taken.add(world)
-        found.append((world, 1 if turn[world, axis] >= 0 else -1))
+        free.remove(world)
+        found[axis] = (world, 1 if turn[world, axis] >= 0 else -1)
     return found

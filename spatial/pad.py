@@ -10,8 +10,8 @@ import numpy as np
 
 from .amounts import as_choice, entries_of, is_integer
 from .op import Drawn
-from .planar import flat_axes
 from .plan import SpatialPlan
+from .planar import flat_axes
 from .sizes import Size, of_grid, one_or_three
 
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]

@@ -300,7 +300,7 @@ class SpatialPlan:
         )
 
     def explain(
-        self, policy: Policy = INTENSITY, dtype: DTypeLike = None, channels: int = 1
+        self, policy: Policy = INTENSITY, dtype: DTypeLike | None = None, channels: int = 1
     ) -> str:
         """Return one line: the shapes, the class of the work, and which voxels are read.
 

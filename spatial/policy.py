@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .amounts import as_flag
+
 Mode = Literal["linear", "nearest", "cubic"]
 """How a value between voxel centres is found."""
 Padding = Literal["border", "reflection", "constant", "zeros"]
@@ -60,9 +62,7 @@ class Policy:
                 msg = f"a result is an integer or float type, got {dtype}"
                 raise ValueError(msg)
             object.__setattr__(self, "dtype", dtype.newbyteorder("="))
-        if not isinstance(self.antialias, bool):
-            msg = f"antialias is True or False, got {self.antialias!r}"
-            raise ValueError(msg)
+        object.__setattr__(self, "antialias", as_flag("antialias", self.antialias))
         if self.antialias and self.mode == "nearest":
             msg = "antialias=True smooths before interpolating, and mode='nearest' does not do that"
             raise ValueError(msg)

@@ -38,12 +38,12 @@ def smoothed(source: Source, region: Region, sigma: Sigmas, padding: Padding) ->
     padding
         What lies outside the volume.
     """
-    is_wide = source.array.dtype.itemsize > 4 or source.array.dtype.kind in "iu" and (
-        source.array.dtype.itemsize == 4
+    is_wide = source.array.dtype.itemsize > 4 or (
+        source.array.dtype.kind in "iu" and (source.array.dtype.itemsize == 4)
     )
-    values = source.array.astype(np.float64 if is_wide else np.float32)
+    values: NDArray[Any] = source.array.astype(np.float64 if is_wide else np.float32)
     if source.slope != 1.0 or source.intercept != 0.0:
-        values = values * values.dtype.type(source.slope) + values.dtype.type(source.intercept)
+        values = (values * source.slope + source.intercept).astype(values.dtype, copy=False)
     at_hand = source.region
     for axis in range(3):
         reach = radius(sigma[axis])

@@ -12,8 +12,8 @@ from ..core.errors import PatchSizeError
 from .amounts import Amount, amount_at, as_amount, as_flag, entries_of, is_integer
 from .crop import centred_start, part_of
 from .op import Drawn
-from .planar import flat_axes
 from .plan import SpatialPlan
+from .planar import flat_axes
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def resample(
 ) -> None:
     """Sample ``source`` on an output grid, in place.
 
-    Where ``policy.antialias`` is set, the voxels are smoothed before, by what ``matrix`` leaves out.
+    Where ``policy.antialias`` is set, they are smoothed before, by what ``matrix`` leaves out.
 
     Parameters
     ----------

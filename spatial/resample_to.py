@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,11 +31,14 @@ class ResampleTo:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.grid, Grid):
-            msg = f"resample_to takes a Grid(shape, affine), or the key of a volume, got {self.grid!r}"
+        given: Any = self.grid
+        if not isinstance(given, Grid):
+            msg = f"resample_to takes a Grid(shape, affine), or the key of a volume, got {given!r}"
             raise TypeError(msg)
         if self.grid.is_singular or 0 in self.grid.shape:
-            msg = f"a grid to resample to has voxels and an affine with an inverse, got {self.grid!r}"
+            msg = (
+                f"a grid to resample to has voxels and an affine with an inverse, got {self.grid!r}"
+            )
             raise ValueError(msg)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:

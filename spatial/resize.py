@@ -11,8 +11,8 @@ from ..core.errors import PatchSizeError
 from .amounts import as_flag, entries_of, is_integer
 from .extent import Extent, as_extent, stepping
 from .op import Drawn
-from .planar import flat_axes
 from .plan import SpatialPlan
+from .planar import flat_axes
 
 
 @dataclass(frozen=True)

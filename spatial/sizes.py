@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ..core.errors import PatchSizeError
-from .planar import flat_axes
 from .plan import SpatialPlan
+from .planar import flat_axes
 
 Size: TypeAlias = "int | Sequence[int]"
 """One whole number for all axes, or one per axis (I, J, K)."""

@@ -9,6 +9,7 @@ from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
+from .resample_to import ResampleToPipe
 from .spatial import SpatialPipe
 from .spatial_forms import (
     AffinePipe,
@@ -16,19 +17,19 @@ from .spatial_forms import (
     CenterCropPipe,
     CropOrPadPipe,
     CropPipe,
+    DivisiblePadPipe,
     ElasticPipe,
     FlipPipe,
+    OrientationPipe,
     PadPipe,
+    RandomCropPipe,
+    ResizePipe,
     Rotate90Pipe,
     RotatePipe,
     ShearPipe,
+    SpacingPipe,
     TranslatePipe,
     ZoomPipe,
-    SpacingPipe,
-    ResizePipe,
-    RandomCropPipe,
-    OrientationPipe,
-    DivisiblePadPipe,
 )
 from .values import NormalizePipe, ValuePipe
 
@@ -39,6 +40,7 @@ __all__ = [
     "CenterCropPipe",
     "CropOrPadPipe",
     "CropPipe",
+    "DivisiblePadPipe",
     "ElasticPipe",
     "FlipPipe",
     "Flush",
@@ -49,21 +51,21 @@ __all__ = [
     "ListCases",
     "NormalizePipe",
     "OpenVolume",
+    "OrientationPipe",
     "PadPipe",
+    "RandomCropPipe",
     "Realize",
     "Recache",
+    "ResampleToPipe",
+    "ResizePipe",
     "Rotate90Pipe",
     "RotatePipe",
     "ShearPipe",
+    "SpacingPipe",
     "SpatialPipe",
     "TranslatePipe",
     "ValuePipe",
     "ZoomPipe",
-    "SpacingPipe",
-    "ResizePipe",
-    "RandomCropPipe",
-    "OrientationPipe",
-    "DivisiblePadPipe",
     "from_cases",
     "from_manifest",
     "list_cases",

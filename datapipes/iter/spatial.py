@@ -24,6 +24,8 @@ class SpatialPipe(PerItem):
     """The op, a frozen dataclass."""
     __signature__: ClassVar[Any]
     sampling: Sampling = Sampling()
+    is_step = True
+    """Whether it adds steps and does nothing else, so that several are as good as one."""
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
