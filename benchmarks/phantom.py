@@ -17,9 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FORMATS = ("nii", "nii.gz", "zarr64", "zarr32", "shard128")
+FORMATS = ("nii", "nii.gz", "zarr64", "zarr32", "shard128", "b2nd", "h5")
 """zarr64 is zarr v3 in chunks of 64^3 voxels, compressed as zarr-python does by default;
-shard128 is chunks of 32^3 in shards of 128^3."""
+shard128 is chunks of 32^3 in shards of 128^3; b2nd is what nnU-Net makes of the scan, normalised
+float32 and int8; h5 is chunks of 32^3, shuffled and deflated."""
+PATCH = 96
+"""Edge of the patches for which b2nd chooses its chunks, in voxels."""
 SHARDED_CHUNK = 32
 AFFINE = np.array([[-0.8, 0, 0, 128], [0, -0.8, 0, 128], [0, 0, 1.25, -160], [0, 0, 0, 1.0]])
 """A CT of the trunk: 0.8 mm in the plane and 1.25 mm between planes."""
@@ -77,14 +80,20 @@ def _soft(place: Sequence[Any], centre: Sequence[float], radii: Sequence[float])
 
 
 def write_cases(
-    folder: Path, count: int, shape: Sequence[int], formats: Sequence[str]
+    folder: Path, count: int, shape: Sequence[int], formats: Sequence[str], patch: int = PATCH
 ) -> dict[str, list[dict[str, str]]]:
     """Write ``count`` cases of int16 image and uint8 label in each format."""
     for number in range(count):
         image, label = scan(shape, np.random.default_rng(number), shape, (0, 0, 0))
         for key, array in (("image", image), ("label", label)):
             for name in formats:
-                _write(path_of(folder, number, key, name), array, name)
+                path = path_of(folder, number, key, name)
+                if name == "b2nd":
+                    import b2nd
+
+                    b2nd.write(b2nd.preprocessed(array, key), str(path), patch)
+                else:
+                    _write(path, array, name)
     return {name: cases(folder, count, name) for name in formats}
 
 
@@ -127,6 +136,13 @@ def _write(path: Path, array: NDArray[Any], name: str) -> None:
         )
         stored[...] = array
         return
+    if name == "h5":
+        import h5py
+
+        edges = tuple(min(SHARDED_CHUNK, n) for n in array.shape)
+        with h5py.File(path, "w") as file:
+            file.create_dataset("volume", data=array, chunks=edges, compression=1, shuffle=True)
+        return
     import nibabel
 
     nibabel.save(nibabel.Nifti1Image(array, AFFINE), path)
@@ -138,8 +154,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=6)
     parser.add_argument("--shape", type=int, nargs=3, default=(320, 320, 256))
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
+    parser.add_argument("--patch", type=int, default=PATCH, help="for the chunks of b2nd")
     chosen = parser.parse_args()
-    write_cases(chosen.folder, chosen.count, chosen.shape, chosen.formats)
+    write_cases(chosen.folder, chosen.count, chosen.shape, chosen.formats, chosen.patch)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ PROMISED_WORKERS = 2
 MOST_MEMORY_MB = 800
 LONGEST_FIRST_BATCH = 3.0
 """Seconds, with forkserver."""
+RECIPE = "nnunet recipe"
+"""How the rows of nnU-Net's recipe begin."""
+FROM_CHUNKS = {"shard128": 4.0, "b2nd": 5.0}
+"""How many times its rate is promised from chunks; from b2nd both read the same files."""
 SLOWEST_GZ = 0.8
 """.nii.gz after its first touch, as a part of the rate of .nii."""
 
@@ -92,10 +96,15 @@ def faster(row: Result, results: Iterable[Result]) -> float:
     machine for a while slows down both.
     """
     first = next(r for r in results if r.workers == row.workers and r.rounds)
+    return times(first, row)
+
+
+def times(one: Result, other: Result) -> float:
+    """Return how many times the rate of another row one has, as for :func:`faster`."""
     return float(
         median(
             a.answer()["rate"] / b.answer()["rate"]
-            for a, b in zip(first.rounds, row.rounds, strict=True)
+            for a, b in zip(one.rounds, other.rounds, strict=True)
         )
     )
 
@@ -104,9 +113,9 @@ def verdicts(results: Sequence[Result], size: int) -> list[str]:
     """Return a line for each promise that these rows can judge, with PASS or FAIL."""
     rows = [row for row in results if row.rounds and row.workers == PROMISED_WORKERS]
     nii = next((row for row in rows if row.what == "nii"), None)
+    lines = _of_chunks(rows) if size == PROMISED_SIZE else []
     if nii is None or size != PROMISED_SIZE or rows[0] is not nii:
-        return []
-    lines = []
+        return lines
     for row in rows:
         if row.target is not None:
             ratio = faster(row, rows)
@@ -132,6 +141,19 @@ def verdicts(results: Sequence[Result], size: int) -> list[str]:
     lines.append(
         _line(nii.peak_mb < MOST_MEMORY_MB and not smaller, text, f"{MOST_MEMORY_MB} MB, smallest")
     )
+    return lines
+
+
+def _of_chunks(rows: Sequence[Result]) -> list[str]:
+    """Judge what is promised from chunks, which is measured against nnU-Net's recipe alone."""
+    recipe = next((row for row in rows if row.what.startswith(RECIPE)), None)
+    lines = []
+    for row in rows:
+        promised = FROM_CHUNKS.get(row.what)
+        if recipe is not None and promised is not None:
+            ratio = times(row, recipe)
+            text = f"{row.what} is {ratio:.1f} x {recipe.what}"
+            lines.append(_line(ratio >= promised, text, f"{promised:g} x"))
     return lines
 
 

@@ -56,6 +56,7 @@ def main() -> None:
         # Peers read .nii, whether voxpipe is measured from it or not.
         formats = sorted({*chosen.formats, *(["nii"] if pythons else [])})
         writer = [sys.executable, phantom.__file__, name, "--count", str(chosen.count)]
+        writer += ["--patch", str(chosen.size)]
         processes.run(
             [*writer, "--shape", *map(str, chosen.shape), "--formats", *formats],
         )
@@ -156,7 +157,10 @@ def _peer_rows(
     for name, python in pythons.items():
         peer = venvs.PEERS[name]
         extra: dict[str, Any] = {}
-        if peer.prepares and isinstance(python, Path):
+        if peer.prepares in chosen.formats:
+            # The very files that voxpipe is measured from.
+            extra["prepared"] = phantom.cases(folder, chosen.count, peer.prepares)
+        elif peer.prepares and isinstance(python, Path):
             job = {**_job(chosen, folder, "nii", 0), "folder": str(folder / name)}
             extra["prepared"] = processes.run(
                 [str(python), str(peer.script), "--prepare", "--job", json.dumps(job)],

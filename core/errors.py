@@ -5,18 +5,20 @@ knows nothing of voxpipe can still catch it::
 
     VoxpipeError
     ├── VolumeError                  something is wrong with one stored volume
-    │   ├── VolumeNotFound           (FileNotFoundError)
-    │   ├── UnknownFormat            (ValueError)  no backend opens this source
-    │   ├── BadHeader                (ValueError)  the header makes no sense
-    │   ├── TruncatedVolume          (EOFError)    fewer voxels than the header says
-    │   ├── CorruptVolume            (ValueError)  the stored voxels cannot be decoded
+    │   ├── VolumeReadError          it cannot be read: what to catch around reading
+    │   │   ├── VolumeNotFound       (FileNotFoundError)
+    │   │   ├── UnknownFormat        (ValueError)  no backend opens this source
+    │   │   ├── BadHeader            (ValueError)  the header makes no sense
+    │   │   ├── TruncatedVolume      (EOFError)    fewer voxels than the header says
+    │   │   ├── CorruptVolume        (ValueError)  the stored voxels cannot be decoded
+    │   │   ├── VolumeTooLarge       (MemoryError) what is asked for does not fit in memory
+    │   │   ├── CacheTooSmall        (OSError)     the cache on disk cannot hold it
+    │   │   ├── CacheBusy            (TimeoutError) another process kept the place locked
+    │   │   ├── MissingDependency    (ImportError) an optional package is needed
+    │   │   ├── StoreUnavailable     (ConnectionError) a remote store kept failing
+    │   │   ├── AccessDenied         (PermissionError) a remote store refuses to answer
+    │   │   └── ForkUnsafe           (RuntimeError) a connection did not survive a fork
     │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
-    │   ├── CacheTooSmall            (OSError)     the cache on disk cannot hold it
-    │   ├── CacheBusy                (TimeoutError) another process kept the cache locked
-    │   ├── MissingDependency        (ImportError) an optional package is needed
-    │   ├── StoreUnavailable         (ConnectionError) a remote store kept failing
-    │   ├── AccessDenied             (PermissionError) a remote store refuses to answer
-    │   └── ForkUnsafe               (RuntimeError) a connection did not survive a fork
     │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
     │   ├── BadManifest              (ValueError)  it is no manifest, or makes no sense
     │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
@@ -35,7 +37,7 @@ knows nothing of voxpipe can still catch it::
 
 and warnings, which are no errors unless you make them such::
 
-    SlotsUsedUp                      (RuntimeWarning) batches are copied: too many are kept
+    SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
 
@@ -122,23 +124,27 @@ class VolumeError(VoxpipeError):
     """Something is wrong with one stored volume."""
 
 
-class VolumeNotFound(VolumeError, FileNotFoundError):
+class VolumeReadError(VolumeError):
+    """A stored volume cannot be read, whatever the reason; the message names it."""
+
+
+class VolumeNotFound(VolumeReadError, FileNotFoundError):
     """There is nothing at this path or URL."""
 
 
-class UnknownFormat(VolumeError, ValueError):
+class UnknownFormat(VolumeReadError, ValueError):
     """No registered backend opens this source."""
 
 
-class BadHeader(VolumeError, ValueError):
+class BadHeader(VolumeReadError, ValueError):
     """The header cannot be read or contradicts itself."""
 
 
-class TruncatedVolume(VolumeError, EOFError):
+class TruncatedVolume(VolumeReadError, EOFError):
     """The file holds fewer voxels than its header says."""
 
 
-class CorruptVolume(VolumeError, ValueError):
+class CorruptVolume(VolumeReadError, ValueError):
     """The stored voxels cannot be decoded, or are not what the header says."""
 
 
@@ -146,27 +152,31 @@ class OutOfVolume(VolumeError, IndexError):
     """A region or an index does not lie inside the volume."""
 
 
-class CacheTooSmall(VolumeError, OSError):
+class VolumeTooLarge(VolumeReadError, MemoryError):
+    """The voxels that are asked for take more than the memory of the machine."""
+
+
+class CacheTooSmall(VolumeReadError, OSError):
     """The cache directory has no room for a decoded volume."""
 
 
-class CacheBusy(VolumeError, TimeoutError):
-    """Another process kept the cache locked for too long."""
+class CacheBusy(VolumeReadError, TimeoutError):
+    """Another process kept the cache, or the place of a volume, locked for too long."""
 
 
-class MissingDependency(VolumeError, ImportError):
+class MissingDependency(VolumeReadError, ImportError):
     """An optional package is needed to open this source."""
 
 
-class StoreUnavailable(VolumeError, ConnectionError):
+class StoreUnavailable(VolumeReadError, ConnectionError):
     """A remote store kept failing until the deadline."""
 
 
-class AccessDenied(VolumeError, PermissionError):
+class AccessDenied(VolumeReadError, PermissionError):
     """A remote store refuses to answer with these credentials."""
 
 
-class ForkUnsafe(VolumeError, RuntimeError):
+class ForkUnsafe(VolumeReadError, RuntimeError):
     """A connection that the parent process opened cannot be used after a fork."""
 
 

@@ -6,8 +6,10 @@ script. An origin is found by walking out of voxpipe's and torch's own frames.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,12 @@ from typing import Any
 _MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
 # An argument is shown up to this many characters; a long list says nothing more.
 _LONGEST_ARGUMENT = 40
+# Where Python keeps what was said of which line, so that it is said once.
+_SAID: dict[Any, Any] = {}
+
+# Arguments that may hold credentials: they are shown nowhere, and tell no chain from another.
+CREDENTIALS = ("storage_options",)
+_HIDDEN = "{…}"
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ def shorten(value: Any) -> str:
     >>> shorten((96, 96, 96))
     '(96, 96, 96)'
     """
+    if isinstance(value, functools.partial):
+        return f"partial({shorten(value.func)}, …)"
     text = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
@@ -52,8 +62,11 @@ def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     --------
     >>> call_text("rotate", (15,), {"p": 0.5})
     'rotate(15, p=0.5)'
+    >>> call_text("open_volume", (), {"storage_options": {"key": "AKIA"}})
+    'open_volume(storage_options={…})'
     """
-    parts = [shorten(a) for a in args] + [f"{k}={shorten(v)}" for k, v in kwargs.items()]
+    parts = [shorten(a) for a in args]
+    parts += [f"{k}={_HIDDEN if k in CREDENTIALS else shorten(v)}" for k, v in kwargs.items()]
     return f"{name}({', '.join(parts)})"
 
 
@@ -63,6 +76,17 @@ def here(call: str) -> Origin:
     while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     return Origin(call, frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn(text: str, category: type[Warning], origin: Origin | None = None) -> None:
+    """Warn of what was written at ``origin``, else of the user's line that led here."""
+    if origin is not None:
+        warnings.warn_explicit(text, category, origin.file, origin.line, registry=_SAID)
+        return
+    depth, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=depth)
 
 
 def _is_machinery(module: str) -> bool:

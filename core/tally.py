@@ -28,6 +28,8 @@ class Tally:
     """Regions read from a volume."""
     bytes_read: int = 0
     """Bytes of stored voxels that these reads touched, in whole chunks."""
+    bytes_decoded: int = 0
+    """Bytes of voxels that chunks were decoded to; a chunk that was kept is not decoded again."""
     interpolations: int = 0
     """Calls of the resampler that interpolated."""
     copies: int = 0

@@ -25,7 +25,7 @@ from ..datapipes.iter import OpenVolume, from_cases, from_manifest
 from ..graph import is_pipe, traits_of, walk
 from ..reading_services.script import WORKER_NAME, not_sent
 from ..spatial import LazyPatch, PendingPlan
-from ..volumes import Finding, Volume, custom_backends, find_volumes, serve
+from ..volumes import Finding, Volume, custom_backends, custom_decoders, find_volumes, serve
 
 # A header takes milliseconds; a bucket that answers slowly half a minute.
 TIMEOUT = 60.0
@@ -215,12 +215,13 @@ def _started(voxels: bool) -> _Worker:
     ours, theirs = context.Pipe(duplex=True)
     process = context.Process(
         target=serve,
-        args=(theirs, voxels, custom_backends()),
+        args=(theirs, voxels, custom_backends(), custom_decoders()),
         name=f"{WORKER_NAME}-check",
         daemon=True,
     )
-    # Backends of the user's own may be defined in the script; else it is not needed.
-    with contextlib.nullcontext() if custom_backends() else not_sent():
+    # What the user registered may be defined in the script; else that is not needed.
+    own = custom_backends() or custom_decoders()
+    with contextlib.nullcontext() if own else not_sent():
         process.start()
     theirs.close()
     return _Worker(process, ours, time.monotonic() + _START_TIMEOUT)

@@ -7,13 +7,13 @@ import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ..adapters import Adapter, Profile
 from ..core.errors import BudgetExceeded, LoaderShutDown
+from ..core.whole import whole
 from ..datapipes.cost import cost_of
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..diagnosing.twins import untimed
@@ -21,6 +21,7 @@ from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
 from ..volumes.scheme import ReadScheme
+from .asked import checked_service, checked_state, checked_step, refuse_others
 from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
@@ -69,7 +70,9 @@ class DataLoader2:
         reading_service: ReadingService | None = None,
         *,
         seed: int | None = None,
+        **others: NoReturn,
     ) -> None:
+        refuse_others(others)
         self._seed: int | None = None
         self._hash_of_data: str | None = None
         self._epoch = 0
@@ -90,7 +93,7 @@ class DataLoader2:
         for adapter in self._adapters:
             self._graph = verify(self._adapted(adapter))
         # A copy: one service object may be given to several loaders.
-        self._service = copy.copy(reading_service or InProcessReadingService())
+        self._service = copy.copy(checked_service(reading_service) or InProcessReadingService())
         self._work = self._service.distribute(self._graph)
         self._fingerprint = fingerprint(self._written)
         # Frees the workers of a loader that is dropped without a word.
@@ -150,15 +153,13 @@ class DataLoader2:
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
-        seed = index(seed)
-        if not 0 <= seed < MAX_SEED:
-            msg = f"a seed is 0 <= seed < 2**64, got {seed}"
-            raise ValueError(msg)
+        seed = whole("seed", seed, least=0, below=MAX_SEED)
         self._end_live()
         self._seed, self._epoch, self._place = seed, 0, Place()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning."""
+        epoch = whole("epoch", epoch, least=0)
         self._end_live()
         self._epoch, self._place = epoch, Place()
 
@@ -191,7 +192,7 @@ class DataLoader2:
             If it belongs to another chain, list of cases or version.
         """
         loaded = State.from_json(
-            state,
+            checked_state(state),
             graph=self._fingerprint,
             hash_of_data=self._data_hash(),
             shares=self._service.shares(self._work),
@@ -242,7 +243,11 @@ class DataLoader2:
             epoch, place = self._where()
             run = (self._seed or 0, epoch, place.next)
             self._negotiated = negotiated(untimed(self._graph), self._service, *run)
-            self._work = replace(self._work, cache_bytes=self._negotiated.cache_bytes)
+            self._work = replace(
+                self._work,
+                cache_bytes=self._negotiated.cache_bytes,
+                joinings=self._negotiated.joinings,
+            )
         return self._negotiated
 
     def profile(self) -> str:
@@ -290,6 +295,7 @@ class DataLoader2:
         """
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
+        checked_step(step)
         self._pace.interrupt()
         epoch, place = self._where()
         subject = Subject(

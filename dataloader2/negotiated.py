@@ -11,6 +11,7 @@ from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.spending import budgets
 from ..volumes.chunk_cache import DEFAULT_BYTES
+from ..volumes.joining import Joining
 from ..volumes.negotiate import negotiate_all
 from ..volumes.scheme import Budget, ReadScheme, Refused
 
@@ -30,6 +31,11 @@ class Negotiated:
         if self.unknown:
             return DEFAULT_BYTES
         return sum(scheme.cache_bytes for scheme in self.schemes.values())
+
+    @property
+    def joinings(self) -> dict[str, Joining]:
+        """Which ranges become one request, by key."""
+        return {key: Joining(s.gap, s.longest_run) for key, s in self.schemes.items()}
 
     @property
     def advice(self) -> tuple[str, ...]:

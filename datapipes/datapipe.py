@@ -13,7 +13,7 @@ from torch.utils.data import IterDataPipe, functional_datapipe
 
 from ..core import Origin
 from ..core.errors import SampleError
-from ..core.origin import call_text, here
+from ..core.origin import CREDENTIALS, call_text, here
 from ..graph import Pipe, Traits, is_pipe, walk
 from ..graph.verify import stream_names
 from ..realizing import Instruction
@@ -47,7 +47,9 @@ class DataPipe(IterDataPipe[Any]):
         pipe = super().__new__(cls)
         shown = tuple(a for a in args if not is_pipe(a))
         pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
-        pipe._arguments = (shown, {k: v for k, v in kwargs.items() if not is_pipe(v)})
+        # A state can be resumed with other credentials.
+        own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
+        pipe._arguments = (shown, own)
         return pipe
 
     def describe(self) -> str:

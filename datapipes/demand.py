@@ -11,8 +11,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .cost import may_look_ahead
 from .epoch import set_epoch
+from .iter.interleave import Interleave
 from .iter.lazy_patch import LazyPatches
 
 # A percentile of 99 needs about as many.
@@ -95,7 +96,9 @@ def asked_of(
                 for key, patch in _patches(item):
                     patch.source_region  # noqa: B018  works out the plan, which takes the time
                     seen.setdefault(key, []).append(patch)
-            return _asked(seen, planner, split.group, _scattered(order))
+            together = _together(planner, order, split.group)
+            scattered = _scattered(order, together)
+            return _asked(seen, planner, split.group, together, scattered)
     except (VoxpipeError, OSError) as error:
         # What cannot be planned is reported when it is read, with its case and pipe.
         return Asked(unknown=f"planning ahead failed: {type(error).__name__}")
@@ -115,20 +118,32 @@ def _patches(item: Sample) -> Iterator[tuple[str, LazyPatch]]:
             yield key, thing
 
 
-def _scattered(cases: list[int]) -> bool:
-    """Whether a case comes again after another one.
+def _together(planner: Pipe, cases: list[int], items: int) -> int:
+    """Return how many visits take turns; 1 where batches hold patches of several."""
+    turns = [pipe.visits for pipe in walk(planner) if isinstance(pipe, Interleave)]
+    batches = (cases[first : first + items] for first in range(0, len(cases), items))
+    return turns[-1] if turns and all(len(set(batch)) == 1 for batch in batches) else 1
+
+
+def _scattered(cases: list[int], together: int = 1) -> bool:
+    """Whether a case comes again after ``together`` others.
 
     Examples
     --------
-    >>> _scattered([3, 3, 1, 1, 2]), _scattered([3, 1, 3])
-    (False, True)
+    >>> _scattered([3, 3, 1, 1, 2]), _scattered([3, 1, 3]), _scattered([3, 1, 3, 1, 2], 2)
+    (False, True, False)
     """
-    changes = sum(a != b for a, b in pairwise(cases))
-    return changes >= len(set(cases)) > 0
+    last: dict[int, int] = {}
+    for place, case in enumerate(cases):
+        between = cases[last.get(case, place) + 1 : place]
+        if len(set(between)) >= together:
+            return True
+        last[case] = place
+    return False
 
 
 def _asked(
-    seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, scattered: bool
+    seen: Mapping[str, list[LazyPatch]], planner: Pipe, items: int, together: int, scattered: bool
 ) -> Asked:
     if not seen:
         return Asked(unknown="nothing is read lazily")
@@ -138,7 +153,10 @@ def _asked(
     firsts: dict[str, Any] = {key: patches[0].volume for key, patches in seen.items()}
     return Asked(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
-        demands={key: _demand(patches, cutting, items, scattered) for key, patches in seen.items()},
+        demands={
+            key: replace(_demand(patches, cutting, items, scattered), together=together)
+            for key, patches in seen.items()
+        },
         volumes=firsts,
     )
 

@@ -1,10 +1,22 @@
-"""What torch's own pipes do, for the rewrites and the cut."""
+"""What torch's own pipes do, for the rewrites and the cut, and where the user wrote them."""
 
 from __future__ import annotations
 
+import functools
+import warnings
+from collections.abc import Callable
 from typing import Any
 
-from ..graph import Traits, register_traits
+from torch.utils.data import IterDataPipe
+
+from ..core.origin import call_text, here
+from ..graph import Traits, register_traits, walk
+from .datapipe import DataPipe
+
+# The chained forms of torch's that run a function of the user's: errors in it name the line.
+_RUN_FUNCTIONS = ("map", "filter", "collate")
+# torch says this at once. Whether the function has to travel is known later, and told then.
+_TORCH_ON_LAMBDAS = "(Lambda|Local) function is not supported"
 
 
 def _map(pipe: Any) -> Traits:
@@ -54,4 +66,32 @@ def register_torch_pipes() -> None:
         register_traits(name, lambda pipe: Traits())
 
 
+def remember_lines() -> None:
+    """Let torch's pipes that run a user's function know their line, in chains that hold ours.
+
+    torch keeps a table of chained forms; the entries of these are replaced by ones that make the
+    very same pipe. Chains of torch's pipes alone are left as they are.
+    """
+    for name in _RUN_FUNCTIONS:
+        function: Any = IterDataPipe.functions[name]
+        if getattr(function, "func", None) is not _written:
+            kind = function.args[0]
+            made = functools.partial(_written, kind, name, function)
+            IterDataPipe.register_function(name, functools.update_wrapper(made, function))
+
+
+def _written(
+    kind: type, name: str, make: Callable[..., Any], parent: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Return what ``make`` makes, with where it was written; ``kind`` is its class."""
+    if not any(isinstance(pipe, DataPipe) for pipe in walk(parent)):
+        return make(parent, *args, **kwargs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_TORCH_ON_LAMBDAS, category=UserWarning)
+        pipe = make(parent, *args, **kwargs)
+    pipe.origin = here(call_text(name, args, kwargs))
+    return pipe
+
+
 register_torch_pipes()
+remember_lines()

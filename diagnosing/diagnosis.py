@@ -75,6 +75,8 @@ class Diagnosis:
     """Workers, cores, and what else the advice depends on."""
     notes: tuple[str, ...] = ()
     """What was left out, and how the rest was measured."""
+    stepped: bool = True
+    """Whether ``end_to_end`` and ``expected`` contain what the consumer does."""
 
     @property
     def advice(self) -> str:
@@ -91,7 +93,8 @@ class Diagnosis:
         facts = self.facts
         head = ("part", "batches/s", "items/s", "ms/batch", "where")
         rows = [head, *(self._row(stage) for stage in STAGES if stage in self.ceilings)]
-        rows.append(_figures("end to end", self.end_to_end, facts.items, ""))
+        whole = "with the consumer" if self.stepped else "without the consumer: no step= given"
+        rows.append(_figures("end to end", self.end_to_end, facts.items, whole))
         rows.append(_figures("predicted", self.expected, facts.items, ""))
         widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
         lines = [
@@ -171,6 +174,7 @@ def judged(
         _rate(expected),
         facts,
         notes,
+        stepped,
     )
 
 
@@ -281,7 +285,10 @@ def _consumer(seconds: Mapping[str, float], facts: Facts) -> str:
     keep_up = "The loader keeps up, and your own step is what takes the time: make it lighter"
     if not facts.workers:
         return f"{keep_up}, or load beside it with MultiProcessingReadingService(num_workers=1)."
-    needed = math.ceil(facts.workers * _sum(seconds, WORKERS_LINE) / seconds["consumer"])
+    step = seconds["consumer"]  # 0 where nothing takes any time; then nothing is spare
+    needed = (
+        math.ceil(facts.workers * _sum(seconds, WORKERS_LINE) / step) if step else facts.workers
+    )
     fewer = max(1, needed)
     spare = f"; {fewer} of {facts.workers} workers would do" if fewer < facts.workers else ""
     return f"{keep_up}, or leave the loader as it is{spare}."

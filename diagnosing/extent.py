@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from numbers import Real
+from typing import Any, TypeAlias
+
+from ..core.whole import whole
 
 BATCHES = 8
 """Batches whose plans are looked at: enough that their mean says something."""
@@ -27,12 +30,12 @@ class Extent:
     """Tells the time in seconds."""
 
     def __post_init__(self) -> None:
-        if self.batches < 1:
-            msg = f"a diagnosis needs at least one batch, got batches={self.batches}"
-            raise ValueError(msg)
-        if not self.seconds > 0:
-            msg = f"each part is measured for some time, got seconds={self.seconds!r}"
-            raise ValueError(msg)
+        whole("batches", self.batches, least=1)
+        given: Any = self.seconds
+        is_number = isinstance(given, Real) and not isinstance(given, bool)
+        if not is_number or not given > 0:
+            msg = f"each part is measured for some time in seconds, got seconds={given!r}"
+            raise ValueError(msg) if is_number else TypeError(msg)
 
     def done(self, least: int, most: int | None = None) -> Callable[[int], bool]:
         """Return what says after ``number`` batches whether these are enough.

@@ -15,6 +15,7 @@ from .node import (
     traits_of,
     with_parents,
 )
+from .raised import raised_at, standing_at
 from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
 from .verify import verify
 from .walk import clone, find, readers, walk
@@ -40,9 +41,11 @@ __all__ = [
     "is_pipe",
     "origin_of",
     "parents_of",
+    "raised_at",
     "readers",
     "register_traits",
     "settle",
+    "standing_at",
     "sweep",
     "traits_of",
     "verify",

@@ -77,5 +77,6 @@ def _text_of_object(value: Any) -> str:
 
 
 def _public(settings: dict[str, Any]) -> dict[str, Any]:
-    # Names with an underscore hold a foreign pipe's running state, not its settings.
-    return {k: v for k, v in settings.items() if not k.startswith("_")}
+    # Names with an underscore hold a foreign pipe's running state, not its settings; its origin
+    # is the line on which it was written, which may move.
+    return {k: v for k, v in settings.items() if not k.startswith("_") and k != "origin"}

@@ -25,6 +25,8 @@ class ValueStep:
     """Where the user wrote it."""
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all."""
+    draws_from: str = ""
+    """Name of a stream that it shares, so that both choose alike; empty for its own."""
 
 
 Acting = tuple[ValueStep, Drawn]

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
         BackendRequest,
+        Decoder,
         Volume,
         convert,
         normalize_index,
         register_backend,
+        register_decoder,
         resolve_backend,
         unregister_backend,
+        unregister_decoder,
     )
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "BackendRequest",
     "DataLoader2",
     "DataPipe",
+    "Decoder",
     "FuseSpatial",
     "Grid",
     "InProcessReadingService",
@@ -58,8 +62,10 @@ __all__ = [
     "list_cases",
     "normalize_index",
     "register_backend",
+    "register_decoder",
     "resolve_backend",
     "unregister_backend",
+    "unregister_decoder",
 ]
 
 # Where each public name lives. They are imported at first use: a process that only
@@ -75,12 +81,15 @@ _HOMES = {
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (
         "BackendRequest",
+        "Decoder",
         "Volume",
         "convert",
         "normalize_index",
         "register_backend",
+        "register_decoder",
         "resolve_backend",
         "unregister_backend",
+        "unregister_decoder",
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -72,20 +72,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def demo(output: Path, minutes: float, bucket: str | None = None) -> None:
     """Train the demo's network on streamed patches, from the local disk or from a bucket."""
     from .demo import run
-    from .demo_data import prepare
+    from .demo_data import Case, prepare
     from .demo_source import stream
 
     if bucket is None:
         run(output, stream, seconds=60 * minutes)
         return
     from .demo_bucket import in_bucket
+    from .volumes.location import public_name
 
-    run(
-        output,
-        stream,
-        seconds=60 * minutes,
-        cases=lambda folder: in_bucket(prepare(folder), bucket),
-    )
+    def copied(folder: Path) -> list[Case]:
+        found = in_bucket(prepare(folder), bucket)
+        print(f"Copied to {public_name(bucket)}; training reads them there\n", flush=True)
+        return found
+
+    run(output, stream, seconds=60 * minutes, cases=copied)
 
 
 def demo_data(output: Path) -> None:

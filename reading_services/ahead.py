@@ -12,10 +12,13 @@ import pickle
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from ..realizing import Job
 from ..spatial import LazyPatch
+from ..volumes.joining import reads_of
 from .transport.messages import DoJob
 
 
@@ -71,11 +74,16 @@ class Waiting:
 def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
     tickets = []
-    for item in job.items if isinstance(job, Job) else ():
-        for thing in item.values() if isinstance(item, Mapping) else ():
+    given = job.items if isinstance(job, Job) else ()
+    items = [item for item in given if isinstance(item, Mapping)]
+    # All images before the first label: so a batch is filled, and what is announced in this
+    # order is kept as long as it is needed.
+    for key in dict.fromkeys(key for item in items for key in item):
+        for item in items:
+            thing = item.get(key)
             if isinstance(thing, LazyPatch):
                 # What goes wrong here goes wrong again when the patch is read, and is told then.
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception), reads_of(key):
                     tickets.append(thing.prefetch())
     return [ticket for ticket in tickets if ticket is not None]
 
@@ -90,7 +98,9 @@ class Inbox:
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
-        threading.Thread(target=self._look, name="voxpipe-read-ahead", daemon=True).start()
+        # In a copy of the context: the read scheme holds for what is read ahead too.
+        look = partial(copy_context().run, self._look)
+        threading.Thread(target=look, name="voxpipe-read-ahead", daemon=True).start()
 
     def put(self, data: bytes) -> None:
         """Take a job; never waits."""

@@ -9,6 +9,7 @@ from typing import Any
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
 from ..volumes.chunk_cache import CHUNKS
+from ..volumes.joining import using_joinings
 from ..volumes.scheme import Budget
 from .pipe_runner import PipeRunner, Replica
 from .running import begin, end
@@ -103,7 +104,9 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
         return
     source = work.recipe or PipeRunner(work.cut)
     for job in jobs(work.cut, seed, epoch, place):
-        made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
+        # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
+        with using_joinings(work.joinings):
+            made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
         yield job.index, as_tensors(made)
 
 

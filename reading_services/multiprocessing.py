@@ -9,9 +9,9 @@ buffer that is bounded by the number of jobs in flight.
 from __future__ import annotations
 
 import multiprocessing as mp
-from operator import index
 from typing import Any
 
+from ..core.whole import whole
 from ..graph import Pipe, walk
 from ..realizing import usable_cores
 from ..volumes.scheme import Budget
@@ -21,6 +21,7 @@ from .planned import PlannedEpoch
 from .pool import WorkerPool
 from .reading_service import Epoch
 from .replicated import ReplicatedEpoch
+from .script import script_of_this_process
 from .spending import budgets, checked
 from .transport.budget import SlotBudget
 from .work import Place, Planned, Replicated, Work, work_of
@@ -30,6 +31,7 @@ ORDERS = ("plan", "as_ready")
 # One batch is being made while the next waits at the worker: enough to keep a worker
 # busy whenever the consumer comes back within the time of one batch.
 JOBS_PER_WORKER = 2
+_OR_NONE = "or None for the default"
 
 
 class MultiProcessingReadingService:
@@ -77,36 +79,32 @@ class MultiProcessingReadingService:
         slot_bytes: int | None = None,
         memory_bytes: int | None = None,
     ) -> None:
-        self.num_workers = index(num_workers)
+        self.num_workers = whole("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
-        self.worker_prefetch_cnt = worker_prefetch_cnt
+        self.worker_prefetch_cnt = whole("worker_prefetch_cnt", worker_prefetch_cnt, least=1)
         self.order = order
-        self.threads_per_worker = threads_per_worker
+        self.threads_per_worker = (
+            None
+            if threads_per_worker is None
+            else whole("threads_per_worker", threads_per_worker, least=1, do=_OR_NONE)
+        )
         self.persistent_workers = persistent_workers
-        self.slot_bytes = None if slot_bytes is None else index(slot_bytes)
+        self.slot_bytes = (
+            None
+            if slot_bytes is None
+            else whole("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
+        )
         self.memory_bytes = checked(memory_bytes)
         self._pool: WorkerPool | None = None
         self._check()
         self._budget = SlotBudget(self.slot_bytes)
 
     def _check(self) -> None:
-        if self.num_workers < 0:
-            msg = f"num_workers is 0 or more, got {self.num_workers}"
-            raise ValueError(msg)
         if self.start_method not in START_METHODS:
             msg = f"multiprocessing_context is one of {START_METHODS}, got {self.start_method!r}"
             raise ValueError(msg)
-        if self.worker_prefetch_cnt < 1:
-            msg = f"worker_prefetch_cnt is at least 1, got {self.worker_prefetch_cnt}"
-            raise ValueError(msg)
-        if self.threads_per_worker is not None and self.threads_per_worker < 1:
-            msg = f"threads_per_worker is at least 1, got {self.threads_per_worker}"
-            raise ValueError(msg)
         if self.order not in ORDERS:
             msg = f"order is one of {ORDERS}, got {self.order!r}"
-            raise ValueError(msg)
-        if self.slot_bytes is not None and self.slot_bytes < 0:
-            msg = f"slot_bytes is 0 or more, or None, got {self.slot_bytes}"
             raise ValueError(msg)
 
     def budgets(self) -> tuple[Budget, ...]:
@@ -130,8 +128,12 @@ class MultiProcessingReadingService:
         """
         work = work_of(graph)
         if self.num_workers:
-            payload_of(work, 0, self.num_workers)
+            payload_of(work, 0, self.num_workers, self._script())
         return work
+
+    def _script(self) -> dict[str, str] | None:
+        """Return what workers are told of the script; None where they are born with it."""
+        return None if self.start_method == "fork" else script_of_this_process()
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
         """Start one pass over the batches that ``place`` does not hold."""
@@ -176,6 +178,8 @@ class MultiProcessingReadingService:
                 budget=self._budget,
                 ahead=self.worker_prefetch_cnt,
                 cache_bytes=work.cache_bytes,
+                joinings=work.joinings,
+                at=work.at,
             )
         return self._pool
 

@@ -1,20 +1,34 @@
-"""What a worker is sent at its start: what it runs, and the backends registered here."""
+"""What a worker is sent at its start: what it runs, and what was registered here."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import NotPicklable
+from ..core.origin import shorten
 from ..graph import Pipe, describe, is_pipe, origin_of, walk
 from ..realizing import Job
-from ..volumes import custom_backends
+from ..volumes import custom_backends, custom_decoders
+from .own_script import SIGN, cannot_follow
 from .pipe_runner import PipeRunner, Replica
 from .work import Planned, Work
 
+_MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
 
-def payload_of(work: Work, worker: int, workers: int) -> bytes:
+
+def payload_of(
+    work: Work, worker: int, workers: int, script: Mapping[str, str] | None = None
+) -> bytes:
     """Return what worker number ``worker`` of ``workers`` runs, pickled.
+
+    Parameters
+    ----------
+    work, worker, workers
+        What runs, and whose share it is.
+    script
+        What workers are told of the script, where they have to import it.
 
     Raises
     ------
@@ -27,10 +41,16 @@ def payload_of(work: Work, worker: int, workers: int) -> bytes:
     else:
         thing = Replica(work.graph, worker, workers, shards=work.shards)
         pipes = tuple(walk(work.graph))
+    whole = (custom_backends(), custom_decoders(), thing)
     try:
-        return pickle.dumps((custom_backends(), thing))
+        data = pickle.dumps(whole)
     except Exception as error:  # whatever a user's object raises from its __reduce__
         raise _not_picklable(pipes, error) from error
+    if script is not None:
+        own = cannot_follow(whole, data, script)
+        if own is not None:
+            raise _nowhere_to_import(pipes, own, script)
+    return data
 
 
 def pickled(job: Any) -> bytes:
@@ -51,18 +71,38 @@ def pickled(job: Any) -> bytes:
 
 
 def _not_picklable(pipes: tuple[Pipe, ...], error: Exception) -> NotPicklable:
-    do = "Define the function at the top of a module (no lambda), or use num_workers=0."
     for name, *functions in custom_backends():
         cause = _refusal(functions)
         if cause is not None:
-            return NotPicklable(f"backend {name!r} cannot travel to a worker: {cause}", do=do)
+            return NotPicklable(f"backend {name!r} cannot travel to a worker: {cause}", do=_MOVE)
+    for name, factory in custom_decoders():
+        cause = _refusal(factory)
+        if cause is not None:
+            return NotPicklable(f"decoder {name!r} cannot travel to a worker: {cause}", do=_MOVE)
     for pipe in pipes:
         cause = _refusal({k: v for k, v in vars(pipe).items() if not is_pipe(v)})
         if cause is not None:
-            found = NotPicklable(f"{describe(pipe)} cannot travel to a worker: {cause}", do=do)
+            found = NotPicklable(f"{describe(pipe)} cannot travel to a worker: {cause}", do=_MOVE)
             found.at(origin_of(pipe))
             return found
-    return NotPicklable(f"the graph cannot travel to a worker: {error}", do=do)
+    return NotPicklable(f"the graph cannot travel to a worker: {error}", do=_MOVE)
+
+
+def _nowhere_to_import(
+    pipes: tuple[Pipe, ...], own: Any, script: Mapping[str, str]
+) -> NotPicklable:
+    name = getattr(own, "__qualname__", shorten(own))
+    for pipe in pipes:
+        settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
+        if cannot_follow(settings, SIGN, script) is own or type(pipe) is own:
+            what = f"{describe(pipe)} cannot travel to a worker"
+            break
+    else:
+        pipe, what = None, f"{name} cannot travel to a worker"
+    msg = f"{what}: workers cannot import {name}, which is in no file (it was typed, or piped in)"
+    refused = NotPicklable(msg, do=_MOVE)
+    refused.at(origin_of(pipe) if pipe is not None else None)
+    return refused
 
 
 def _refusal(thing: Any) -> Exception | None:

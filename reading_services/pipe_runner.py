@@ -12,8 +12,8 @@ from torch.utils.data.graph_settings import apply_sharding
 from ..core import Stream
 from ..core.errors import placed
 from ..datapipes.epoch import set_epoch
-from ..graph import Cut, Pipe, traits_of, walk
-from ..realizing import Job
+from ..graph import Cut, Pipe, raised_at, traits_of, walk, with_parents
+from ..realizing import NOWHERE, STANDING, Job
 from ..realizing.recipe import the_batch
 from .seeding import seeded_globals
 
@@ -34,10 +34,45 @@ class Handoff(IterDataPipe[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.items: tuple[Any, ...] = ()
+        self.number = NOWHERE
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items."""
-        yield from self.items
+        for number, item in enumerate(self.items):
+            self.number = number
+            yield item
+
+
+class Step(IterDataPipe[Any]):
+    """Yields the items of one pipe of a realizing part, and notes when that pipe is at work."""
+
+    def __init__(self, parent: Pipe, number: int, handoff: Handoff, *, whole: bool) -> None:
+        super().__init__()
+        self.parent = parent
+        self.number = number
+        self.handoff = handoff
+        self.whole = whole
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items."""
+        items = iter(self.parent)
+        while True:
+            step, item = STANDING.step, STANDING.item
+            STANDING.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
+            try:
+                made = next(items)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise placed(error, case=self._case())  # noqa: B904  the very same error
+            finally:
+                STANDING.at(step, item)
+            yield made
+
+    def _case(self) -> str:
+        """Return the case of the item at hand; nothing where it is one of several."""
+        at = self.handoff.items[max(0, self.handoff.number) :][:1]
+        return "" if self.whole or not at else str(getattr(at[0], "case", ""))
 
 
 class PipeRunner:
@@ -45,7 +80,13 @@ class PipeRunner:
 
     def __init__(self, split: Cut) -> None:
         self.handoff = Handoff()
-        self.sink: Pipe = split.onto(self.handoff)
+        self.sink: Pipe = self.handoff
+        whole = False
+        for number, pipe in enumerate(split.realizing):
+            whole = whole or bool(traits_of(pipe).group)
+            self.sink = with_parents(pipe, [self.sink])
+            if not traits_of(pipe).watches:
+                self.sink = Step(self.sink, number, self.handoff, whole=whole)
         self._opaque = any(traits_of(pipe).opaque for pipe in split.realizing)
         self._run: tuple[int, int] | None = None
 
@@ -66,16 +107,17 @@ class PipeRunner:
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
-        self.handoff.items = job.items
+        self.handoff.items, self.handoff.number = job.items, NOWHERE
         stream = Stream(seed, epoch, (job.index,), "user functions")
         guard = seeded_globals(stream.integer()) if self._opaque else contextlib.nullcontext()
         try:
             with guard:
                 made = list(self.sink)
         except Exception as error:
-            raise placed(as_raised(error), case=job.cases())  # noqa: B904  the very same error
+            raise placed(as_raised(error), raised_at(error), job.cases())  # noqa: B904
         finally:
             self.handoff.items = ()
+            STANDING.at(NOWHERE)
         return the_batch(job, made)
 
 
@@ -97,8 +139,13 @@ class Replica:
         # Which worker draws enters here: a share has no numbers of its own but by its owner.
         key = (self.workers, self.worker, index)
         stream = Stream(seed, epoch, key, "user functions")
-        with seeded_globals(stream.integer()):
-            return next(self._items)
+        try:
+            with seeded_globals(stream.integer()):
+                return next(self._items)
+        except StopIteration:
+            raise
+        except Exception as error:
+            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
 
     def _start(self, seed: int, epoch: int) -> None:
         set_epoch(self.graph, seed, epoch)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from ..core.errors import NotPicklable, WorkerDied
 from ..core.ledger import LEDGER
+from ..core.origin import warn
 from ..realizing import Job
 from .pool import Worker, WorkerPool, raise_from_worker
 from .running import begin, end
 from .transport.messages import Done, Exhausted, Failed
-from .work import Place, Planned, Work, jobs
+from .work import Place, Planned, Work, batch_count, jobs
 
 
 class PooledEpoch:
@@ -61,7 +62,7 @@ class PooledEpoch:
         for text, category in answer.report.warnings:
             if text not in self._said:
                 self._said.add(text)
-                warnings.warn(text, category, stacklevel=2)
+                warn(text, category)
 
     def close(self) -> None:
         """End the pass; workers that are still busy with it cannot stay for the next."""
@@ -75,7 +76,9 @@ class PooledEpoch:
 
 
 class PlannedEpoch(PooledEpoch):
-    """Hands jobs to the idlest worker and batches out in plan order, or as they are ready.
+    """Hands jobs to workers, and batches out in plan order or as they are ready.
+
+    A job goes to the worker that knows its volumes, or to the idlest (:mod:`.affinity`).
 
     Parameters
     ----------
@@ -100,6 +103,8 @@ class PlannedEpoch(PooledEpoch):
         super().__init__(pool, end, work)
         self._run = (seed, epoch)
         self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place)
+        self._work = work
+        self._count: int | None = None
         self._limit = limit
         self._in_order = in_order
         self._order: deque[int] = deque()
@@ -151,19 +156,32 @@ class PlannedEpoch(PooledEpoch):
         """Give every worker jobs up to its share; undelivered batches count too."""
         bound = self._limit * len(self._pool.workers)
         while self._jobs is not None and self._death is None and len(self._order) < bound:
-            worker = self._pool.idlest()
-            if len(worker.jobs) >= self._limit:
+            if len(self._pool.idlest().jobs) >= self._limit:
                 return
             job = self._next_job()
             if job is None:
                 self._jobs = None
                 return
+            coming = self._coming(job, bound - len(self._order) - 1)
+            worker = self._pool.affinity.choose(job, self._pool.workers, self._limit, coming)
             try:
                 self._pool.give(worker, job, *self._run)
             except NotPicklable as error:
                 self._jobs, self._planning_error = None, error
                 return
             self._order.append(job.index)
+
+    def _coming(self, job: Job, room: int) -> int:
+        """Return how many more jobs can follow a job, now or once the consumer took what waits."""
+        if self._count is None:
+            try:
+                self._count = batch_count(self._work)
+            except Exception:  # a user's __len__ may raise anything; then none is counted on
+                self._count = 0
+        ready = len(self._ready)
+        if self._in_order:
+            ready = sum(1 for _ in takewhile(self._ready.__contains__, self._order))
+        return max(0, min(room + ready, self._count - job.index - 1))
 
     def _next_job(self) -> Job | None:
         """Return the next job; None after the last, and after an error, which is kept.

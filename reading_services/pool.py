@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
+from ..realizing import NOWHERE
+from ..realizing.standing import read
+from ..volumes.joining import Table
+from .affinity import Affinity
+from .endings import advice, ending
 from .fork_server import preload
 from .payload import pickled
 from .script import WORKER_NAME, not_sent, script_of_this_process
@@ -23,8 +27,10 @@ from .transport.arrivals import SlotReader
 from .transport.batches import unpack
 from .transport.budget import SlotBudget
 from .transport.channels import limit_waits, receive_descriptor
-from .transport.messages import STOP, DoJob, Failed, NewSlot, Ready, RetireSlot
-from .worker import ORPHANED, SETTINGS, Settings, run_worker
+from .transport.mapping import Mapping
+from .transport.messages import STOP, DoJob, Failed, NewSlot, Notes, Ready, RetireSlot
+from .work import Doing
+from .worker import SETTINGS, Settings, run_worker
 
 # What every worker imports anyway.
 PRELOAD = [
@@ -33,17 +39,26 @@ PRELOAD = [
     "voxpipe.spatial.native",
     "nibabel",
 ]
-# Where pipes are sent and not instructions. "__main__" is multiprocessing's own default.
-PRELOAD_TORCH = ["__main__", "torch", "voxpipe.datapipes.iter"]
+# Where pipes are sent and not instructions; then "__main__" too, multiprocessing's own default.
+PRELOAD_TORCH = ["torch", "voxpipe.datapipes.iter"]
 # A worker that lives takes the word to stop at once.
 _STOP_SECONDS = 0.1
+
+
+At: TypeAlias = "Callable[[int, int, Any], Doing]"
+"""What a worker does, of the step and item that it notes and its job."""
 
 
 class Worker:
     """One process, its channel, and what it is busy with."""
 
     def __init__(
-        self, number: int, process: Any, channel: connection.Connection, slots: SlotReader
+        self,
+        number: int,
+        process: Any,
+        channel: connection.Connection,
+        slots: SlotReader,
+        at: At,
     ) -> None:
         self.number = number
         self.process = process
@@ -52,6 +67,8 @@ class Worker:
         self.answers: deque[Any] = deque()
         self.given = 0
         self.slots = slots
+        self._at = at
+        self._notes: Any = None
         self.is_up = False
         """Whether it has started."""
         self.is_gone = False
@@ -68,13 +85,19 @@ class Worker:
         """Return a batch that this worker made."""
         return unpack(data, self.slots)
 
-    def busy_with(self) -> str:
+    def show_notes(self, fd: int, size: int) -> None:
+        """Look from now on at the memory in which it notes what it is at; closes ``fd``."""
+        try:
+            self._notes = Mapping(fd, size).bytes()
+        finally:
+            os.close(fd)
+
+    def busy_with(self) -> Doing:
         """Return what it is doing, for messages."""
         if not self.jobs:
-            return "nothing to do"
-        job = self.jobs[0]
-        cases = job.cases() if hasattr(job, "cases") else "its share of the graph"
-        return f"batch {getattr(job, 'index', job)} ({cases})"
+            return Doing("nothing to do")
+        step, item = (NOWHERE, NOWHERE) if self._notes is None else read(self._notes)
+        return self._at(step, item, self.jobs[0])
 
 
 class WorkerPool:
@@ -100,6 +123,10 @@ class WorkerPool:
         Jobs that a worker may have at once.
     cache_bytes
         Decoded chunks that each worker keeps, in bytes.
+    joinings
+        Which ranges become one request, by key.
+    at
+        Says what a worker does.
     """
 
     def __init__(
@@ -114,20 +141,37 @@ class WorkerPool:
         budget: SlotBudget,
         ahead: int,
         cache_bytes: int = 0,
+        joinings: Table | None = None,
+        at: At,
     ) -> None:
         self.limits = limits
+        self._at = at
         self._budget = budget
         self._ahead = ahead
         self._share = budget.share(len(payloads))
         self.broken = False
+        self.affinity = Affinity()
         self.workers: list[Worker] = []
+        own = script_of_this_process()
+        self._has_script = bool(own)
         if context.get_start_method() == "forkserver":
-            preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
+            first = [*(["__main__"] if own else []), *PRELOAD_TORCH] if torch else []
+            preload(context, [*first, *PRELOAD, *imports])
         environment = {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)}
-        script = {} if torch else script_of_this_process()
+        script = {} if torch else own
         # Asked for no shared memory, a worker says nothing about having none.
         slot_bytes = self._share if budget.limit else None
-        settings = Settings(torch, threads, script, environment, slot_bytes, cache_bytes)
+        settings = Settings(
+            torch,
+            threads,
+            script,
+            environment,
+            slot_bytes,
+            cache_bytes,
+            dict(joinings or {}),
+            ahead,
+            len(payloads),
+        )
         try:
             for number, payload in enumerate(payloads):
                 self.workers.append(self._start(number, payload, context, settings))
@@ -149,14 +193,15 @@ class WorkerPool:
             daemon=True,
         )
         try:
-            with contextlib.nullcontext() if settings.torch else not_sent():
+            with contextlib.nullcontext() if settings.torch and self._has_script else not_sent():
                 process.start()
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
-        worker = Worker(number, process, ours, SlotReader(self._budget, self._share, self._ahead))
+        slots = SlotReader(self._budget, self._share, self._ahead)
+        worker = Worker(number, process, ours, slots, self._at)
         # It takes no message before it has started, and a large one waits until it is taken.
         worker.limit_waits(self.limits.start + self.limits.item)
         return worker
@@ -187,6 +232,7 @@ class WorkerPool:
         message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
         worker.given += 1
+        self.affinity.given(job, worker)
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
@@ -238,6 +284,8 @@ class WorkerPool:
                 if isinstance(message, Ready):
                     worker.is_up = True
                     worker.limit_waits(self.limits.item)
+                elif isinstance(message, Notes):
+                    worker.show_notes(receive_descriptor(worker.channel), message.size)
                 elif isinstance(message, NewSlot):
                     fd = receive_descriptor(worker.channel)
                     worker.slots.add(message.number, fd, message.size)
@@ -262,31 +310,36 @@ class WorkerPool:
     def _died(self, worker: Worker) -> NoReturn:
         self.broken = True
         worker.process.join(wait_of(self.limits.stop))
+        doing = worker.busy_with()
         raise WorkerDied(
             f"worker {worker.number} (pid {worker.process.pid}) "
-            f"{_ending(worker.process.exitcode)} while it had {worker.busy_with()}",
-            do=_advice(worker.process.exitcode, worker.is_up),
-        )
+            f"{ending(worker.process.exitcode)} while it had {doing.what}",
+            do=advice(worker.process.exitcode, worker.is_up),
+        ).at(doing.origin)
 
     def _stuck(self, worker: Worker) -> NoReturn:
         self.broken = True
+        doing = worker.busy_with()
         raise ItemTimeout(
             f"worker {worker.number} (pid {worker.process.pid}) took no message for "
-            f"{worker.patience:g} s; it had {worker.busy_with()}",
+            f"{worker.patience:g} s; it had {doing.what}",
             do="Was it stopped by a debugger or a signal?",
-        )
+        ).at(doing.origin)
 
     def _timed_out(self, seconds: float) -> NoReturn:
         self.broken = True
-        busy = "; ".join(
-            f"worker {w.number} (pid {w.process.pid}) is at {w.busy_with()}"
-            for w in self.workers
-            if w.jobs
+        busy = [(worker, worker.busy_with()) for worker in self.workers if worker.jobs]
+        told = "; ".join(
+            f"worker {w.number} (pid {w.process.pid}) is at {doing}" for w, doing in busy
         )
-        raise ItemTimeout(
-            f"no batch for {seconds:g} s: {busy}",
-            do="Raise Timeout(item=...) if a batch may take longer; else look at these files.",
+        late = ItemTimeout(
+            f"no batch for {seconds:g} s: {told}",
+            do="Raise Timeout(item=...) if a batch may take longer; else look at this pipe and "
+            "these files.",
         )
+        for _, doing in busy:
+            late.at(doing.origin)
+        raise late
 
     def stop(self) -> None:
         """Stop every process, by asking and then by killing, and close every channel."""
@@ -330,29 +383,3 @@ def raise_from_worker(answer: Failed) -> NoReturn:
         raise error from WorkerTraceback(answer.text)
     finally:
         del error  # held by this frame, which its traceback holds, it would keep all frames alive
-
-
-def _ending(exitcode: int | None) -> str:
-    if exitcode is None:
-        return "closed its channel"
-    if exitcode < 0:
-        return f"was killed by {signal.Signals(-exitcode).name}"
-    if exitcode == ORPHANED:
-        return "lost its parent process"
-    return f"ended with exit code {exitcode}"
-
-
-def _advice(exitcode: int | None, was_up: bool) -> str:
-    if exitcode == -signal.SIGKILL:
-        return (
-            "If nobody killed it, the system did, for lack of memory: try fewer workers or "
-            "smaller batches."
-        )
-    if exitcode == -signal.SIGBUS:
-        return "A file that it had mapped became shorter, or its disk failed."
-    if not was_up:
-        return (
-            'Put the code that iterates under if __name__ == "__main__": workers import the '
-            "script. Its own message is above."
-        )
-    return "Run with num_workers=0 to see the error in this process."

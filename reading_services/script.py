@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
 import threading
 from collections.abc import Iterator, Mapping
@@ -24,9 +25,14 @@ _LOCK = threading.Lock()
 
 
 def script_of_this_process() -> dict[str, str]:
-    """Return what a worker needs in order to import the script; empty if there is none."""
+    """Return what a worker needs in order to import the script; empty if there is none.
+
+    A script that is piped into Python calls itself ``<stdin>``, which is no file.
+    """
     told: dict[str, Any] = spawn.get_preparation_data("")
-    return {key: told[key] for key in _KEYS if key in told}
+    script = {key: told[key] for key in _KEYS if key in told}
+    path = script.get("init_main_from_path")
+    return script if path is None or os.path.isfile(path) else {}
 
 
 @contextlib.contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from operator import index
-
+from ..core.whole import whole
 from ..volumes.cache_directory import cache_budget
 from ..volumes.scheme import Budget
 from .transport.budget import memory_bytes
@@ -17,11 +16,10 @@ USUAL_BYTES = 256 * 1024**2
 
 
 def checked(given: int | None) -> int | None:
-    """Return ``memory_bytes`` as it was given to a service, or raise ``ValueError``."""
-    if given is not None and index(given) < 1:
-        msg = f"memory_bytes is 1 or more, or None, got {given}"
-        raise ValueError(msg)
-    return given
+    """Return ``memory_bytes`` as it was given to a service, or raise if it is no count of bytes."""
+    if given is None:
+        return None
+    return whole("memory_bytes", given, least=1, unit="bytes", do="or None for the default")
 
 
 def budgets(
@@ -29,8 +27,9 @@ def budgets(
 ) -> tuple[Budget, ...]:
     """Return the budgets to try, one after another.
 
-    What the user says is the only one. Else little, then a quarter of the memory, and then all
-    of it: a default must not refuse what would have worked.
+    What the user says is the only one, and is spent. Else little, then a quarter of the memory,
+    and then all of it: a default must not refuse what would have worked. It keeps only what
+    patches of one visit share: each process would keep the rest anew, to save little decoding.
     """
     quarter = memory_bytes() // MEMORY_FRACTION
     usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
@@ -42,6 +41,7 @@ def budgets(
             batches_ahead=batches_ahead,
             threads=threads,
             spool_bytes=cache_budget(),
+            thrifty=given is None,
         )
         for size in sizes
     )

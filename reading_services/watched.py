@@ -7,11 +7,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout
 from ..core.waits import wait_of
+from ..graph import standing_at
 
 _ITEM, _ERROR, _END = "item", "error", "end"
 
@@ -47,8 +49,10 @@ class Watched:
         try:
             kind, value = self._answers.get(timeout=wait_of(self._seconds))
         except queue.Empty:
-            msg = f"no batch for {self._seconds:g} s; it was here:\n{self._stack()}"
-            raise ItemTimeout(msg, do="Raise Timeout(item=...) if this may take longer.") from None
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            msg = f"no batch for {self._seconds:g} s; it was here:\n{_stack(frame)}"
+            late = ItemTimeout(msg, do="Raise Timeout(item=...) if this may take longer.")
+            raise late.at(standing_at(frame)) from None
         self._seconds = self._later
         if kind == _ITEM:
             return value
@@ -57,16 +61,16 @@ class Watched:
             raise value
         raise StopIteration
 
-    def _stack(self) -> str:
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
-
     def close(self) -> None:
         """Ask the thread to end, and wait for it unless it is stuck."""
         self._requests.put(False)
         if self._thread is not threading.current_thread():
             # It ends at once when it is idle; a stuck one is not waited for.
             self._thread.join(timeout=0.1)
+
+
+def _stack(frame: FrameType | None) -> str:
+    return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
 
 
 def _step(

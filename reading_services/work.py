@@ -6,21 +6,48 @@ Everything here is a pure function of the graph; nothing is started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias
 
 from ..adapters import Limits, limits_of
-from ..core import Stream
+from ..core import Origin, Stream
+from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
-from ..graph import Cut, NoCut, Pipe, cut, describe, explain_graph, traits_of, walk
-from ..realizing import Instruction, Job, Recipe
+from ..graph import (
+    Cut,
+    NoCut,
+    Pipe,
+    cut,
+    describe,
+    explain_graph,
+    origin_of,
+    raised_at,
+    traits_of,
+    walk,
+)
+from ..realizing import NOWHERE, Instruction, Job, Recipe
+from ..volumes.joining import Table
+from .pipe_runner import as_raised
 from .seeding import seeded_globals
 
 # Where a pipe says in Python what its instructions say as values.
 _RUNS = frozenset({"__iter__", "apply", "gather"})
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a worker is busy with, for messages."""
+
+    what: str
+    """The batch, its cases and their files."""
+    origin: Origin | None = None
+    """The pipe that it runs, as the user wrote it."""
+
+    def __str__(self) -> str:
+        return self.what if self.origin is None else f"{self.what}, in {self.origin}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +58,8 @@ class Planned:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -42,6 +71,17 @@ class Planned:
                 return None
             instructions += own
         return Recipe(tuple(instructions))
+
+    def at(self, step: int, item: int, job: Job) -> Doing:
+        """Return what a worker does, of the numbers that it notes."""
+        what = f"batch {job.index} of {job.files(item)}"
+        if step == NOWHERE:
+            return Doing(what)
+        if self.recipe is not None:
+            return Doing(what, getattr(self.recipe.instructions[step], "origin", None))
+        pipe = self.cut.realizing[step]
+        origin = origin_of(pipe)
+        return Doing(what if origin is not None else f"{what}, in {describe(pipe)}", origin)
 
     def explain(self, workers: int) -> str:
         """Return which pipes run where."""
@@ -69,6 +109,12 @@ class Replicated:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
+
+    def at(self, step: int, item: int, job: int) -> Doing:
+        """Return what a worker does; of a whole graph it notes nothing."""
+        return Doing(f"item {job} of its share of the graph")
 
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""
@@ -168,6 +214,8 @@ def _planned(split: Cut, seed: int, epoch: int) -> Iterator[Any]:
                 item = next(items)
             except StopIteration:
                 return
+            except Exception as error:
+                raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
         yield item
 
 

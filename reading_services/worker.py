@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import pickle
 import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections import abc
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
 from multiprocessing import connection, parent_process
 from typing import Any
 
 from ..core.ledger import LEDGER
-from ..realizing import Job, using, using_threads
-from ..volumes import register_backend
+from ..realizing import STANDING, Job, using, using_threads
+from ..volumes import register_backend, register_decoder
 from ..volumes.chunk_cache import CHUNKS
+from ..volumes.joining import Table, using_joinings
 from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
 from .transport.channels import send_descriptor
+from .transport.mapping import Mapping
 from .transport.messages import (
     STOP,
     DoJob,
@@ -30,14 +34,16 @@ from .transport.messages import (
     Exhausted,
     Failed,
     NewSlot,
+    Notes,
     Ready,
     Report,
     RetireSlot,
 )
 from .transport.slots import HAS_SLOTS, Slot, SlotWriter
 
-# A worker that ends by itself because its parent is gone exits with this code.
-ORPHANED = 3
+# A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
+# read it then; so it must not be one that a user's function is likely to exit with.
+ORPHANED = 113
 # What the names of our environment variables begin with.
 SETTINGS = "VOXPIPE_"
 
@@ -58,6 +64,12 @@ class Settings:
     """Shared memory that it may take for batches; None sends them through the pipe."""
     cache_bytes: int = 0
     """Decoded chunks that it keeps, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
+    ahead: int = 0
+    """Batches of each worker that may be in flight."""
+    workers: int = 1
+    """How many workers there are."""
 
 
 def run_worker(
@@ -92,11 +104,11 @@ def run_worker(
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
-    with using_threads(settings.threads):
+    with using_joinings(settings.joinings), using_threads(settings.threads):
         _serve(channel, inbox, payload, settings)
 
 
-def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
+def adopt(settings: abc.Mapping[str, str], environment: MutableMapping[str, str]) -> None:
     """Make our variables in ``environment`` those of ``settings``, no more and no fewer."""
     for name in [name for name in environment if name.startswith(SETTINGS)]:
         if name not in settings:
@@ -142,9 +154,11 @@ def _serve(
     def retire(number: int) -> None:
         channel.send(RetireSlot(number))
 
+    if HAS_SLOTS:
+        _note_where_it_is(channel)
     slots: SlotWriter | None = None
     if HAS_SLOTS and settings.slot_bytes is not None:
-        slots = SlotWriter(announce, retire, settings.slot_bytes)
+        slots = SlotWriter(announce, retire, settings.slot_bytes, settings.ahead, settings.workers)
     source: Any = None
     channel.send(Ready())
     while True:
@@ -170,11 +184,25 @@ def _serve(
         channel.send_bytes(told)
 
 
+def _note_where_it_is(channel: connection.Connection) -> None:
+    """Let the consumer see what this worker is at, also when it hangs or is gone."""
+    fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, mmap.PAGESIZE)
+        STANDING.share(Mapping(fd, mmap.PAGESIZE).bytes())
+        channel.send(Notes(mmap.PAGESIZE))
+        send_descriptor(channel, fd)
+    finally:
+        os.close(fd)
+
+
 def _opened(payload: bytes, script: dict[str, str]) -> Any:
     """Return what this worker runs, with the backends of its parent registered."""
-    backends, thing = ScriptUnpickler(payload, script).load()
+    backends, decoders, thing = ScriptUnpickler(payload, script).load()
     for name, matcher, factory in reversed(backends):
         register_backend(name, matcher, factory)
+    for codec, maker in decoders:
+        register_decoder(codec, maker)
     return thing
 
 

@@ -6,9 +6,12 @@ from .memory import BatchMemory, Layout, OwnMemory, batch_memory, using
 from .realize import ApplyValue, RealizePatches
 from .realized import Realized
 from .recipe import Instruction, Recipe, Transform, Watch
+from .standing import NOWHERE, STANDING, Standing
 from .threads import in_threads, usable_cores, using_threads
 
 __all__ = [
+    "NOWHERE",
+    "STANDING",
     "ApplyValue",
     "BatchMemory",
     "Gather",
@@ -19,6 +22,7 @@ __all__ = [
     "RealizePatches",
     "Realized",
     "Recipe",
+    "Standing",
     "Transform",
     "Watch",
     "batch_memory",

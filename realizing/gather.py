@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,9 @@ from numpy.typing import NDArray
 
 from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
+from ..core.origin import warn
 from ..spatial import LazyPatch
+from ..volumes.joining import reads_of
 from .memory import Layout, batch_memory
 from .realized import Realized
 from .threads import in_threads
@@ -69,7 +70,7 @@ class Gather:
             f"  at {self.origin}\n"
             "  Return sample.with_data(image=..., ...) from .map() instead of a dict of your own."
         )
-        warnings.warn(text, ProvenanceLost, stacklevel=2)
+        warn(text, ProvenanceLost, self.origin)
 
     def _fill(self, slot: tuple[NDArray[Any], Any, str]) -> None:
         out, sample, key = slot
@@ -78,10 +79,11 @@ class Gather:
             out[...] = _array_of(thing)
             return
         try:
-            if self.straight:
-                thing.realize(out=out)
-            else:
-                out[...] = thing.realize()
+            with reads_of(key):
+                if self.straight:
+                    thing.realize(out=out)
+                else:
+                    out[...] = thing.realize()
         except Exception as error:
             raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
 

@@ -6,10 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import NDArray
+
 from ..core import Origin, Sample
 from ..core.errors import SampleError, placed
 from ..intensity import ValueStep
 from ..spatial import LazyPatch
+from ..volumes.joining import reads_of
 from .realized import Realized
 from .threads import in_threads
 
@@ -32,7 +35,7 @@ class RealizePatches:
             raise SampleError(msg, do=do).at(self.origin)
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
-            arrays = in_threads(LazyPatch.realize, lazy.values())
+            arrays = in_threads(_made, lazy.items())
         except Exception as error:
             raise placed(error, self.origin, item.case)  # noqa: B904
         made = dict(zip(lazy, map(Realized, arrays), strict=True))
@@ -76,6 +79,12 @@ class ApplyValue:
             do = "It changes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
         return Realized(made_from.with_value(self.step).changed(thing.array))
+
+
+def _made(entry: tuple[str, LazyPatch]) -> NDArray[Any]:
+    key, patch = entry
+    with reads_of(key):
+        return patch.realize()
 
 
 def _intensities(sample: Sample) -> list[str]:

@@ -15,6 +15,7 @@ from ..core import TALLY
 from ..core.errors import GraphError, placed
 from ..core.ledger import LEDGER, Entry
 from .job import Job
+from .standing import NOWHERE, STANDING
 
 
 class Transform(Protocol):
@@ -58,13 +59,16 @@ class Recipe:
         items: Sequence[Any] = job.items
         clock = _Clock()
         try:
-            for instruction in self.instructions:
+            for number, instruction in enumerate(self.instructions):
+                STANDING.at(number)
                 if isinstance(instruction, Watch):
                     clock.enter(instruction, len(items))
                 else:
                     items = instruction(items)
         except Exception as error:
             raise placed(error, case=job.cases())  # noqa: B904  the very same error
+        finally:
+            STANDING.at(NOWHERE)
         return the_batch(job, items)
 
 

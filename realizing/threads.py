@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -55,6 +55,7 @@ def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     executor, given = _EXECUTOR.get(), list(things)
     if executor is None or len(given) < 2:
         return [function(thing) for thing in given]
-    futures = [executor.submit(function, thing) for thing in given]
+    # What holds for the caller's reads holds in the threads too.
+    futures = [executor.submit(copy_context().run, function, thing) for thing in given]
     wait(futures)
     return [future.result() for future in futures]

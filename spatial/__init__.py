@@ -3,6 +3,7 @@
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
+from .choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
@@ -43,6 +44,7 @@ __all__ = [
     "Amount",
     "Augment",
     "CenterCrop",
+    "Choices",
     "Clip",
     "Crop",
     "CropOrPad",
@@ -57,17 +59,21 @@ __all__ = [
     "KernelClass",
     "LazyPatch",
     "Lowered",
+    "OneOf",
     "Orientation",
     "Pad",
     "PatchLargerThanVolume",
     "PendingPlan",
     "Policy",
+    "RandomApply",
     "RandomCrop",
+    "RandomOrder",
     "ResampleTo",
     "Resize",
     "Rotate",
     "Rotate90",
     "Shear",
+    "SomeOf",
     "Source",
     "Space",
     "Spacing",

@@ -276,8 +276,8 @@ class LazyPatch(NoArithmetic):
         return [(step, values) for step, values in drawn if values is not None]
 
     def _stream(self, step: ValueStep) -> Stream:
-        pending = self.pending
-        return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], step.stream_name)
+        pending, name = self.pending, step.draws_from or step.stream_name
+        return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
         return step.op.draw(self._stream(step).generator())

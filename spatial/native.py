@@ -14,7 +14,6 @@ import ctypes
 import importlib.util
 import os
 import struct
-import warnings
 from collections.abc import Sequence
 from dataclasses import astuple
 from functools import cache
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.origin import warn
 from .policy import Policy
 from .stages import NO_STAGES, Lowered
 
@@ -175,11 +175,10 @@ def _library() -> Any:
             problem = "it was built from other sources"
         except (OSError, AttributeError) as error:
             problem = f"it cannot be loaded ({error})"
-    warnings.warn(
+    warn(
         f"resampling takes the slow path, because the native kernel is missing: {problem}. "
         "Install with a C++ compiler at hand, or run `make native` in a checkout; "
         "VOXPIPE_NATIVE=0 silences this.",
         RuntimeWarning,
-        stacklevel=2,
     )
     return None

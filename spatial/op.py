@@ -25,8 +25,10 @@ class SpatialOp(Protocol):
 
     name: ClassVar[str]
     """The chained form, e.g. ``"rotate"``."""
-    lattice: ClassVar[bool]
-    """Whether it moves whole voxels only, so that the stored type is kept."""
+
+    @property
+    def lattice(self) -> bool:
+        """Whether it moves whole voxels only, so that the stored type is kept."""
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it.

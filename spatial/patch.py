@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ import numpy as np
 
 from ..core import Origin
 from ..core.errors import PatchSizeError
+from ..core.origin import warn
 from .amounts import as_triple, is_integer
 from .crop import centred_start
 from .op import Drawn
@@ -197,4 +197,4 @@ def warn_if_larger(size: Sequence[int], shape: Sequence[int], origin: Origin | N
             f"a volume is smaller than the patch {tuple(size)} on axis {axes}; it is centred, and "
             f"the rest follows the padding rule. Choose a smaller patch to avoid that."
         ) + (f"\n  at {origin}" if origin is not None else "")
-        warnings.warn(text, PatchLargerThanVolume, stacklevel=2)
+        warn(text, PatchLargerThanVolume, origin)

@@ -43,6 +43,12 @@ class SpatialPlan:
     Region(2:6, 3:7, 4:8)
     >>> print(patch.explain())
     4x4x4 from 10x10x10: copy of 2:6, 3:7, 4:8; 64 voxels read, no interpolation
+
+    A changed copy; ``matrix=`` may be given, too:
+
+    >>> from dataclasses import replace
+    >>> replace(patch, shape=(4, 4, 2)).source_region()
+    Region(2:6, 3:7, 4:6)
     """
 
     source: Grid
@@ -61,12 +67,20 @@ class SpatialPlan:
     def __init__(
         self,
         source: Grid,
-        matrix: Matrix | Rows,
-        shape: Sequence[int],
+        matrix: Matrix | Rows | None = None,
+        shape: Sequence[int] | None = None,
         bounds: Region | None = None,
         stages: Sequence[Stage] = (),
         keeps_dtype: bool = True,
+        *,
+        rows: Matrix | Rows | None = None,
     ) -> None:
+        # ``dataclasses.replace`` gives every field by its name, so the present rows come beside
+        # a new matrix; what was asked for holds.
+        if matrix is None:
+            matrix = rows
+        if matrix is None or shape is None:
+            raise TypeError("a plan is given its source, a matrix of 4x4 and a shape")
         # The dictionary, once: a chain makes several plans per sample.
         self.__dict__.update(
             source=source,

@@ -1,9 +1,9 @@
 """A small S3 server for tests and benchmarks: a folder as buckets, as slow and broken as wanted.
 
-It answers what readers ask (GET with ranges, HEAD, LIST version 2) and what writing test data
-needs (PUT, DELETE, making a bucket). Signatures are not looked at, so it listens to this machine
-only. One thread serves every connection and files go out by ``sendfile``, because it shares the
-processor with what it is there to measure::
+It answers what readers ask (GET with ranges, HEAD, LIST version 2) and what writing needs (PUT,
+also with ``If-None-Match: *``, DELETE of one or many, making a bucket). Signatures are not looked
+at, so it listens to this machine only. One thread serves every connection and files go out by
+``sendfile``, because it shares the processor with what it is there to measure::
 
     with S3Server(folder, latency=0.03, bandwidth=60e6) as server:
         volume = vp.Volume("s3://bucket/a.zarr", storage_options=server.storage_options)

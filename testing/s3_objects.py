@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from time import gmtime, strftime
 from urllib.parse import quote
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 from .s3_http import Answer, Question
 
@@ -34,6 +35,8 @@ class Buckets:
             return Answer.of_error(404, "NoSuchBucket", "The specified bucket does not exist")
         if key:
             return _of_object(folder / key, question)
+        if question.method == "POST" and "delete" in question.query:
+            return _deleted(folder, question.body)
         if question.method == "GET":
             return _listing(folder, bucket, question.query)
         return Answer() if question.method == "HEAD" else Answer.of_error(501, "NotImplemented")
@@ -50,6 +53,8 @@ def _of_object(file: Path, question: Question) -> Answer:
         etag = _etag(status)
         return Answer.of_file(file, status.st_size, etag, status.st_mtime, question.range)
     if question.method == "PUT" and not question.query:
+        if question.headers.get("if-none-match") == "*" and file.exists():
+            return Answer.of_error(412, "PreconditionFailed", "It is there already.")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(question.body)
         digest = hashlib.md5(question.body, usedforsecurity=False).hexdigest()
@@ -58,6 +63,15 @@ def _of_object(file: Path, question: Question) -> Answer:
         file.unlink(missing_ok=True)
         return Answer(204)
     return Answer.of_error(501, "NotImplemented")
+
+
+def _deleted(folder: Path, body: bytes) -> Answer:
+    """Remove the objects that a request lists; one that is not there is no error."""
+    for found in re.findall(r"<Key>(.*?)</Key>", body.decode()):
+        file = folder / unescape(found)
+        if ".." not in file.parts and file.is_file():
+            file.unlink()
+    return Answer.of_text('<?xml version="1.0" encoding="UTF-8"?><DeleteResult></DeleteResult>')
 
 
 def _etag(status: os.stat_result) -> str:

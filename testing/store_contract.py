@@ -16,14 +16,16 @@ voxels equal.
 from __future__ import annotations
 
 import builtins
+import json
 import multiprocessing
 import os
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,6 +34,7 @@ from numpy.typing import NDArray
 
 from ..core import Region
 from ..volumes import Volume, close_volumes
+from ..volumes.header import Header
 
 # The contract: a volume travels with every batch.
 MOST_PICKLED_BYTES = 16 * 1024
@@ -39,6 +42,12 @@ MOST_PICKLED_BYTES = 16 * 1024
 _CHILD_SECONDS = 120.0
 # Few, because they run once per format; Hypothesis cannot use function-scoped fixtures.
 _RANDOM_REGIONS = 8
+# More than the descriptors that may be open, so that each that stays open is seen.
+VOLUMES_IN_TURN = 100
+# The contract: a data set of any size is read with the 1024 that a process usually has, most of
+# which belong to others.
+MOST_DESCRIPTORS = 64
+_DESCRIPTORS = "/proc/self/fd"
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ class StoreCase:
     """4x4, voxel index to world millimetres."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of ``Volume``."""
+    disk_dtype: np.dtype[Any] | None = None
+    """Type as stored, byte order included; None where it is not checked."""
 
 
 class StoreContract:
@@ -88,6 +99,27 @@ class StoreContract:
         assert volume.dtype.isnative
         # Single precision is what NIfTI-1 stores.
         np.testing.assert_allclose(volume.affine, case.affine, rtol=1e-6, atol=1e-6)
+        spacing = np.linalg.norm(case.affine[:3, :3], axis=0)
+        np.testing.assert_allclose(volume.spacing, spacing, rtol=1e-6)
+
+    def test_the_stored_type_is_told(self, case: StoreCase) -> None:
+        """``disk_dtype`` is that of the file, ``dtype`` that of the values, and neither lies."""
+        volume = _volume(case)
+
+        voxels = volume.read(Region((0, 0, 0), (1, 1, 1)))
+
+        if case.disk_dtype is not None:
+            assert volume.disk_dtype == case.disk_dtype
+        assert voxels.dtype == voxels.values().dtype == volume.dtype == case.array.dtype
+
+    def test_the_header_is_plain_data(self, case: StoreCase) -> None:
+        """What is known of a volume survives a journey through JSON, and names its unit."""
+        header = _volume(case).header
+
+        document = json.loads(json.dumps(header.document(), allow_nan=False))
+
+        assert document["unit"] == "mm"
+        assert Header.of_document(document) == header
 
     def test_all_values_are_right(self, case: StoreCase) -> None:
         """The whole volume equals the reference, as an array and as a tensor."""
@@ -149,8 +181,9 @@ class StoreContract:
         volume = _volume(case)
         i, j, k = volume.spatial_shape
 
-        with pytest.raises(IndexError, match="out of range"):
-            volume[:, i]
+        for beyond in (i, -i - 1, np.int64(i)):
+            with pytest.raises(IndexError, match="out of range"):
+                volume[:, beyond]
         with pytest.raises(IndexError, match="does not lie inside"):
             volume.read(Region((0, 0, 0), (i, j, k + 1)))
         with pytest.raises(IndexError, match="does not lie inside"):
@@ -184,6 +217,37 @@ class StoreContract:
         states.append(volume.is_loaded)
 
         assert states == [False, True, False]
+
+    def test_many_volumes_in_turn(self, case: StoreCase, tmp_path: Path) -> None:
+        """However many volumes are read, few descriptors are open."""
+        self.read_in_turn(case, tmp_path, VOLUMES_IN_TURN)
+
+    def read_in_turn(self, case: StoreCase, folder: Path, count: int) -> None:
+        """Read one voxel of each of ``count`` volumes, and count descriptors meanwhile."""
+        if not os.path.isdir(_DESCRIPTORS):
+            pytest.skip("this system does not list descriptors")
+        last = case.array[:, -1:, -1:, -1:]
+        stop = case.array.shape[1:]
+        region = Region(tuple(n - 1 for n in stop), stop)
+        close_volumes()
+        before = len(os.listdir(_DESCRIPTORS))
+        most = 0
+
+        for volume in self.others(case, folder, count):
+            _assert_equal(volume.read(region).values(), last)
+            most = max(most, len(os.listdir(_DESCRIPTORS)))
+
+        assert most - before < MOST_DESCRIPTORS
+
+    def others(self, case: StoreCase, folder: Path, count: int) -> Iterator[Volume]:
+        """Yield volumes with the voxels of the case, each of which has to be opened.
+
+        Here it is the same source with another affine. A store that notices may copy the files
+        into ``folder`` instead.
+        """
+        for n in range(count):
+            affine = np.diag([1.0 + n, 1, 1, 1])
+            yield Volume(case.source, **{**case.options, "affine": affine})
 
     def test_threads_read_at_once(self, case: StoreCase) -> None:
         """Eight threads that read one volume all get the right voxels."""

@@ -3,6 +3,7 @@
 from . import builtin
 from .catalog import catalogued, describe_volume, index_cases
 from .convert import Converted, convert
+from .decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
 from .examine import Finding, examine, serve
 from .find import find_volumes, is_volume
 from .handles import close_volumes
@@ -23,6 +24,7 @@ from .voxels import Voxels
 __all__ = [
     "BackendRequest",
     "Converted",
+    "Decoder",
     "Entry",
     "Finding",
     "Manifest",
@@ -33,6 +35,7 @@ __all__ = [
     "close_volumes",
     "convert",
     "custom_backends",
+    "custom_decoders",
     "describe_volume",
     "examine",
     "find_volumes",
@@ -42,9 +45,11 @@ __all__ = [
     "read_manifest",
     "recached",
     "register_backend",
+    "register_decoder",
     "resolve_backend",
     "serve",
     "unregister_backend",
+    "unregister_decoder",
     "volume_statistics",
     "write_manifest",
 ]

@@ -21,7 +21,7 @@ from .voxels import Voxels, plain, refuse_unreadable
 if TYPE_CHECKING:
     import torch
 
-    from .read_ahead import Ticket
+    from .read_ahead import Closes
 
 Channels = tuple[int, int]
 """A half-open interval of channels."""
@@ -54,7 +54,7 @@ class Backend(ABC):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a spatial region that lies inside the volume."""
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in the stored bytes of a region that is going to be read, all channels.
 
         They wait until the ticket is closed. None where nothing is gained by it.

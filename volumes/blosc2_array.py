@@ -1,7 +1,8 @@
 """``.b2nd``, the array format of blosc2: what nnU-Net stores its preprocessed cases in.
 
-A chunk holds many small blocks, and blosc2 decodes only the blocks that a slice touches. The
-axes stay in stored order, (C, I, J, K): nnU-Net's are (C, Z, Y, X) as SimpleITK gives them.
+A chunk holds many small blocks, and a block is what is decoded: into place, and only those that
+a patch touches. The axes stay in stored order, (C, I, J, K): nnU-Net's are (C, Z, Y, X) as
+SimpleITK gives them.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..core import TALLY, Region
-from ..core.errors import BadHeader, CorruptVolume, MissingDependency, TruncatedVolume, VoxpipeError
-from .backend import Channels, no_options
+from ..core import TALLY
+from ..core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
+from .backend import no_options
+from .chunk_cache import CHUNKS
+from .chunked_array import ChunkedArray, Index
+from .chunked_backend import ChunkedBackend
+from .content import content_key
+from .cuts import Cuts
 from .header import IDENTITY, Header
 from .local_file import LocalFile, file_stamp, open_local
 from .mapped import MAPS
-from .voxels import Voxels, plain, refuse_unreadable
+from .voxels import refuse_unreadable
 from .zarr_layout import plain_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
@@ -32,58 +39,114 @@ _HEAD = struct.Struct(">2x8s6xQ")
 _MAGIC = b"b2frame\0"
 
 
-class Blosc2Backend(LocalFile):
-    """A mapped ``.b2nd``. Its decoder is one object, so one thread of a process reads."""
+class Blosc2Backend(LocalFile, ChunkedBackend):
+    """A mapped ``.b2nd``, read by blocks."""
 
     def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
         no_options(options, name)
         self.path = path
         stamp = file_stamp(path)
-        self._lock = threading.Lock()
-        self._map, self._array = _opened(path, name)
-        dtype, shape = np.dtype(self._array.dtype), tuple(self._array.shape)
+        mapped, stored = _opened(path, name)
+        dtype, shape = np.dtype(stored.dtype), tuple(stored.shape)
         refuse_unreadable(dtype, name)
         if min(shape, default=0) < 1:
             raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
-        self._layout = plain_layout(shape, name)
-        # Blocks are what is decoded; whole chunks only where they are one block.
-        blocks = tuple(self._array.blocks)
-        if math.prod(self._array.chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
+        layout = plain_layout(shape, name)
+        chunk, block = tuple(stored.chunks), tuple(stored.blocks)
+        if math.prod(chunk) * dtype.itemsize > MOST_CHUNK_BYTES:
             raise BadHeader(
-                f"one chunk of {name}, {self._array.chunks} {dtype}, takes more than "
-                f"{MOST_CHUNK_BYTES} bytes.",
+                f"one chunk of {name}, {chunk} {dtype}, takes more than {MOST_CHUNK_BYTES} bytes.",
                 do="Store it in smaller chunks.",
             )
-        pairs = zip(shape, self._array.chunks, strict=True)
-        expected = math.prod(-(-length // chunk) for length, chunk in pairs)
-        if self._array.schunk.nchunks != expected:
+        expected = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
+        if stored.schunk.nchunks != expected:
             raise BadHeader(
-                f"{name} holds {self._array.schunk.nchunks} chunks, and its shape {shape} "
+                f"{name} holds {stored.schunk.nchunks} chunks, and its shape {shape} "
                 f"speaks of {expected}.",
                 do="Copy or write the file again.",
             )
         TALLY.count(headers=1)
-        chunks = self._layout.spatial_part(blocks)
-        super().__init__(
-            Header(self._layout.shape, IDENTITY, dtype, chunks, "range", stamp=stamp), name
+        self.blocks = Blocks(mapped, stored, name)
+        # Blocks are what is decoded; whole chunks only where they are one block.
+        array = ChunkedArray(
+            shape,
+            block,
+            dtype,
+            0,
+            source=self.blocks,
+            cache=CHUNKS,
+            token=content_key(path, stamp),
+            cuts=Cuts.nested(shape, chunk, block),
         )
+        header = Header(
+            layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range", stamp=stamp
+        )
+        super().__init__(array, layout, header, name)
 
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the blocks that the region touches."""
-        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
-        MAPS.trim()
-        try:
-            with self._lock:
-                found = np.asarray(self._array[index])
-        except MemoryError:
-            raise
-        except Exception as error:  # RuntimeError, ValueError: as blosc2 says
-            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
-            raise CorruptVolume(
-                f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
+
+class Blocks:
+    """The blocks of one array, each decoded alone. The decoder is one object with one state.
+
+    In its chunk a block lies in one piece, the blocks in C order, each of full size: what
+    hangs over the edge of the chunk is stored as zeros. So a block is a run of items.
+
+    Parameters
+    ----------
+    mapped
+        The file; it has to live as long as the array.
+    stored
+        The array of blosc2.
+    name
+        What errors call it.
+    """
+
+    strided = False
+
+    def __init__(self, mapped: mmap.mmap, stored: Any, name: str) -> None:
+        self.name, self.items = name, stored.schunk
+        # The items are part of the array, and the array of the file: neither holds the other.
+        self._alive = (mapped, stored)
+        self._lock = threading.Lock()
+        pairs = list(zip(stored.shape, stored.chunks, stored.blocks, strict=True))
+        self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
+        self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
+        self._size = math.prod(stored.blocks)
+        if self.items.typesize != np.dtype(stored.dtype).itemsize or self._count() != len(
+            self.items
+        ):
+            raise BadHeader(
+                f"{name} holds {len(self.items)} items of {self.items.typesize} bytes, and its "
+                f"shapes of blocks speak of {self._count()} of {stored.dtype}.",
                 do="Copy or write the file again.",
-            ) from error
-        return Voxels(plain(self._layout.fold(found)[first:last]))
+            )
+
+    def _count(self) -> int:
+        return math.prod((*self._chunks, *self._per_chunk, self._size))
+
+    def bring(self, chunks: Sequence[Index]) -> Blocks:
+        """Let go of pages if there are too many; the system brings in those that are touched."""
+        MAPS.trim()
+        return self
+
+    def decode(self, index: Index, out: NDArray[Any]) -> bool:
+        """Decode one block."""
+        chunk = inner = 0
+        for i, count, per in zip(index, self._chunks, self._per_chunk, strict=True):
+            chunk, inner = chunk * count + i // per, inner * per + i % per
+        first = (chunk * math.prod(self._per_chunk) + inner) * self._size
+        with self._lock:
+            self.items.get_slice(first, first + self._size, out)
+        return True
+
+    def place(self, index: Index) -> str:
+        """Return the file."""
+        return self.name
+
+    def prefetch(self, chunks: Sequence[Index], size: int) -> None:
+        """Nothing is waited for in a mapped file."""
+
+    def fetch(self, chunks: Sequence[Index]) -> None:
+        """Nothing is brought in without being decoded."""
 
 
 def _check_frame(file: BinaryIO, name: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..core.errors import UnknownFormat
 from .backend import no_options
 from .location import public_name
 from .registry import BackendRequest, register_backend
@@ -166,29 +165,29 @@ def _open_tiff(request: BackendRequest) -> Any:
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
         return RemoteTiff(request.uri or "", request.storage_options, name, options)
-    return open_tiff(_place(request), name, options)
+    return open_tiff(_place(request), name, options, request.io)
 
 
 def _open_hdf5(request: BackendRequest) -> Any:
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        from .hdf5_remote import open_remote_hdf5
+
+        return open_remote_hdf5(request.uri or "", request.storage_options, name, options)
     from .hdf5 import open_hdf5
 
-    return open_hdf5(_local(request), _name(request), request.reader_kwargs)
+    return open_hdf5(_place(request), name, options, request.io)
 
 
 def _open_blosc2(request: BackendRequest) -> Any:
+    name, options = _name(request), request.reader_kwargs
+    if request.path is None:
+        from .blosc2_remote import RemoteBlosc2
+
+        return RemoteBlosc2(request.uri or "", request.storage_options, name, options)
     from .blosc2_array import Blosc2Backend
 
-    return Blosc2Backend(_local(request), _name(request), request.reader_kwargs)
-
-
-def _local(request: BackendRequest) -> str:
-    """Return the path of a format that only its own library reads, from a file."""
-    if request.path is None:
-        raise UnknownFormat(
-            f"{_name(request)} is read from local disks only, not by URL.",
-            do="Store it as zarr, or copy it first.",
-        )
-    return os.fspath(request.path)
+    return Blosc2Backend(_place(request), name, options)
 
 
 def _open_npy(request: BackendRequest) -> Any:
@@ -197,6 +196,6 @@ def _open_npy(request: BackendRequest) -> Any:
         from .npy_remote import RemoteNpy
 
         return RemoteNpy(request.uri or "", request.storage_options, _name(request))
-    from .npy import NpyBackend
+    from .npy import open_npy
 
-    return NpyBackend(os.fspath(request.path), _name(request))
+    return open_npy(os.fspath(request.path), _name(request), request.io)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..core.errors import VolumeError
+from ..core.errors import VolumeReadError
 
 DIRECTORY_VARIABLE = "VOXPIPE_CACHE"
 BUDGET_VARIABLE = "VOXPIPE_CACHE_BYTES"
@@ -43,7 +43,7 @@ def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
     try:
         return int(text)
     except ValueError:
-        raise VolumeError(
+        raise VolumeReadError(
             f"{BUDGET_VARIABLE} is {text!r}, which is no number of bytes.",
             do="Set it to an integer, or unset it for 32 GiB.",
         ) from None

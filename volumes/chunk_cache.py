@@ -9,14 +9,17 @@ chunk that was stored anew since.
 
 from __future__ import annotations
 
+import heapq
 import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
-from contextlib import suppress
 from typing import Any
 
 from numpy.typing import NDArray
+
+ENTRY_BYTES = 512
+"""What the entry of a chunk without voxels takes: key, array, places in the tables."""
 
 
 class ChunkCache:
@@ -31,9 +34,9 @@ class ChunkCache:
     --------
     >>> import numpy as np
     >>> cache = ChunkCache(100)
-    >>> cache.announce(1, ["a"])
+    >>> told = cache.announce(["a"])
     >>> for key in "abc":
-    ...     cache.put(key, np.zeros(40, np.uint8))
+    ...     _ = cache.put(key, np.zeros(40, np.uint8))
     >>> [cache.get(key) is not None for key in "abc"]
     [True, False, True]
     """
@@ -43,19 +46,31 @@ class ChunkCache:
         self.held_bytes = 0
         self.hits = 0
         self.misses = 0
-        self._chunks: OrderedDict[Hashable, NDArray[Any]] = OrderedDict()
+        self._chunks: dict[Hashable, NDArray[Any]] = {}
+        # Of these, what nobody has announced, the oldest first.
+        self._idle: OrderedDict[Hashable, None] = OrderedDict()
         self._coming: dict[Hashable, deque[int]] = {}
+        # (-moment, number, key) of chunks that are here and announced; some are outdated.
+        self._by_moment: list[tuple[int, int, Hashable]] = []
+        self._moment = self._number = 0
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> NDArray[Any] | None:
-        """Return a chunk, read-only; None if it is not here."""
+        """Return a chunk, read-only; None if it is not here.
+
+        What was announced for it has come: the next time that it is needed is a later one.
+        """
         with self._lock:
+            moments = self._coming.get(key)
+            if moments is not None:
+                self._took_back(key, moments, moments[0])
             found = self._chunks.get(key)
             if found is None:
                 self.misses += 1
             else:
                 self.hits += 1
-                self._chunks.move_to_end(key)
+                if key in self._idle:
+                    self._idle.move_to_end(key)
             return found
 
     def holds(self, key: Hashable) -> bool:
@@ -63,38 +78,47 @@ class ChunkCache:
         with self._lock:
             return key in self._chunks
 
-    def put(self, key: Hashable, chunk: NDArray[Any]) -> None:
-        """Keep a chunk if there is room for it, or something less needed to make room."""
-        if chunk.nbytes > self.most_bytes:
-            return
+    def put(self, key: Hashable, chunk: NDArray[Any]) -> bool:
+        """Keep a chunk if there is room for it, or something less needed to make room.
+
+        Returns whether it is kept: then it is the cache's, and read-only.
+        """
+        size = _bytes_of(chunk)
+        if size > self.most_bytes:
+            return False
         with self._lock:
             if key in self._chunks:
-                return
-            while self.held_bytes + chunk.nbytes > self.most_bytes:
+                return False
+            while self.held_bytes + size > self.most_bytes:
                 victim = self._least_needed(key)
                 if victim is None:
-                    return
-                self.held_bytes -= self._chunks.pop(victim).nbytes
+                    return False
+                self._drop(victim)
             chunk.setflags(write=False)
             self._chunks[key] = chunk
-            self.held_bytes += chunk.nbytes
+            self._enter(key)
+            self.held_bytes += size
+            return True
 
-    def announce(self, moment: int, keys: Iterable[Hashable]) -> None:
-        """Say that chunks are going to be asked for at a moment to come; moments only grow."""
+    def announce(self, keys: Iterable[Hashable]) -> Announcement:
+        """Say that chunks are going to be asked for, all at once and after all said before."""
+        named = tuple(keys)
         with self._lock:
-            for key in keys:
-                self._coming.setdefault(key, deque()).append(moment)
+            self._moment += 1
+            for key in named:
+                moments = self._coming.setdefault(key, deque())
+                moments.append(self._moment)
+                if len(moments) == 1 and key in self._chunks:
+                    self._enter(key)
+            return Announcement(self, self._moment, named)
 
     def passed(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Take back what was announced for a moment: it was asked for, or never will be."""
         with self._lock:
             for key in keys:
                 moments = self._coming.get(key)
-                if moments is not None:
-                    with suppress(ValueError):
-                        moments.remove(moment)
-                    if not moments:
-                        del self._coming[key]
+                if moments is not None and moment in moments:
+                    self._took_back(key, moments, moment)
 
     def lend(self, count: int) -> Loan:
         """Let chunks take ``count`` bytes more until the loan is closed."""
@@ -103,12 +127,11 @@ class ChunkCache:
         return Loan(self, count)
 
     def take_back(self, count: int) -> None:
-        """Let chunks take ``count`` bytes less; what has no room then goes, the oldest first."""
+        """Let chunks take ``count`` bytes less; what has no room then goes."""
         with self._lock:
             self.most_bytes -= count
             while self.held_bytes > self.most_bytes:
-                _, chunk = self._chunks.popitem(last=False)
-                self.held_bytes -= chunk.nbytes
+                self._drop(next(iter(self._idle or self._chunks)))
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, to which nobody has lent anything."""
@@ -118,7 +141,9 @@ class ChunkCache:
         """Forget every chunk, and what was announced."""
         with self._lock:
             self._chunks.clear()
+            self._idle.clear()
             self._coming.clear()
+            self._by_moment.clear()
             self.held_bytes = 0
 
     def _least_needed(self, instead: Hashable) -> Hashable | None:
@@ -127,13 +152,55 @@ class ChunkCache:
         The oldest that is not announced; if all are, the one that is needed last
         (Belady, 1966), unless the newcomer is not needed before it.
         """
-        for key in self._chunks:
-            if key not in self._coming:
-                return key
-        if not self._chunks or instead not in self._coming:
+        for key in self._idle:
+            return key
+        if instead not in self._coming:
             return None
-        last = max(self._chunks, key=lambda key: self._coming[key][0])
-        return last if self._coming[last][0] > self._coming[instead][0] else None
+        while self._by_moment:
+            moment, _, key = self._by_moment[0]
+            if key in self._chunks and key in self._coming and self._coming[key][0] == -moment:
+                return key if -moment > self._coming[instead][0] else None
+            heapq.heappop(self._by_moment)
+        return None
+
+    def _enter(self, key: Hashable) -> None:
+        """Note when a chunk that is here is needed next."""
+        moments = self._coming.get(key)
+        if moments is None:
+            self._idle[key] = None
+            return
+        self._idle.pop(key, None)
+        self._number += 1
+        heapq.heappush(self._by_moment, (-moments[0], self._number, key))
+
+    def _took_back(self, key: Hashable, moments: deque[int], moment: int) -> None:
+        was_next = moment == moments[0]
+        moments.remove(moment)
+        if not moments:
+            del self._coming[key]
+        if was_next and key in self._chunks:
+            self._enter(key)
+
+    def _drop(self, key: Hashable) -> None:
+        self._idle.pop(key, None)
+        self.held_bytes -= _bytes_of(self._chunks.pop(key))
+
+
+def _bytes_of(chunk: NDArray[Any]) -> int:
+    """Return the memory that a chunk takes; one number, seen as many, takes what an entry does."""
+    return chunk.nbytes if any(chunk.strides) else ENTRY_BYTES
+
+
+class Announcement:
+    """Chunks that are going to be asked for; close it when they were, or never will be."""
+
+    def __init__(self, cache: ChunkCache, moment: int, keys: tuple[Hashable, ...]) -> None:
+        self._cache, self._moment, self._keys = cache, moment, keys
+
+    def close(self) -> None:
+        """Take it back; any number of times."""
+        keys, self._keys = self._keys, ()
+        self._cache.passed(self._moment, keys)
 
 
 class Loan:

@@ -1,7 +1,7 @@
-"""An array stored in chunks: which ones a region needs, where their bytes are, what they hold.
+"""An array stored in chunks: which ones a region needs, and how they are put together.
 
-One reader for every chunked format. The format says where a chunk lies (:class:`ChunkMap`)
-and how it is decoded (:class:`Decoder`); culling, coalescing, the cache and putting the
+One reader for every chunked format. The format brings chunks and decodes one at a time into
+memory that is there (:class:`ChunkSource`); culling, the cache, the counts and putting the
 pieces together are here.
 """
 
@@ -9,54 +9,61 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import OrientedBox, Region
+from ..core import TALLY, OrientedBox, Region
 from ..core.errors import CorruptVolume, VoxpipeError
 from .chunk_cache import ChunkCache
-from .ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
-from .read_ahead import AHEAD, Ticket
-from .remote_ranges import RemoteRanges
+from .cuts import Cuts, Pieces
+from .read_ahead import Closes, Tickets
 
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
-
 
 POISON_VARIABLE = "VOXPIPE_POISON"
 """Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
 
 
-class Lookup(NamedTuple):
-    """How to find out where chunks lie."""
+class Brought(Protocol):
+    """Chunks of which all that has to be fetched is here."""
 
-    requests: Sequence[ReadRange]
-    """What must be read first; empty if everything is known."""
-    places: Callable[[Sequence[bytes | None]], list[ReadRange | None]]
-    """Returns where each chunk lies, of the answers; None for one that is known not to be."""
+    @property
+    def strided(self) -> bool:
+        """Whether ``decode`` writes into memory of any strides."""
 
+    def decode(self, index: Index, out: NDArray[Any]) -> bool:
+        """Decode a chunk into ``out``: whole chunk, stored type, C order unless ``strided``.
 
-class ChunkMap(Protocol):
-    """Where the chunks of one array lie."""
-
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
-        """Return how to find out where each chunk lies; reads nothing."""
-
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return where each chunk lies; None for one that is known not to be stored."""
-
-
-class Decoder(Protocol):
-    """Makes voxels of the bytes of a chunk."""
-
-    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
-        """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
-
-        May raise anything where the bytes are damaged.
+        False, and nothing written, for a chunk that is not stored. May raise anything where its
+        bytes are damaged.
         """
+
+    def place(self, index: Index) -> str:
+        """Return which file holds the bytes of a chunk; empty where nobody knows."""
+
+
+class ChunkSource(Protocol):
+    """Where the chunks of one array come from."""
+
+    @property
+    def name(self) -> str:
+        """What errors call the store."""
+
+    def bring(self, chunks: Sequence[Index]) -> Brought:
+        """Fetch the stored bytes of chunks, as few requests as possible."""
+
+    def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
+        """Begin to fetch the stored bytes of chunks of ``size`` bytes each.
+
+        None where there is nothing to wait for, or no room.
+        """
+
+    def fetch(self, chunks: Sequence[Index]) -> int | None:
+        """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
 
 
 class ChunkedArray:
@@ -70,10 +77,13 @@ class ChunkedArray:
         Type of the numbers as stored.
     fill_value
         What a chunk that is not stored holds.
-    store, chunk_map, decoder
-        Where bytes come from, where in it chunks lie, and how they are decoded.
+    source
+        Brings and decodes chunks.
     cache, token
         Where decoded chunks are kept, and this array's name among others there.
+    cuts
+        Where chunks begin, if not at multiples of ``chunks``; of a chunk that is cut short the
+        first voxels count.
     """
 
     def __init__(
@@ -83,17 +93,18 @@ class ChunkedArray:
         dtype: np.dtype[Any],
         fill_value: Any,
         *,
-        store: RangeStore,
-        chunk_map: ChunkMap,
-        decoder: Decoder,
+        source: ChunkSource,
         cache: ChunkCache,
         token: str,
+        cuts: Cuts | None = None,
     ) -> None:
         self.shape, self.chunks, self.dtype = shape, chunks, dtype
         self.ndim = len(shape)
+        self.chunk_bytes = math.prod(chunks) * dtype.itemsize
         self._fill = np.asarray(fill_value).astype(dtype)[()]
-        self._store, self._map, self._decoder = store, chunk_map, decoder
-        self._cache, self._token = cache, token
+        self._cuts = Cuts.equal(shape, chunks) if cuts is None else cuts
+        self._source, self._cache, self._token = source, cache, token
+        self._last: tuple[Any, NDArray[np.int64]] | None = None
 
     def needed(
         self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
@@ -109,16 +120,28 @@ class ChunkedArray:
         axes
             Which stored axes these are.
         """
-        chunk = np.array(self.chunks)
-        ranges = [
-            np.arange(a // c, -(-b // c)) for (a, b), c in zip(region, self.chunks, strict=True)
-        ]
-        grid = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, self.ndim)
-        if box is None or len(grid) < 2:
-            return grid
-        start = np.maximum(grid * chunk, region.start)
-        stop = np.minimum((grid + 1) * chunk, region.stop)
-        return grid[box.touches(start[:, axes], stop[:, axes])]
+        # A read is counted before it is done, and announced before that: three times the same
+        # question, of which the answer takes a fifth of a millisecond.
+        question, last = (region, box, axes), self._last
+        if last is not None and last[0] == question:
+            return last[1]
+        chunks = self._cuts.touched(region)
+        if box is not None and len(chunks) > 1:
+            start, stop = self._cuts.bounds(chunks)
+            start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
+            chunks = chunks[box.touches(start[:, axes], stop[:, axes])]
+        chunks.setflags(write=False)  # whoever asks again gets the same
+        self._last = question, chunks
+        return chunks
+
+    def voxels(self, chunks: NDArray[np.int64]) -> int:
+        """Return how many voxels of the array chunks (N, axes) hold."""
+        start, stop = self._cuts.bounds(chunks)
+        return int((stop - start).prod(axis=1).sum())
+
+    def keys(self, chunks: NDArray[np.int64]) -> list[tuple[str, Index]]:
+        """Return under which keys chunks (N, axes) are kept."""
+        return [(self._token, tuple(row)) for row in chunks.tolist()]
 
     def read(
         self,
@@ -133,122 +156,108 @@ class ChunkedArray:
         region, box, axes
             As for :meth:`needed`.
         """
-        chunks = [tuple(row) for row in self.needed(region, box, axes).tolist()]
         out = _room(region.shape, self.dtype)
-        if out.size == 0:
+        chunks = self.needed(region, box, axes)
+        if out.size == 0 or len(chunks) == 0:
             return out
+        pieces = self._cuts.pieces(chunks, region)
         missing: list[Index] = []
-        for index in chunks:
-            held = self._cache.get((self._token, index))
+        for key in self.keys(chunks):
+            held = self._cache.get(key)
             if held is None:
-                missing.append(index)
+                missing.append(key[1])
             else:
-                self._place(out, region, index, held)
+                there, here = pieces(key[1])
+                out[there] = held[here]
         if missing:
-            self._read_missing(out, region, missing)
+            self._read_missing(out, missing, pieces)
         return out
 
-    def _read_missing(self, out: NDArray[Any], region: Region, missing: list[Index]) -> None:
-        data = AHEAD.taken(self._token, missing)
-        absent = [index for index in missing if index not in data]
-        places = self._map.locate(absent) if absent else []
-        stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
-        answers = read_joined(self._store, [place for _, place in stored], *self._joining())
-        data.update(zip((index for index, _ in stored), answers, strict=True))
-        where = dict(stored)
-        keeps = self._cache.most_bytes >= math.prod(self.chunks) * self.dtype.itemsize
+    def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: Pieces) -> None:
+        brought = self._source.bring(missing)
+        keeps = self._cache.most_bytes >= self.chunk_bytes
         scratch: NDArray[Any] | None = None
+        decoded = 0
         for index in missing:
-            if scratch is None or keeps:
+            there, here = pieces(index)
+            if not keeps and (slot := self._slot(out[there], brought.strided)) is not None:
+                # Straight to where it is wanted: no copy of the chunk is made.
+                if self._decode(brought, index, slot):
+                    decoded += 1
+                else:
+                    slot[...] = self._fill
+                continue
+            if scratch is None:
                 scratch = np.empty(self.chunks, self.dtype)
-            found = data.get(index)
-            if found is None:
-                scratch[...] = self._fill
+            if self._decode(brought, index, scratch):
+                decoded += 1
+                out[there] = scratch[here]
+                if self._cache.put((self._token, index), scratch):
+                    scratch = None
             else:
-                self._decode(found, scratch, index, where.get(index))
-            self._place(out, region, index, scratch)
-            if keeps:
-                self._cache.put((self._token, index), scratch)
+                out[there] = self._fill
+                # Kept as one number: nobody has to look for it in the store again.
+                self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
+        TALLY.count(bytes_decoded=decoded * self.chunk_bytes)
 
-    def _decode(
-        self, data: memoryview, out: NDArray[Any], index: Index, place: ReadRange | None
-    ) -> None:
+    def _slot(self, part: NDArray[Any], strided: bool) -> NDArray[Any] | None:
+        """Return the part of a region as room for a whole chunk; None if it is none."""
+        whole = part.shape == self.chunks and (strided or part.flags.c_contiguous)
+        return part if whole else None
+
+    def _decode(self, brought: Brought, index: Index, out: NDArray[Any]) -> bool:
         try:
-            self._decoder.decode(data, out, index)
+            return brought.decode(index, out)
         except (MemoryError, VoxpipeError):
             raise
         except Exception as error:  # each codec has its own
-            spans = zip(index, self.chunks, self.shape, strict=True)
-            where = ", ".join(f"{i * c}:{min((i + 1) * c, n)}" for i, c, n in spans)
-            file = place.object if place is not None else ""
+            start, stop = self._cuts.bounds(np.array([index]))
+            spans = zip(start[0].tolist(), stop[0].tolist(), strict=True)
+            where = ", ".join(f"{a}:{b}" for a, b in spans)
             raise CorruptVolume(
-                f"[{where}] of {self._store.name} cannot be decoded, its bytes in "
-                f"{file or 'the file'}: {type(error).__name__}: {error}.",
+                f"[{where}] of {self._source.name} cannot be decoded, its bytes in "
+                f"{brought.place(index) or 'the file'}: {type(error).__name__}: {error}.",
                 do="Copy or write this file again.",
             ) from error
-
-    def _place(self, out: NDArray[Any], region: Region, index: Index, chunk: NDArray[Any]) -> None:
-        there, here = [], []
-        for i, c, (a, b) in zip(index, self.chunks, region, strict=True):
-            first = i * c
-            start, stop = max(first, a), min(first + c, b)
-            there.append(slice(start - a, stop - a))
-            here.append(slice(start - first, stop - first))
-        out[tuple(there)] = chunk[tuple(here)]
 
     def prefetch(
         self,
         region: Region,
         box: OrientedBox | None = None,
         axes: tuple[int, int, int] = (0, 1, 2),
-    ) -> Ticket | None:
+    ) -> Tickets | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
-        They wait until the ticket is closed; None where there is nothing to wait for, or no
-        room. What goes wrong is raised by the read.
+        They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
+        where there is nothing to wait for. What goes wrong is raised by the read.
 
         Parameters
         ----------
         region, box, axes
             As for :meth:`needed`.
         """
-        needed = map(tuple, self.needed(region, box, axes).tolist())
-        chunks = [index for index in needed if not self._cache.holds((self._token, index))]
-        if isinstance(self._store, LocalRanges):
-            places = self._map.locate(chunks)
-            self._store.will_need([place for place in places if place is not None])
-            return None
-        if not chunks or not isinstance(self._store, RemoteRanges):
-            return None
-        size = math.prod(self.chunks) * self.dtype.itemsize
-        return AHEAD.begin(self._token, chunks, size, self._store, self._bring)
-
-    async def _bring(self, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
-        store = self._store
-        assert isinstance(store, RemoteRanges)
-        lookup = self._map.lookup(chunks)
-        places = lookup.places(await store.fetch(lookup.requests) if lookup.requests else ())
-        stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
-        plan = Joined([place for _, place in stored], *self._joining())
-        answers = plan.split(await store.fetch(plan.requests)) if stored else []
-        found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
-        found.update(zip((index for index, _ in stored), answers, strict=True))
-        return found
-
-    def _joining(self) -> tuple[int, int]:
-        return getattr(self._store, "gap", 0), getattr(self._store, "most", 1 << 62)
+        keys = self.keys(self.needed(region, box, axes))
+        tickets: list[Closes] = []
+        # Before asking what is here: it then stays, unless something is needed sooner.
+        if self._cache.most_bytes:
+            tickets.append(self._cache.announce(keys))
+        chunks = [key[1] for key in keys if not self._cache.holds(key)]
+        fetched = self._source.prefetch(chunks, self.chunk_bytes) if chunks else None
+        if fetched is not None:
+            tickets.append(fetched)
+        return Tickets(tickets) if tickets else None
 
     def fetch(
         self,
         region: Region,
         box: OrientedBox | None = None,
         axes: tuple[int, int, int] = (0, 1, 2),
-    ) -> int:
-        """Bring in the stored bytes of a region and drop them; return how many."""
-        chunks = [tuple(row) for row in self.needed(region, box, axes).tolist()]
-        places = [place for place in self._map.locate(chunks) if place is not None]
-        answers = read_joined(self._store, places, *self._joining())
-        return sum(len(answer) for answer in answers if answer is not None)
+    ) -> int | None:
+        """Bring in the stored bytes of a region and drop them; return how many.
+
+        None where the format cannot tell fetching from decoding.
+        """
+        return self._source.fetch([key[1] for key in self.keys(self.needed(region, box, axes))])
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

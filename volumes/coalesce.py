@@ -8,6 +8,29 @@ Span = tuple[int, int]
 """Half-open range of bytes."""
 
 
+def gap_worth(latency: float, bandwidth: float, under_way: int) -> int:
+    """Return the bytes between two spans that cost as much as one more request.
+
+    A request costs its latency, shared with those that are under way beside it; bytes for
+    nothing cost what the connection takes to send them.
+
+    Parameters
+    ----------
+    latency
+        Seconds until the first byte of an answer.
+    bandwidth
+        Bytes per second of one connection.
+    under_way
+        Requests that are under way at once.
+
+    Examples
+    --------
+    >>> gap_worth(30e-3, 60e6, 1), gap_worth(30e-3, 60e6, 48)
+    (1800000, 37500)
+    """
+    return round(latency * bandwidth / under_way)
+
+
 def coalesce(spans: Sequence[Span], gap: int, most: int) -> list[Span]:
     """Join spans that lie at most ``gap`` bytes apart, up to ``most`` bytes in one.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from typing import Any
 
 from ..core import TALLY, OrientedBox, Region
-from ..core.errors import OutOfVolume
+from ..core.errors import OutOfVolume, VolumeTooLarge
 from .backend import Backend
 from .header import Shape
 from .voxels import Voxels
@@ -15,6 +17,7 @@ def counted_read(
     backend: Backend, region: Region, channels: tuple[int, int], box: OrientedBox | None = None
 ) -> Voxels:
     """Return the voxels of a region; of chunked stores only those near the box."""
+    _check_memory(backend, region, channels)
     if box is not None and backend.culls:
         culling: Any = backend  # which takes the box, as it says
         TALLY.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
@@ -32,3 +35,24 @@ def check_inside(region: Region, shape: Shape, name: str) -> None:
             f"{region} does not lie inside {name}, of shape {shape}.",
             do="Intersect it with the volume first.",
         )
+
+
+def _check_memory(backend: Backend, region: Region, channels: tuple[int, int]) -> None:
+    """Refuse what cannot fit: a wrong header may speak of any size, and a sparse one be right."""
+    size = region.size * (channels[1] - channels[0]) * backend.disk_dtype.itemsize
+    # A view costs nothing before it is touched.
+    if backend.access != "view" and size > physical_memory():
+        raise VolumeTooLarge(
+            f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
+            f"machine has {physical_memory()}.",
+            do="Read smaller regions, or check the header.",
+        )
+
+
+@cache
+def physical_memory() -> int:
+    """Return the main memory in bytes; a very large number where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62

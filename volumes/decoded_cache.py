@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ..core.errors import CacheBusy, CacheTooSmall, VolumeError
+from ..core.errors import CacheBusy, CacheTooSmall, VolumeReadError
 from .cache_directory import BUDGET_VARIABLE, DIRECTORY_VARIABLE, make_directory
 
 # A volume of the default budget's size decodes in this time at 50 MB/s.
@@ -90,7 +90,7 @@ class DecodedCache:
             make_directory(self.directory)
             make_directory(self.directory / "locks")
         except OSError as error:
-            raise VolumeError(
+            raise VolumeReadError(
                 f"the cache directory {self.directory} cannot be made: {error.strerror}.",
                 do=f"Point {DIRECTORY_VARIABLE} to a directory that you may write to.",
             ) from error

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Protocol
 from ..core.errors import CacheBusy, DestinationExists, VolumeError
 from .header import Triple
 from .location import file_system, is_url, local_path, public_name, remote_errors
+from .remote_lease import LEASE_SECONDS, RemoteLease
 from .zarr_nodes import METADATA_FILES
 
 GROUP = "zarr.json"
@@ -64,7 +65,7 @@ class Destination(Protocol):
 def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
     """Return the destination at a path or URL."""
     if is_url(location):
-        return RemoteDestination(location, options)
+        return RemoteDestination(location, options, LEASE_SECONDS)
     return LocalDestination(Path(os.path.abspath(local_path(location))))
 
 
@@ -189,15 +190,18 @@ class LocalDestination:
 
 
 class RemoteDestination:
-    """A folder behind a URL. There are no locks there: one writer at a time is up to the user."""
+    """A folder behind a URL. An object beside it is the lock, for as long as it is renewed."""
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], lease_seconds: float) -> None:
         self.name = public_name(url)
         self._url, self._options = url.rstrip("/"), dict(options)
         self._system, root = file_system(url, options)
         self._root = root.rstrip("/")
         folder, _, last = self._root.rpartition("/")
         self._journal = f"{folder}/.{last}.part.jsonl"
+        self._lease = RemoteLease(
+            self._system, f"{folder}/.{last}.part.lock", self.name, lease_seconds
+        )
         self._lines = b""
 
     def record(self) -> dict[str, Any] | None:
@@ -227,8 +231,9 @@ class RemoteDestination:
 
     @contextmanager
     def locked(self, timeout: float) -> Iterator[None]:
-        """Do nothing: object stores have no locks."""
-        yield
+        """Hold the lease of this place, which a dead writer does not renew."""
+        with self._lease.held(timeout):
+            yield
 
     def finished(self, key: str) -> set[Triple]:
         """Return the shards in the journal, which lies beside the group."""
@@ -257,11 +262,13 @@ class RemoteDestination:
         """Write the journal again, one line longer."""
         self._lines += json.dumps(shard).encode() + b"\n"
         with remote_errors(self.name):
+            self._lease.check()
             self._system.pipe_file(self._journal, self._lines)
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Write the metadata, by which the group begins to exist."""
         with remote_errors(self.name):
+            self._lease.check()
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
             with suppress(FileNotFoundError):
                 self._system.rm(self._journal)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import VoxpipeError
+from .decoders import register_decoder
 from .handles import close_volumes
 from .header import Shape
 from .registry import register_backend
@@ -84,7 +85,12 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
     return Finding(case, key, volume.name, shape=shape, affine=affine)
 
 
-def serve(connection: Any, voxels: bool, backends: tuple[Any, ...] = ()) -> None:
+def serve(
+    connection: Any,
+    voxels: bool,
+    backends: tuple[Any, ...] = (),
+    decoders: tuple[Any, ...] = (),
+) -> None:
     """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end.
 
     Parameters
@@ -95,7 +101,11 @@ def serve(connection: Any, voxels: bool, backends: tuple[Any, ...] = ()) -> None
         Whether to read them whole.
     backends
         Those of the user's own: ``(name, matcher, factory)``, asked first to last.
+    decoders
+        Those of the user's own: ``(codec, factory)``.
     """
+    for codec, maker in decoders:
+        register_decoder(codec, maker)
     for name, matcher, factory in reversed(backends):
         register_backend(name, matcher, factory)
     connection.send(None)  # ready

@@ -11,6 +11,7 @@ from .location import file_system, public_name, remote_errors
 from .ranges import ReadRange
 from .remote_ranges import GAP_BYTES, MOST_BYTES, ObjectFacts, RemoteRanges
 from .retry import Retry
+from .signed_get import can_sign, signed_get
 
 _S3 = ("s3", "s3a")
 # Where file systems say which version of a file they speak of.
@@ -80,7 +81,10 @@ class FsspecRanges(RemoteRanges):
 
     async def ask(self, key: str, start: int, stop: int | None) -> Any:
         """Send one request."""
-        return await self._system._cat_file(self._path(key), start=start or None, end=stop)
+        path = self._path(key)
+        if can_sign(self._system):
+            return await signed_get(self._system, path, start, stop)
+        return await self._system._cat_file(path, start=start or None, end=stop)
 
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask for size and version."""

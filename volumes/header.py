@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ Access = Literal["view", "range", "stream"]
 Shape = tuple[int, int, int, int]
 Triple = tuple[int, int, int]
 
+UNIT = "mm"
+"""Of every affine and spacing, whatever the file says them in."""
 IDENTITY = tuple(float(v) for v in np.eye(4).ravel())
 """The affine of voxels that come without one: index = millimetre."""
 
@@ -50,9 +53,57 @@ class Header:
         """Type of the values that reads return."""
         return self.value_type or value_dtype(self.disk_dtype, self.slope, self.intercept)
 
+    def document(self) -> dict[str, Any]:
+        """Return this header as plain values that JSON holds; lengths are in millimetres.
+
+        Examples
+        --------
+        >>> header = Header((1, 4, 4, 2), IDENTITY, np.dtype(">i2"))
+        >>> header.document()["disk_dtype"], header.document()["unit"]
+        ('>i2', 'mm')
+        >>> Header.of_document(header.document()) == header
+        True
+        """
+        return {
+            "shape": list(self.shape),
+            "affine": list(self.affine),
+            "unit": UNIT,
+            "dtype": self.dtype.str,
+            "disk_dtype": self.disk_dtype.str,
+            "chunks": None if self.chunks is None else list(self.chunks),
+            "access": self.access,
+            "slope": self.slope,
+            "intercept": self.intercept,
+            "value_type": None if self.value_type is None else self.value_type.str,
+            "stamp": list(self.stamp),
+        }
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Header:
+        """Return the header that :meth:`document` wrote down."""
+        chunks, value_type = document["chunks"], document["value_type"]
+        i, j, k = chunks or (1, 1, 1)
+        return cls(
+            tuple(document["shape"]),
+            tuple(document["affine"]),
+            np.dtype(document["disk_dtype"]),
+            None if chunks is None else (i, j, k),
+            document["access"],
+            document["slope"],
+            document["intercept"],
+            None if value_type is None else np.dtype(value_type),
+            tuple(document["stamp"]),
+        )
+
     def agrees_with(self, other: Header) -> bool:
         """Whether both describe the same voxels, whenever they were written."""
-        return replace(self, stamp=()) == replace(other, stamp=())
+        mine, theirs = (replace(h, stamp=(), access=h._reached) for h in (self, other))
+        return mine == theirs
+
+    @property
+    def _reached(self) -> Access:
+        """The access; bare voxels may be mapped on one machine and read on another."""
+        return "view" if self.chunks is None and self.access == "range" else self.access
 
 
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:

@@ -14,8 +14,14 @@ MOST_REQUESTS = 48
 MOST_BYTES = 96 * 1024**2
 
 
+_Turn = tuple["asyncio.Future[None]", int]
+"""Somebody who waits, and the bytes of the request."""
+
+
 class InFlight:
     """Lets requests begin, in order, while there is room. Belongs to one event loop.
+
+    A read that waits is not kept from its bytes by those that are fetched for later.
 
     Parameters
     ----------
@@ -27,19 +33,29 @@ class InFlight:
         self.most_requests, self.most_bytes = most_requests, most_bytes
         self.requests = 0
         self.bytes = 0
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._waiting: deque[_Turn] = deque()
+        self._ahead: deque[_Turn] = deque()
 
     @asynccontextmanager
-    async def room(self, size: int) -> AsyncIterator[None]:
-        """Wait for room for one request of ``size`` bytes, and hold it."""
-        if self._waiting or not self._fits(size):
+    async def room(self, size: int, *, ahead: bool = False) -> AsyncIterator[None]:
+        """Wait for room for one request of ``size`` bytes, and hold it.
+
+        Parameters
+        ----------
+        size
+            Bytes that the answer has at most.
+        ahead
+            Whether nobody waits for the answer yet: those that somebody waits for go first.
+        """
+        line = self._ahead if ahead else self._waiting
+        if self._waiting or (ahead and self._ahead) or not self._fits(size):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((turn, size))
+            line.append((turn, size))
             try:
                 await turn
             except asyncio.CancelledError:
                 if turn.cancelled():  # it was still waiting, and may have kept others from it
-                    self._waiting.remove((turn, size))
+                    line.remove((turn, size))
                     self._wake()
                 else:
                     self._leave(size)
@@ -66,11 +82,11 @@ class InFlight:
         self._wake()
 
     def _wake(self) -> None:
-        while self._waiting:
-            turn, wanted = self._waiting[0]
+        while line := self._waiting or self._ahead:
+            turn, wanted = line[0]
             # One that was cancelled takes itself out, and then wakes the next.
             if turn.cancelled() or not self._fits(wanted):
                 return
-            self._waiting.popleft()
+            line.popleft()
             self._enter(wanted)
             turn.set_result(None)

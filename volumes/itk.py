@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY
-from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeError
+from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeTooLarge
 from .array_source import ArraySource
 from .backend import Backend
+from .counted import physical_memory
 from .header import affine_entries
 from .itk_axes import world_affine
 from .itk_ends import check_end
@@ -152,8 +153,8 @@ class _ItkVoxels:
         step = self.size[-1]
         if self.image_io in _STREAMING:
             step = max(1, min(step, _SLAB_BYTES * step // whole))
-        elif whole > _physical_memory():
-            raise VolumeError(
+        elif whole > physical_memory():
+            raise VolumeTooLarge(
                 f"{self.name} decodes to {whole} bytes, all of which SimpleITK needs at once.",
                 do="Convert it to .nii or zarr on a machine with more memory.",
             )
@@ -249,10 +250,3 @@ def _reason(error: BaseException) -> str:
     """Return the sentence of an ITK error that says what is wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1].rstrip(".")
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # a system that does not tell
-        return 1 << 62

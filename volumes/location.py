@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ..core.errors import MissingDependency, VolumeError, VolumeNotFound, VoxpipeError
+from ..core.errors import MissingDependency, VolumeNotFound, VolumeReadError, VoxpipeError
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 _LOCAL = re.compile(r"^(file|local)://")
@@ -67,7 +67,7 @@ def remote_errors(name: str, options: Mapping[str, Any] | None = None) -> Iterat
         ) from error
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
-        raise VolumeError(
+        raise VolumeReadError(
             f"reading {name} failed: {secrets.describe(error)}.",
             do="Check the URL, the storage_options and the connection.",
         ) from None

@@ -92,14 +92,18 @@ class LocalRanges:
         """Tell the system to bring in these ranges; it does so beside everything else."""
         if not hasattr(os, "posix_fadvise"):
             return
-        for key, start, stop in ranges:
+        by_object: dict[str, list[tuple[int, int]]] = {}
+        for key, start, stop in Joined(ranges, self.gap, self.most).requests:
+            length = 0 if stop is None else stop - start  # 0 is everything
+            by_object.setdefault(key, []).append((max(start, 0), length))
+        for key, spans in by_object.items():
             try:
                 fd = os.open(self._path(key), os.O_RDONLY)
             except OSError:
                 continue  # whoever reads it will say so
             try:
-                length = 0 if stop is None else stop - start  # 0 is everything
-                os.posix_fadvise(fd, max(start, 0), length, os.POSIX_FADV_WILLNEED)
+                for start, length in spans:
+                    os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
             finally:
                 os.close(fd)
 

@@ -1,15 +1,15 @@
-"""Backends of voxels that lie uncompressed in a stream: mapped, by range, or decoded once."""
+"""Backends of voxels that lie uncompressed in a stream: local, by range, or decoded once."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import TALLY, Region
+from ..core import TALLY, OrientedBox, Region
 from ..core.errors import TruncatedVolume
 from .backend import Backend, Channels
 from .cache_directory import cache_budget, cache_directory
@@ -17,16 +17,14 @@ from .coalesce import Span, coalesce
 from .decode import BEST_RATIOS, decode
 from .decoded_cache import DecodedCache
 from .fetched import touch
-from .mapped import MAPS
-from .raw_header import RawHeader, check_length, part_of
-from .remote_file import RemoteFile
+from .joining import Joining, joining
+from .local_voxels import RawFile, placed_layout
+from .raw_header import RawHeader, check_length
+from .read_ahead import Ticket
+from .remote_file import Piece, RemoteFile
+from .scheme import REMOTE_ROWS_GAP, REMOTE_RUN, StoreLayout
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 from .voxels import Voxels, plain
-
-# What an object store sends during one round trip: a request costs as much as these bytes.
-GAP_BYTES = 1024**2
-# Bounds the memory of one request; several are under way at once.
-MOST_BYTES = 16 * 1024**2
 
 
 def open_raw(
@@ -70,7 +68,7 @@ def open_raw(
     check_length(fields, files[-1].size, name)
     if isinstance(files[-1], RemoteFile):
         return RemoteRaw(fields, files, name)
-    return MappedRaw(fields, files, name)
+    return LocalRaw(fields, files, name)
 
 
 def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None:
@@ -82,31 +80,39 @@ def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None
         )
 
 
-class MappedRaw(FilesBackend):
-    """A mapped file: a region is a strided view of it.
+class LocalRaw(FilesBackend):
+    """A local file: a region is a strided view of its map, or read when it is asked for.
 
-    The kernel's page cache is the only memory it takes, and processes share it.
+    Mapped, the kernel's page cache is the only memory it takes, and processes share it.
     """
 
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
         self.files = files
         with files[-1].open() as file:
-            self._view = plain(fields.view(MAPS.add(file)))
-        super().__init__(fields.header("view", stamps_of(files)), name)
+            self._voxels = RawFile(file, fields, files[-1].io, name)
+        mapped = self._voxels.choice.mode == "mmap"
+        super().__init__(fields.header("view" if mapped else "range", stamps_of(files)), name)
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know."""
+        return placed_layout(super().layout(volumes), self._voxels.choice)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a view of the region."""
-        MAPS.trim()
-        view = part_of(self._view, region, channels, self.shape[0])
-        return Voxels(view, self.header.slope, self.header.intercept)
+        """Return a region: a view where the file is mapped."""
+        array = self._voxels.read(region, channels)
+        return Voxels(array, self.header.slope, self.header.intercept)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> None:
+        """Tell the system what is going to be read."""
+        self._voxels.announce(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Touch the pages of the file on which the region lies."""
-        return touch(self.read(region, channels).array)
+        """Bring in the bytes of the file on which the region lies."""
+        return self._voxels.fetch(region, channels)
 
 
 class DecodedRaw(FilesBackend):
-    """A compressed stream: a mapped raw copy of it once voxels are asked for.
+    """A compressed stream: a raw copy of it once voxels are asked for.
 
     Random access inside gzip costs a fraction of decoding everything, again and again.
     So the first read of voxels decodes the stream into the cache directory. ``write``
@@ -122,27 +128,28 @@ class DecodedRaw(FilesBackend):
     ) -> None:
         self._fields, self.files, self._write = fields, files, write
         self._lock = threading.Lock()
-        self._decoded: NDArray[Any] | None = None
+        self._decoded: RawFile | None = None
         super().__init__(fields.header("stream", stamps_of(files)), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a view of the decoded copy, which the first call may have to make."""
+        """Return a region of the decoded copy, which the first call may have to make."""
         with self._lock:
             if self._decoded is None:
-                self._decoded = self._map()
-        MAPS.trim()
-        view = part_of(self._decoded, region, channels, self.shape[0])
-        return Voxels(view, self.header.slope, self.header.intercept)
+                self._decoded = self._copy()
+            decoded = self._decoded
+        array = decoded.read(region, channels)
+        return Voxels(array, self.header.slope, self.header.intercept)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Touch the pages of the decoded copy, which the first call may have to make."""
+        """Bring in the bytes of the decoded copy, which the first call may have to make."""
         return touch(self.read(region, channels).array)
 
-    def _map(self) -> NDArray[Any]:
+    def _copy(self) -> RawFile:
+        """Return the decoded copy; how it is read depends on where the cache directory is."""
         cache = DecodedCache(cache_directory(), cache_budget())
         key = joined_key([file.cache_key for file in self.files])
         with cache.open(key, self._fields.end, self._write, self.name) as raw:
-            return self._fields.view(MAPS.add(raw))
+            return RawFile(raw, self._fields, self.files[-1].io, self.name)
 
 
 class RemoteRaw(FilesBackend):
@@ -157,13 +164,26 @@ class RemoteRaw(FilesBackend):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the runs of the region, neighbours in one request."""
         channels = channels or (0, self.shape[0])
-        rows = self._fields.row_spans(region, channels, MOST_BYTES)
-        spans = coalesce(rows, GAP_BYTES, MOST_BYTES)
-        file = self.files[-1]
-        assert isinstance(file, RemoteFile)
-        flat = rows_of(rows, spans, file.ranges(spans), self.name)
+        rows, spans = self._runs(region, channels)
+        flat = rows_of(rows, spans, self._remote.ranges(spans), self.name)
         view = plain(self._fields.of_rows(flat, region, channels))
         return Voxels(view, self.header.slope, self.header.intercept)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the runs of the region."""
+        return self._remote.prefetch(self._runs(region, (0, self.shape[0]))[1])
+
+    def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
+        """Return the rows of a region, and the spans that hold them."""
+        gap, most = joining(Joining(REMOTE_ROWS_GAP, REMOTE_RUN))
+        rows = self._fields.row_spans(region, channels, most)
+        return rows, coalesce(rows, gap, most)
+
+    @property
+    def _remote(self) -> RemoteFile:
+        file = self.files[-1]
+        assert isinstance(file, RemoteFile)
+        return file
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
@@ -171,7 +191,7 @@ class RemoteRaw(FilesBackend):
 
 
 def rows_of(
-    rows: list[Span], spans: list[Span], pieces: list[bytes], name: str
+    rows: list[Span], spans: list[Span], pieces: list[Piece], name: str
 ) -> NDArray[np.uint8]:
     """Return the bytes of all rows, one after another, taken from the spans that hold them."""
     flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)

@@ -99,6 +99,11 @@ class RawHeader:
             stride *= n
         return [(start, start + run) for start in starts.tolist()]
 
+    def stored_box(self, region: Region, channels: Channels) -> tuple[list[int], list[Span]]:
+        """Return lengths of the stored axes, and what a region takes of them, slowest first."""
+        lengths = [n for n, _ in self._merged()]
+        return lengths[::-1], self._ranges(region, channels)[::-1]
+
     def of_rows(self, flat: NDArray[np.uint8], region: Region, channels: Channels) -> NDArray[Any]:
         """Return the bytes of :meth:`row_spans`, one after another, as (C, i, j, k)."""
         sizes = [last - first for first, last in self._ranges(region, channels)]

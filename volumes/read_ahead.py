@@ -1,22 +1,46 @@
 """Stored bytes that were asked for before they are needed, until the read that needs them.
 
 Whoever knows what will be read takes a ticket for it: the requests begin at once, beside
-everything else. A read finds the bytes here, or waits for those that are on their way; what went
-wrong with them is raised there. Closing the ticket lets them go, needed or not.
+everything else, or as soon as there is room for what they bring. A read finds the bytes here, or
+waits for those that are on their way; what went wrong with them is raised there. Closing the
+ticket lets them go, needed or not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, TypeGuard, TypeVar
 
-from .remote_ranges import RemoteRanges
+from .ranges import ReadRange
 
 Index = tuple[int, ...]
 Bring = Callable[[Sequence[Index]], Coroutine[Any, Any, "dict[Index, memoryview | None]"]]
+
+T = TypeVar("T")
+
+
+class AheadStore(Protocol):
+    """A store whose requests run beside everything else."""
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine that awaits :meth:`fetch`."""
+
+    async def fetch(
+        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; ``ahead`` where nobody waits for them yet."""
+
+
+def works_ahead(store: Any) -> TypeGuard[AheadStore]:
+    """Whether a store can begin requests that nobody waits for."""
+    return hasattr(store, "begin") and hasattr(store, "fetch")
+
 
 MOST_BYTES = 128 * 1024**2
 """Two batches of four image and label patches of 96 cubed, in chunks of 64 cubed."""
@@ -26,23 +50,53 @@ MOST_BYTES = 128 * 1024**2
 class _Delivery:
     """Chunks of one array that are fetched together."""
 
-    future: Future[dict[Index, memoryview | None]]
+    token: str
+    """Names the array."""
+    chunks: Sequence[Index]
+    """Which of its chunks."""
+    begin: Callable[[], Future[dict[Index, memoryview | None]]]
+    """Sends the requests."""
     size: int
     """Bytes: at most, and what they are once they are here."""
     tickets: int = 0
     """How many wait for it."""
+    future: Future[dict[Index, memoryview | None]] | None = None
+    """What comes; None before it was asked for."""
 
 
 class Ticket:
     """Keeps bytes that were asked for; close it when they were read, or never will be."""
 
-    def __init__(self, ahead: ReadAhead, deliveries: list[_Delivery]) -> None:
-        self._ahead, self._deliveries = ahead, deliveries
+    def __init__(
+        self, ahead: ReadAhead, deliveries: list[_Delivery], let_go: Callable[[], None]
+    ) -> None:
+        self._ahead, self._deliveries, self._let_go = ahead, deliveries, let_go
 
     def close(self) -> None:
         """Let go; what nobody else waits for is dropped, and is not fetched any more."""
         deliveries, self._deliveries = self._deliveries, []
+        self._let_go()
         self._ahead.release(deliveries)
+
+
+class Closes(Protocol):
+    """What is kept until somebody says that it is not needed any more."""
+
+    def close(self) -> None:
+        """Let go; any number of times."""
+
+
+class Tickets:
+    """Several things that are kept for one read."""
+
+    def __init__(self, held: Sequence[Closes]) -> None:
+        self._held = held
+
+    def close(self) -> None:
+        """Let all of them go."""
+        held, self._held = self._held, ()
+        for one in held:
+            one.close()
 
 
 class ReadAhead:
@@ -59,11 +113,18 @@ class ReadAhead:
         self.held_bytes = 0
         self._lock = threading.RLock()
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
+        self._waiting: deque[_Delivery] = deque()
 
     def begin(
-        self, token: str, chunks: Sequence[Index], size: int, store: RemoteRanges, bring: Bring
-    ) -> Ticket | None:
-        """Begin to fetch what is not on its way yet; None where there is no room for it.
+        self,
+        token: str,
+        chunks: Sequence[Index],
+        size: Callable[[Index], int],
+        store: AheadStore,
+        bring: Bring,
+        let_go: Callable[[], None] = lambda: None,
+    ) -> Ticket:
+        """Begin to fetch what is not on its way yet, now or once there is room for it.
 
         Parameters
         ----------
@@ -72,26 +133,41 @@ class ReadAhead:
         chunks
             Which of its chunks.
         size
-            Bytes that one takes at most.
+            Returns the bytes that one takes at most.
         store
             Runs the requests.
         bring
             Fetches chunks.
+        let_go
+            Called when the ticket is closed; more than once does no harm.
         """
         with self._lock:
             known = [self._chunks.get((token, index)) for index in chunks]
             wanted = [index for index, held in zip(chunks, known, strict=True) if held is None]
-            if self.held_bytes and self.held_bytes + size * len(wanted) > self.most_bytes:
-                return None
             deliveries = list({id(held): held for held in known if held is not None}.values())
             if wanted:
-                deliveries.append(self._sent_for(token, wanted, size, store, bring))
+
+                def send() -> Future[dict[Index, memoryview | None]]:
+                    return _begun(store, bring(wanted))
+
+                sent = _Delivery(token, wanted, send, sum(map(size, wanted)))
+                self._chunks.update(((token, index), sent) for index in wanted)
+                self._waiting.append(sent)
+                deliveries.append(sent)
             for delivery in deliveries:
                 delivery.tickets += 1
-        return Ticket(self, deliveries)
+            ticket = Ticket(self, deliveries, let_go)
+            try:
+                self._go_on()
+            except BaseException:
+                ticket.close()
+                raise
+        return ticket
 
     def taken(self, token: str, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
         """Return the bytes of those chunks that are here or on their way; None: not stored.
+
+        What was to be fetched and has not begun is left to the read.
 
         Raises
         ------
@@ -100,9 +176,11 @@ class ReadAhead:
         """
         with self._lock:
             held = {index: self._chunks.get((token, index)) for index in chunks}
+            late = [each for each in held.values() if each is not None and each.future is None]
+            self._forget(late)
         found: dict[Index, memoryview | None] = {}
         for index, delivery in held.items():
-            if delivery is not None:
+            if delivery is not None and delivery.future is not None:
                 try:
                     found[index] = delivery.future.result()[index]
                 except CancelledError:
@@ -111,60 +189,86 @@ class ReadAhead:
 
     def release(self, deliveries: Sequence[_Delivery]) -> None:
         """Let one ticket's deliveries go."""
-        dropped = []
         with self._lock:
             for delivery in deliveries:
                 delivery.tickets -= 1
-                if delivery.tickets == 0:
-                    dropped.append(delivery)
-                    self.held_bytes -= delivery.size
-            self._chunks = {key: held for key, held in self._chunks.items() if held not in dropped}
-        for delivery in dropped:
-            delivery.future.cancel()
+            dropped = [delivery for delivery in deliveries if delivery.tickets == 0]
+            self._forget(dropped)
+        self._cancel(dropped)
+        with self._lock:
+            self._go_on()
 
     def clear(self) -> None:
         """Drop everything; tickets that are still open hold nothing any more."""
         with self._lock:
-            deliveries = {id(held): held for held in self._chunks.values()}
-            self._chunks = {}
-            self.held_bytes = 0
-            for delivery in deliveries.values():
-                delivery.size = 0
-        for delivery in deliveries.values():
-            delivery.future.cancel()
+            deliveries = list({id(held): held for held in self._chunks.values()}.values())
+            self._forget(deliveries)
+        self._cancel(deliveries)
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, where nothing is on its way."""
         self._lock = threading.RLock()
         self._chunks = {}
+        self._waiting = deque()
         self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def _sent_for(
-        self, token: str, chunks: Sequence[Index], size: int, store: RemoteRanges, bring: Bring
-    ) -> _Delivery:
-        work = bring(chunks)
-        try:
-            future = store.begin(work)
-        except BaseException:
-            work.close()  # or it warns that nobody awaited it
-            raise
-        delivery = _Delivery(future, size * len(chunks))
-        self.held_bytes += delivery.size
-        self._chunks.update(((token, index), delivery) for index in chunks)
-        future.add_done_callback(lambda done: self._arrived(delivery, done))
-        return delivery
+    def _go_on(self) -> None:
+        """Send for what waits, in order, while there is room; the lock is held."""
+        while self._waiting:
+            delivery = self._waiting[0]
+            if self.held_bytes and self.held_bytes + delivery.size > self.most_bytes:
+                return
+            self._waiting.popleft()
+            try:
+                delivery.future = delivery.begin()
+            except BaseException:
+                self._forget([delivery])
+                raise
+            self.held_bytes += delivery.size
+            delivery.future.add_done_callback(partial(self._arrived, delivery))
+
+    def _forget(self, deliveries: Sequence[_Delivery]) -> None:
+        """Make as if these had never been asked for; the lock is held."""
+        for delivery in deliveries:
+            if delivery in self._waiting:
+                self._waiting.remove(delivery)
+            elif delivery.future is not None:
+                self.held_bytes -= delivery.size
+                delivery.size = 0
+            for index in delivery.chunks:
+                if self._chunks.get((delivery.token, index)) is delivery:
+                    del self._chunks[delivery.token, index]
+
+    def _cancel(self, deliveries: Sequence[_Delivery]) -> None:
+        for delivery in deliveries:
+            if delivery.future is not None:
+                delivery.future.cancel()
 
     def _arrived(self, delivery: _Delivery, done: Future[dict[Index, memoryview | None]]) -> None:
         if done.cancelled() or done.exception() is not None:
             return
         size = sum(len(piece) for piece in done.result().values() if piece is not None)
         with self._lock:
-            if delivery.tickets and delivery.size:
+            if delivery.size:
                 self.held_bytes += size - delivery.size
                 delivery.size = size
+            # What waits for room begins at the next job; where the store cannot even be asked,
+            # the read says so.
+            with contextlib.suppress(Exception):
+                self._go_on()
+
+
+def _begun(
+    store: AheadStore, work: Coroutine[Any, Any, dict[Index, memoryview | None]]
+) -> Future[dict[Index, memoryview | None]]:
+    try:
+        return store.begin(work)
+    except BaseException:
+        work.close()  # or it warns that nobody awaited it
+        raise
 
 
 AHEAD = ReadAhead()

@@ -58,6 +58,8 @@ class BackendRequest:
     """Options for fsspec."""
     source: Any = field(default=None, repr=False)
     """What the user gave."""
+    io: str = "auto"
+    """How bare voxels of local files are to be read: one of ``IO_MODES``."""
 
 
 Matcher = Callable[[BackendRequest], bool]

@@ -12,11 +12,14 @@ from ..core.errors import TruncatedVolume, VolumeNotFound
 from .coalesce import Span
 from .content import content_key
 from .ranges import ReadRange
+from .read_ahead import AHEAD, Index, Ticket, works_ahead
 from .remote import open_remote
 
 # Read side by side while a file is streamed: 4 connections of 60 MB/s decode as fast as one core.
 _PIECE_BYTES = 4 * 1024**2
 _PIECES = 4
+
+Piece = bytes | memoryview
 
 
 class RemoteFile:
@@ -28,6 +31,7 @@ class RemoteFile:
         # The file is the root of its store; its key is empty.
         self._store = open_remote(url, options)
         self._facts = self._store.facts("")
+        self._token = f"{self.cache_key} spans"
 
     @property
     def size(self) -> int:
@@ -46,9 +50,10 @@ class RemoteFile:
 
     def head(self, length: int) -> bytes:
         """Return the first bytes, at most ``length``."""
-        return self.ranges([(0, min(length, self.size))])[0]
+        # obstore answers with a view, which parsers cannot search.
+        return bytes(self.ranges([(0, min(length, self.size))])[0])
 
-    def ranges(self, spans: Sequence[Span]) -> list[bytes]:
+    def ranges(self, spans: Sequence[Span]) -> list[Piece]:
         """Return the bytes of each span; requests run side by side where the store can.
 
         Raises
@@ -56,11 +61,28 @@ class RemoteFile:
         VolumeNotFound
             The file is not there any more.
         """
-        found = self._store.get_ranges([ReadRange("", *span) for span in spans])
-        pieces = [piece for piece in found if piece is not None]
-        if len(pieces) < len(found):
+        here = AHEAD.taken(self._token, spans)
+        absent = [span for span in spans if span not in here]
+        fetched = self._store.get_ranges([ReadRange("", *span) for span in absent])
+        found: dict[Index, Piece | None] = {**here}
+        found.update(zip(absent, fetched, strict=True))
+        pieces = [piece for span in spans if (piece := found[span]) is not None]
+        if len(pieces) < len(spans):
             raise VolumeNotFound(f"there is nothing at {self.name} any more.", do="Check the URL.")
         return pieces
+
+    def prefetch(self, spans: Sequence[Span]) -> Ticket | None:
+        """Begin to fetch spans that are going to be read; close the ticket once they were."""
+        store = self._store
+        if not spans or not works_ahead(store):
+            return None
+
+        async def bring(wanted: Sequence[Index]) -> dict[Index, memoryview | None]:
+            found = await store.fetch([ReadRange("", *span) for span in wanted], ahead=True)
+            pieces = (None if piece is None else memoryview(piece) for piece in found)
+            return dict(zip(wanted, pieces, strict=True))
+
+        return AHEAD.begin(self._token, spans, lambda span: span[1] - span[0], store, bring)
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:

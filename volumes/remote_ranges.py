@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..core.errors import AccessDenied, VolumeError, VolumeNotFound, VoxpipeError
+from ..core.errors import AccessDenied, VolumeNotFound, VolumeReadError, VoxpipeError
 from .in_flight import InFlight
 from .location import public_name
 from .ranges import ReadRange
@@ -101,11 +101,21 @@ class RemoteRanges(ABC):
         self._check_owner()
         return asyncio.run_coroutine_threadsafe(work, _loop())
 
-    async def fetch(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range; for coroutines given to :meth:`begin`."""
+    async def fetch(
+        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; for coroutines given to :meth:`begin`.
+
+        Parameters
+        ----------
+        ranges
+            All are asked for at once, within the bounds.
+        ahead
+            Whether nobody waits for them yet; whoever waits goes first.
+        """
         if len(ranges) == 1:
-            return [await self._one(ranges[0])]
-        tasks = [asyncio.ensure_future(self._one(wanted)) for wanted in ranges]
+            return [await self._one(ranges[0], ahead)]
+        tasks = [asyncio.ensure_future(self._one(wanted, ahead)) for wanted in ranges]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -132,24 +142,28 @@ class RemoteRanges(ABC):
         """Yield the objects below a prefix, as keys."""
         yield from self._wait(self._tried(prefix, lambda: self.ask_keys(prefix), 0)) or ()
 
-    async def _one(self, wanted: ReadRange) -> bytes | None:
+    async def _one(self, wanted: ReadRange, ahead: bool) -> bytes | None:
         key, start, stop = wanted
         size = -start if start < 0 else _USUAL_BYTES if stop is None else stop - start
-        found: bytes | None = await self._tried(key, lambda: self.ask(key, start, stop), size)
+        found: bytes | None = await self._tried(
+            key, lambda: self.ask(key, start, stop), size, ahead=ahead
+        )
         if found is None or stop is None:
             return found
         if len(found) > size:
-            raise VolumeError(
+            raise VolumeReadError(
                 f"the server of {self._place(key)} sent {len(found)} bytes instead of {size}: "
                 "it does not know ranges.",
                 do="Copy the file to a local disk or to an object store.",
             )
         return found
 
-    async def _tried(self, key: str, call: Callable[[], Awaitable[T]], size: int) -> T | Any:
+    async def _tried(
+        self, key: str, call: Callable[[], Awaitable[T]], size: int, *, ahead: bool = False
+    ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
         attempts = Attempts(self._retry, f"reading {self._place(key)}", self._secrets.describe)
-        async with _in_flight().room(size):
+        async with _in_flight().room(size, ahead=ahead):
             try:
                 return await retried(call, attempts, self._retry.attempt)
             except (VoxpipeError, MemoryError):
@@ -168,7 +182,7 @@ class RemoteRanges(ABC):
                 f"reading {place} was refused: {self._secrets.describe(error)}.",
                 do="Check the credentials in storage_options or in the environment.",
             ) from None
-        kind = VolumeNotFound if "bucket" in str(error).lower() else VolumeError
+        kind = VolumeNotFound if "bucket" in str(error).lower() else VolumeReadError
         # Not chained: the text of the original may hold a signed URL or a key.
         raise kind(
             f"reading {place} failed: {self._secrets.describe(error)}.",

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from .coalesce import gap_worth
 from .header import Access, Header, Triple
+from .in_flight import MOST_REQUESTS
 
 Mode = Literal["view", "spool", "resident", "direct", "regional"]
 """How the voxels of one key are read.
@@ -38,6 +40,14 @@ LOCAL_REQUESTS, REMOTE_REQUESTS = 32, 128
 # one round trip at 100 MB/s (zarr-python 3.3 has 1 and 16 MiB too).
 LOCAL_GAP, LOCAL_RUN = 64 * KIB, 4 * MIB
 REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
+# A file server over 10 Gb/s with other users; what it sends in one round trip is worth the gap.
+NETWORK_BANDWIDTH, NETWORK_LATENCY = 300e6, 2e-3
+NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
+# What one connection to a bucket brings; S3's own advice counts with 85 to 90 MB/s.
+STREAM_BANDWIDTH = 60e6
+# Bare voxels are a run for each plane of a patch: as many requests as may be under way at once.
+# Chunks are a request or two for each shard, hence the larger gap above.
+REMOTE_ROWS_GAP = gap_worth(REMOTE_LATENCY, STREAM_BANDWIDTH, MOST_REQUESTS)
 # Stored by decoded bytes: 69 MB of 113 MB of CT-like int16 in blosc-lz4 (measured).
 STORED_RATIO = 0.6
 # Patches per second where nobody says how many are wanted: 10 steps of 2 patches, what an
@@ -73,6 +83,8 @@ class StoreLayout:
     """Bytes between two ranges up to which they are read as one."""
     longest_run: int = LOCAL_RUN
     """Most bytes that are read as one."""
+    io: str = ""
+    """How bare voxels are read, and why; empty for chunks and objects."""
 
     @classmethod
     def of(
@@ -95,8 +107,23 @@ class StoreLayout:
             bandwidth=REMOTE_BANDWIDTH,
             latency=REMOTE_LATENCY,
             requests=REMOTE_REQUESTS,
-            gap=REMOTE_GAP,
+            gap=REMOTE_ROWS_GAP if header.chunks is None else REMOTE_GAP,
             longest_run=REMOTE_RUN,
+        )
+
+    def read_by(self, io: str) -> StoreLayout:
+        """Return the layout of voxels that are read in this way from a disk of this machine."""
+        return replace(self, io=io)
+
+    def on_network(self, io: str = "") -> StoreLayout:
+        """Return the layout at the usual speed of a network file system."""
+        return replace(
+            self,
+            bandwidth=NETWORK_BANDWIDTH,
+            latency=NETWORK_LATENCY,
+            gap=NETWORK_GAP,
+            longest_run=NETWORK_RUN,
+            io=io,
         )
 
     @property
@@ -151,6 +178,8 @@ class Demand:
     """Region in which ``lazy_patch(region=...)`` draws the patches of a visit; None: anywhere."""
     draws: int = 1
     """Patches that are drawn on one visit to a volume."""
+    together: int = 1
+    """Visits whose batches take turns, each batch of one visit: ``interleave(visits=...)``."""
     scattered: bool = True
     """Whether a volume's patches come between those of others, or again while its chunks are kept;
     else nothing of it is needed any more once its visit is over."""
@@ -170,6 +199,8 @@ class Budget:
     """Patches that each process realizes at once."""
     spool_bytes: int | None = None
     """Disk for decoded copies; None where it is not limited."""
+    thrifty: bool = False
+    """Whether to keep no more than the chunks of one visit to a volume, unless all fit."""
 
     @property
     def processes(self) -> int:
@@ -204,6 +235,10 @@ class ReadScheme:
     meanwhile: Mode | None = None
     """With ``regional``: how reads are while the chain draws its patches anywhere; the figures of
     this scheme are then those of these reads. None where the scheme is in effect as it is."""
+    readers: int = 1
+    """With ``regional``: processes that decode the same region."""
+    items: int = 1
+    """Patches in a batch."""
     chunks_then: float = 0.0
     """With ``regional``: chunks that are decoded per patch once it is in effect."""
     keeps_up: bool = True
@@ -214,6 +249,8 @@ class ReadScheme:
     """Chunks that are decoded per patch; with ``resident`` those that it touches."""
     vetoes: tuple[str, ...] = ()
     """Why the store refused another scheme."""
+    io: str = ""
+    """How bare voxels of local files are read, and why; empty for chunks and objects."""
 
     @property
     def projected(self) -> int:
@@ -231,9 +268,15 @@ class ReadScheme:
         if self.meanwhile is None:
             return ""
         place = f"region={self.region}, align={self.align}, " if self.region else ""
+        shared = ""
+        if self.readers > 1:
+            shared = (
+                f"; .interleave(visits={self.readers}, each={self.items}) after it lets one "
+                f"worker decode a region instead of {self.readers}"
+            )
         return (
             f"lazy_patch({place}samples_per_volume={self.draws}) decodes about "
-            f"{self.chunks_then:.3g} chunks per patch instead of {self.chunks:.3g}"
+            f"{self.chunks_then:.3g} chunks per patch instead of {self.chunks:.3g}{shared}"
         )
 
     def without_cache(self, veto: str) -> ReadScheme:
@@ -266,6 +309,8 @@ class ReadScheme:
                 f"{_size(self.in_flight_bytes)}; keeps {_size(self.cache_bytes)} of chunks in "
                 "each process"
             )
+        if self.io:
+            lines.append(f"  file access {self.io}")
         terms = ", ".join(f"{term} {_size(size)}" for term, size in self.memory.items() if size)
         lines.append(f"  memory {_size(self.projected)}" + (f": {terms}" if terms else ""))
         if not self.keeps_up:

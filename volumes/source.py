@@ -20,6 +20,7 @@ from ..core.errors import UnknownFormat, VolumeNotFound
 from .backend import Backend, ForeignBackend
 from .content import content_key
 from .header import affine_matrix
+from .local_io import check_io
 from .location import is_url, local_path, public_name
 from .registry import BackendRequest, registered_names, resolve_backend
 from .unknown_format import unknown_format
@@ -37,6 +38,11 @@ class Options:
     """For fsspec."""
     reader_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """For the backend or the reader."""
+    io: str = "auto"
+    """How bare voxels of local files are read."""
+
+    def __post_init__(self) -> None:
+        check_io(self.io)
 
     def request(self, **place: Any) -> BackendRequest:
         """Return what a factory gets to know."""
@@ -45,6 +51,7 @@ class Options:
             reader=self.reader,
             storage_options=self.storage_options,
             reader_kwargs=self.reader_kwargs,
+            io=self.io,
             **place,
         )
 
@@ -83,13 +90,22 @@ class LocatedSource:
         # Made absolute now: a worker may run in another directory.
         path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
         object.__setattr__(self, "path", path)
-        token = content_key(path or self.location, tuple(map(_stable, vars(self.options).values())))
+        said = dict(vars(self.options))
+        # What is read is the same, so what is usual leaves no trace in the names of copies.
+        if said["io"] == "auto":
+            del said["io"]
+        token = content_key(path or self.location, tuple(map(_stable, said.values())))
         object.__setattr__(self, "token", token)
 
     @property
     def name(self) -> str:
         """The location without credentials."""
         return public_name(self.location) if not self.path else self.location
+
+    def part_of(self, content: str) -> str:
+        """Return the name of what the options choose of stored content, e.g. one data set of it."""
+        chosen = self.options.reader_kwargs
+        return content_key(content, tuple(_stable(chosen))) if content and chosen else content
 
     def open(self) -> Backend:
         """Open the location with the first backend that recognises it."""

@@ -74,5 +74,5 @@ def _source_of_image(image: Any, options: Options) -> Source:
         return from_array(nibabel_voxels(image), affine)
     # The image may have been given another affine since it was opened: it has the word.
     if path.lower().endswith((".nii", ".nii.gz", ".img", ".img.gz")):
-        return LocatedSource(path, Options(affine=affine))
+        return LocatedSource(path, Options(affine=affine, io=options.io))
     return LocatedSource(image.get_filename() or path, Options(affine, read_with_nibabel))

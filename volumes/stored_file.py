@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO, Protocol
 
-from ..core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound
+from ..core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound, VolumeReadError
 from .backend import Backend
 from .content import content_key
 from .local_file import file_stamp, open_local, stamp_of
@@ -28,6 +28,10 @@ class StoredFile(Protocol):
     @property
     def size(self) -> int:
         """Size in bytes."""
+
+    @property
+    def io(self) -> str:
+        """How its bare voxels are to be read, as the user said."""
 
     @property
     def stamp(self) -> tuple[int, ...]:
@@ -61,14 +65,14 @@ class StoredFile(Protocol):
 class LocalStoredFile:
     """A plain file on a local disk, in the version that it had when this was made."""
 
-    def __init__(self, path: str, name: str = "") -> None:
-        self.path, self.name = path, name or path
+    def __init__(self, path: str, name: str = "", io: str = "auto") -> None:
+        self.path, self.name, self.io = path, name or path, io
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
         except (OSError, ValueError) as error:  # too long, not ours, a NUL in it
-            raise VolumeError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
+            raise VolumeReadError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
         # A pipe would block, and a device has no end.
         if not stat.S_ISREG(status.st_mode):
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "no plain file"
@@ -115,13 +119,13 @@ class LocalStoredFile:
         """Return the file that this one names, relative to its folder."""
         path = os.path.join(os.path.dirname(self.path), reference)
         with _named_by(self.name):
-            return LocalStoredFile(path, f"{path} (voxels of {self.name})")
+            return LocalStoredFile(path, f"{path} (voxels of {self.name})", self.io)
 
     def renamed(self, old: str, new: str) -> LocalStoredFile:
         """Return the file whose name ends otherwise; letters keep their case."""
         path = _renamed(self.path, old, new)
         with _named_by(self.name):
-            return LocalStoredFile(path, f"{path} (beside {self.name})")
+            return LocalStoredFile(path, f"{path} (beside {self.name})", self.io)
 
 
 class RemoteStoredFile(RemoteFile):
@@ -129,6 +133,7 @@ class RemoteStoredFile(RemoteFile):
 
     stamp: tuple[int, ...] = ()
     is_current = True
+    io = "auto"
 
     def __init__(self, url: str, options: Mapping[str, Any], name: str = "") -> None:
         super().__init__(url, options, name or public_name(url))
@@ -156,7 +161,7 @@ class RemoteStoredFile(RemoteFile):
 def file_of(request: BackendRequest, name: str) -> StoredFile:
     """Return the file that a request speaks of."""
     if request.path is not None:
-        return LocalStoredFile(os.fspath(request.path), name)
+        return LocalStoredFile(os.fspath(request.path), name, request.io)
     return RemoteStoredFile(request.uri or "", request.storage_options, name)
 
 

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,42 +17,45 @@ from ..core import TALLY, OrientedBox, Region
 from ..core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
 from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
-from .chunked_array import ChunkedArray, Index, Lookup
+from .chunked_array import ChunkedArray, Index
+from .chunked_backend import ChunkedBackend
 from .content import content_key
 from .header import Header
 from .local_file import LocalFile, file_stamp, open_local
+from .local_voxels import ArrayFile, io_of
 from .location import file_system, remote_errors
 from .mapped import MAPS, MappedBackend
+from .ranged_chunks import Lookup, RangedChunks
 from .ranges import LocalRanges, RangeStore, ReadRange
 from .remote import RemoteStore, open_remote
 from .remote_file import RemoteFile
+from .remote_ranges import RemoteRanges
+from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, read_tiff
-from .voxels import Voxels, plain, refuse_unreadable
+from .voxels import Voxels, refuse_unreadable
 from .zarr_layout import Layout, named_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
 _OPTIONS = ("level", "series")
 
 
-def open_tiff(path: str, name: str, options: Mapping[str, Any]) -> Backend:
-    """Return the backend of a local TIFF: mapped where its voxels can be, else by segments."""
+def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+    """Return the backend of a local TIFF: bare where its voxels are, else by segments."""
     no_options(options, name, _OPTIONS)
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
     with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
-        image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+        with complaints_raised(name):
+            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
-            return _mapped(file, path, image, layout, stamp, name)
+            return _bare(file, path, image, layout, stamp, name, io)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
 
 
-class TiffBackend(Backend):
+class TiffBackend(ChunkedBackend):
     """A TIFF of which segments are read: each is decoded by tifffile, all else is voxpipe's."""
-
-    culls = True
-    keeps_chunks = True
 
     def __init__(
         self,
@@ -62,49 +66,18 @@ class TiffBackend(Backend):
         name: str,
         stamp: tuple[int, ...] = (),
     ) -> None:
-        self._layout = layout
-        self._array = ChunkedArray(
+        array = ChunkedArray(
             image.shape,
             image.chunks,
             image.dtype,
             image.fill_value,
-            store=store,
-            chunk_map=_Segments(image),
-            decoder=_SegmentDecoder(image),
+            source=RangedChunks(store, _Segments(image), _SegmentDecoder(image), token),
             cache=CHUNKS,
             token=token,
         )
         chunks = layout.spatial_part(image.chunks)
         header = Header(layout.shape, image.affine, image.dtype, chunks, "range", stamp=stamp)
-        super().__init__(header, name)
-        self.culls = None not in layout.spatial
-
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Read the segments that the region touches, of these only those that the box touches."""
-        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
-        part = self._layout.fold(self._array.read(_region(index), *self._culling(box)))
-        return Voxels(plain(part[first:last]))
-
-    def touched_bytes(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> int:
-        """Return the bytes of voxels in the segments that a read touches."""
-        if region.is_empty:
-            return 0
-        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        count = len(self._array.needed(_region(index), *self._culling(box)))
-        return count * math.prod(self._array.chunks) * self.disk_dtype.itemsize
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Fetch the stored segments that the region touches, without decoding them."""
-        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        return self._array.fetch(_region(index))
-
-    def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
-        axes = self._layout.spatial
-        return () if box is None or None in axes else (box, axes)
+        super().__init__(array, layout, header, name)
 
 
 class LocalTiff(LocalFile, TiffBackend):
@@ -138,11 +111,12 @@ class RemoteTiff(TiffBackend):
         self._system, _ = file_system(url, storage_options)
         with self._file.open() as file, _tiff_errors(name):
             tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
-            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+            with complaints_raised(name):
+                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _OneObject(open_remote(url, storage_options)), token, name)
+        super().__init__(image, layout, _one_object(open_remote(url, storage_options)), token, name)
 
     @property
     def content_key(self) -> str:
@@ -156,7 +130,7 @@ class RemoteTiff(TiffBackend):
         with remote_errors(self.name):
             return super().read(region, channels, box)
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored segments; errors name the URL."""
         with remote_errors(self.name):
             return super().fetch(region, channels)
@@ -170,9 +144,15 @@ class MappedTiff(LocalFile, MappedBackend):
         super().__init__(view, header, name)
 
 
-def _mapped(
-    file: Any, path: str, image: TiffImage, layout: Layout, stamp: tuple[int, ...], name: str
-) -> MappedTiff:
+def _bare(
+    file: Any,
+    path: str,
+    image: TiffImage,
+    layout: Layout,
+    stamp: tuple[int, ...],
+    name: str,
+    io: str,
+) -> Backend:
     assert image.whole is not None
     expected = image.whole + math.prod(image.shape) * image.dtype.itemsize
     if stamp[0] < expected:
@@ -180,8 +160,12 @@ def _mapped(
             f"{name} holds {stamp[0]} bytes, and its tags speak of {expected}.",
             do="Copy or download the file again.",
         )
-    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
+    choice = io_of(file, io)
     header = Header(layout.shape, image.affine, image.dtype, stamp=stamp)
+    if choice.mode != "mmap":
+        header = replace(header, access="range")
+        return ArrayFile(file, choice, path, image.whole, layout, header, name)
+    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
     return MappedTiff(path, layout.fold(array), header, name)
 
 
@@ -231,7 +215,29 @@ class _OneObject:
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range."""
-        return self._store.get_ranges([ReadRange("", start, stop) for _, start, stop in ranges])
+        return self._store.get_ranges(_of_one(ranges))
+
+
+class _OneObjectAhead(_OneObject):
+    """The same, of which ranges can be fetched before they are needed."""
+
+    def __init__(self, store: RemoteRanges) -> None:
+        super().__init__(store)
+        self.begin, self._fetch = store.begin, store.fetch
+
+    async def fetch(
+        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; for coroutines given to ``begin``."""
+        return await self._fetch(_of_one(ranges), ahead=ahead)
+
+
+def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:
+    return [ReadRange("", start, stop) for _, start, stop in ranges]
+
+
+def _one_object(store: RemoteStore) -> _OneObject:
+    return _OneObjectAhead(store) if isinstance(store, RemoteRanges) else _OneObject(store)
 
 
 def _checked_layout(image: TiffImage, name: str) -> Layout:
@@ -251,10 +257,6 @@ def _folds_to_a_view(layout: Layout) -> bool:
     """Whether the axes that become C lie next to each other, so that nothing has to be copied."""
     folded = layout.folded
     return all(b == a + 1 for a, b in pairwise(folded))
-
-
-def _region(index: tuple[slice, ...]) -> Region:
-    return Region(tuple(s.start for s in index), tuple(s.stop for s in index))
 
 
 def _own(options: Mapping[str, Any]) -> tuple[object, ...]:

@@ -113,6 +113,12 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
             )
         # Where colours lie in planes of their own, tifffile leaves their axis out.
         inner = (1,) * (len(frame.shape) - len(frame.chunks)) + tuple(frame.chunks)
+        # Each segment has an offset in the tags.
+        if math.prod(frame.chunked) > file.filehandle.size:
+            raise BadHeader(
+                f"{name} says that a page has {math.prod(frame.chunked)} segments.",
+                do="Copy the file again.",
+            )
         decode = _decoder(frame, (1,) * len(lead) + inner)
         files, places = _segments(image, math.prod(frame.chunked), file.filename, name)
     return TiffImage(

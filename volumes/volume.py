@@ -37,7 +37,7 @@ from .voxels import Voxels
 if TYPE_CHECKING:
     import torch
 
-    from .read_ahead import Ticket
+    from .read_ahead import Closes
 
 KINDS = ("intensity", "label")
 """What voxels may mean; sampling policy follows from it."""
@@ -61,6 +61,9 @@ class Volume:
         ``create_backend(request)``. Opens the source instead of the registered backends.
     storage_options
         Options of the fsspec file system, credentials for instance.
+    io
+        How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` (past the
+        page cache) or ``"auto"``, which looks at the file system. The voxels are the same.
     **reader_kwargs
         For the backend or the reader, e.g. ``level=2`` of a zarr pyramid.
 
@@ -69,7 +72,7 @@ class Volume:
     UnknownFormat
         The source is none of the above.
     ValueError
-        The kind, the affine or the shape of an array makes no sense.
+        The kind, the mode, the affine or the shape of an array makes no sense.
 
     Examples
     --------
@@ -90,13 +93,14 @@ class Volume:
         kind: str = "intensity",
         reader: Any = None,
         storage_options: Mapping[str, Any] | None = None,
+        io: str = "auto",
         **reader_kwargs: Any,
     ) -> None:
         if kind not in KINDS:
             msg = f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
             raise ValueError(msg)
         override = None if affine is None else affine_entries(as_array(affine), "this volume")
-        options = Options(override, reader, dict(storage_options or {}), reader_kwargs)
+        options = Options(override, reader, dict(storage_options or {}), reader_kwargs, io)
         self._begin(source_of(source, options), kind, override)
 
     @classmethod
@@ -137,8 +141,9 @@ class Volume:
 
     @property
     def content_key(self) -> str:
-        """Equal for the same file with the same content; empty where nobody can tell."""
-        return self._backend().content_key
+        """Equal for the same part of a file with the same content; empty if nobody can tell."""
+        content = self._backend().content_key
+        return content if self.located is None else self.located.part_of(content)
 
     @property
     def shape(self) -> Shape:
@@ -242,11 +247,11 @@ class Volume:
             return Voxels(empty, backend.header.slope, backend.header.intercept)
         return counted_read(backend, region, (0, backend.shape[0]), box)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` with the same arguments is going to need.
 
         Returns at once. The stored bytes wait, within a bound for the process, until the
-        ticket is closed. None where nothing is gained by it, or there is no room.
+        ticket is closed. None where nothing is gained by it.
         """
         if region.is_empty or self.access == "view":
             return None

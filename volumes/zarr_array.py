@@ -16,15 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core import Region
 from ..core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from .chunk_cache import ChunkCache
-from .chunked_array import ChunkedArray, Index, Lookup
+from .chunked_array import ChunkedArray, Index
+from .ranged_chunks import Lookup, RangedChunks
 from .ranges import RangeStore, ReadRange
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
 
 # The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
 _NOT_STORED = 2**64 - 1
+# A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
+_MOST_HEADER_BYTES = 16 * 1024**2
 _ENTRY_BYTES = 16
 _CHECK_BYTES = 4
 # An index of 64 chunks takes a kilobyte; thousands of shards stay known.
@@ -157,9 +161,7 @@ class ZarrArray(ChunkedArray):
             metadata.chunks,
             metadata.dtype,
             metadata.fill_value,
-            store=store,
-            chunk_map=chunks,
-            decoder=decoder,
+            source=RangedChunks(store, chunks, decoder, f"{token}/{path}"),
             cache=cache,
             token=f"{token}/{path}",
         )
@@ -247,4 +249,31 @@ def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
     return document
 
 
-__all__ = ["NotOurs", "PlainChunks", "ShardedChunks", "ZarrArray", "ZarrGroup", "open_node"]
+def bytes_of(array: Any, name: str) -> bytes:
+    """Return all of an array that holds a header, ours or zarr-python's.
+
+    Raises
+    ------
+    BadHeader
+        It is too large for one.
+    """
+    size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    if size > _MOST_HEADER_BYTES:
+        raise BadHeader(
+            f"the header in {name} takes {size} bytes, as its metadata say.",
+            do="Write the image again.",
+        )
+    if isinstance(array, ZarrArray):
+        return array.read(Region.of_shape(array.shape)).tobytes()
+    return np.asarray(array[...]).tobytes()
+
+
+__all__ = [
+    "NotOurs",
+    "PlainChunks",
+    "ShardedChunks",
+    "ZarrArray",
+    "ZarrGroup",
+    "bytes_of",
+    "open_node",
+]

@@ -22,17 +22,19 @@ from .backend import Backend, Channels, no_options
 from .chunk_cache import CHUNKS
 from .content import content_key
 from .fetched import fetch_chunks
+from .file_system import file_system_at
 from .header import IDENTITY, Header, Triple, affine_entries, affine_matrix
 from .local_file import file_stamp
 from .location import remote_errors
 from .nifti_header import parse_nifti
 from .ome import Level, levels_of
 from .ranges import LocalRanges
-from .read_ahead import Ticket
+from .read_ahead import Closes
 from .remote import open_remote
 from .remote_file import RemoteFile
+from .scheme import StoreLayout
 from .voxels import Voxels, plain, refuse_unreadable
-from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
+from .zarr_array import NotOurs, ZarrArray, ZarrGroup, bytes_of, open_node
 from .zarr_layout import Layout, named_layout, plain_layout
 from .zarr_nodes import (
     METADATA_FILES,
@@ -79,8 +81,7 @@ class ZarrBackend(Backend):
     ) -> None:
         no_options(options, name, _OPTIONS)
         level = options.get("level", 0)
-        array = _is_array(node)
-        image = _of_array(node, level, name) if array else _of_group(node, level, name)
+        image = _image_of(node, level, name)
         TALLY.count(headers=1)
         dtype = np.dtype(image.array.dtype)
         refuse_unreadable(dtype, name)
@@ -125,7 +126,7 @@ class ZarrBackend(Backend):
                 do="Copy the chunks of this region again.",
             ) from error
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to fetch the chunks that the region and the box touch."""
         if not isinstance(self._array, ZarrArray):
             return None
@@ -154,8 +155,7 @@ class ZarrBackend(Backend):
         if box is None or not isinstance(self._array, ZarrArray):
             return grid.cover(wanted).size * self.disk_dtype.itemsize
         chunks = self._array.needed(wanted, *self._culling(box))
-        voxels = sum(grid.region(tuple(row)).size for row in chunks.tolist())
-        return voxels * self.disk_dtype.itemsize
+        return self._array.voxels(chunks) * self.disk_dtype.itemsize
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that the region touches; None where zarr-python cannot."""
@@ -186,6 +186,11 @@ class LocalZarr(ZarrBackend):
     def is_current(self) -> bool:
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
         return metadata_stamp(self._path) == self.header.stamp
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know; a file server is read in longer runs."""
+        found = super().layout(volumes)
+        return found.on_network() if file_system_at(self._path).network else found
 
 
 class LocalZipZarr(ZarrBackend):
@@ -304,6 +309,18 @@ def _is_array(node: Any) -> bool:
     return is_array(node)
 
 
+def _image_of(node: Any, level: int, name: str) -> _Image:
+    try:
+        return (_of_array if _is_array(node) else _of_group)(node, level, name)
+    except (VoxpipeError, NotOurs, MemoryError, OSError):
+        raise
+    except Exception as error:  # what zarr-python says of damaged metadata
+        raise BadHeader(
+            f"the metadata of {name} make no sense: {type(error).__name__}: {error}.",
+            do="Write them again, or install the codec that they ask for.",
+        ) from error
+
+
 def _of_array(array: Any, level: int, name: str) -> _Image:
     _check_level(level, 1, name)
     return _Image(array, plain_layout(tuple(array.shape), name))
@@ -313,7 +330,7 @@ def _of_group(group: Any, level: int, name: str) -> _Image:
     levels = levels_of(dict(group.attrs), name)
     nifti = _found(group, NIFTI)
     if nifti is not None:
-        return _of_nifti(group, _whole(nifti).tobytes(), levels, level, name)
+        return _of_nifti(group, bytes_of(nifti, name), levels, level, name)
     if levels:
         _check_level(level, len(levels), name)
         chosen = levels[level]
@@ -365,12 +382,6 @@ def _found(group: Any, path: str) -> Any:
     except KeyError:
         return None
     return node if _is_array(node) else None
-
-
-def _whole(array: Any) -> NDArray[Any]:
-    if isinstance(array, ZarrArray):
-        return array.read(Region.of_shape(array.shape))
-    return np.asarray(array[...])
 
 
 def _only_array(group: Any, name: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import BadHeader
+from .decoders import decoder_factory
 
 # No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
 MOST_CHUNK_BYTES = 4 * 1024**3
@@ -53,7 +54,8 @@ class ArrayMetadata:
     fill_value: Any
     """What a chunk holds that is not stored."""
     codecs: tuple[Codec, ...]
-    """Bytes to bytes, in the order of encoding; compressors and check sums."""
+    """Bytes to bytes, in the order of encoding; compressors and check sums. The first may encode
+    numbers, if somebody registered a decoder for it."""
     order: tuple[int, ...]
     """Stored axes in the order in which they lie in a decoded chunk, slowest first."""
     prefix: str
@@ -119,9 +121,11 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         order = tuple(range(len(shape)))
         if codecs and codecs[0].name == "transpose":
             order = tuple(int(axis) for axis in codecs.pop(0).setting("order"))
-        if not codecs or codecs[0].name != "bytes":
+        endian = "little"
+        if codecs and codecs[0].name == "bytes":
+            endian = codecs.pop(0).setting("endian", endian)
+        elif not codecs or decoder_factory(codecs[0].name) is None:
             raise NotOurs("an array codec that is not bytes")
-        endian = codecs.pop(0).setting("endian", "little")
         if dtype.itemsize > 1:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)

@@ -24,6 +24,7 @@ import blosc2
 import numpy as np
 import steady
 import torch
+from b2nd import preprocessed, write
 from batchgenerators.dataloading.data_loader import DataLoader
 from batchgenerators.dataloading.nondet_multi_threaded_augmenter import (
     NonDetMultiThreadedAugmenter,
@@ -31,7 +32,6 @@ from batchgenerators.dataloading.nondet_multi_threaded_augmenter import (
 from batchgeneratorsv2.transforms.spatial.mirroring import MirrorTransform
 from batchgeneratorsv2.transforms.spatial.spatial import SpatialTransform
 from batchgeneratorsv2.transforms.utils.compose import ComposeTransforms
-from partition import partition
 from threadpoolctl import threadpool_limits
 
 ANGLE = math.radians(15)
@@ -49,37 +49,12 @@ def prepare(job: dict[str, Any]) -> list[dict[str, str]]:
     folder.mkdir(exist_ok=True)
     prepared = []
     for number, case in enumerate(job["cases"]):
-        image = np.asarray(nibabel.load(case["image"]).dataobj, np.float32)
-        image -= image.mean()
-        image /= image.std()
-        label = np.asarray(nibabel.load(case["label"]).dataobj).astype(np.int8)
-        paths = {}
-        for key, array in (("image", image), ("label", label)):
-            paths[key] = str(folder / f"case{number}_{key}.b2nd")
-            _write(np.ascontiguousarray(array), paths[key], job["size"])
+        paths = {key: str(folder / f"case{number}_{key}.b2nd") for key in KEYS}
+        for key in KEYS:
+            array = np.asarray(nibabel.load(case[key]).dataobj)
+            write(preprocessed(array, key), paths[key], job["size"])
         prepared.append(paths)
     return prepared
-
-
-def _write(array: Any, path: str, size: int) -> None:
-    chunk, block = partition(array.shape, (size,) * 3, array.itemsize)
-    # The filter that makes a chunk from the middle smaller.
-    starts = [(n - c) // 2 for n, c in zip(array.shape, chunk, strict=True)]
-    middle = tuple(slice(a, a + c) for a, c in zip(starts, chunk, strict=True))
-    sizes = {}
-    for name in (blosc2.Filter.NOFILTER, blosc2.Filter.SHUFFLE):
-        tried = blosc2.asarray(
-            np.ascontiguousarray(array[middle]), chunks=chunk, blocks=block, cparams=_cparams(name)
-        )
-        sizes[name] = tried.schunk.cbytes
-    best = min(sizes, key=sizes.__getitem__)
-    blosc2.asarray(
-        array, urlpath=path, mode="w", chunks=chunk, blocks=block, cparams=_cparams(best)
-    )
-
-
-def _cparams(name: Any) -> dict[str, Any]:
-    return {"codec": blosc2.Codec.LZ4HC, "clevel": 5, "filters": [name], "filters_meta": [0]}
 
 
 def initial_size(size: int) -> int:

@@ -29,8 +29,8 @@ class Peer:
     """What pip installs after torch."""
     variants: tuple[str, ...]
     """Ways to use it, each a row."""
-    prepares: bool = False
-    """Whether the script first writes the cases in a format of its own (not timed)."""
+    prepares: str = ""
+    """Format of its own in which the script first writes the cases (not timed), if it has one."""
     target: tuple[str, float] | None = None
     """(variant, how many times faster voxpipe is promised to be), where something is promised."""
 
@@ -64,7 +64,7 @@ PEERS = {
                 "nibabel",
             ),
             ("blosc2",),
-            prepares=True,
+            prepares="b2nd",
             target=("blosc2", 15),
         ),
     )

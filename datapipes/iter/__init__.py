@@ -2,9 +2,11 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
+from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .realize import Realize
@@ -47,13 +49,17 @@ __all__ = [
     "FromCases",
     "FromManifest",
     "FusedSpatial",
+    "Interleave",
     "LazyPatches",
     "ListCases",
     "NormalizePipe",
+    "OneOfPipe",
     "OpenVolume",
     "OrientationPipe",
     "PadPipe",
+    "RandomApplyPipe",
     "RandomCropPipe",
+    "RandomOrderPipe",
     "Realize",
     "Recache",
     "ResampleToPipe",
@@ -61,6 +67,7 @@ __all__ = [
     "Rotate90Pipe",
     "RotatePipe",
     "ShearPipe",
+    "SomeOfPipe",
     "SpacingPipe",
     "SpatialPipe",
     "TranslatePipe",

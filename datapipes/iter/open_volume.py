@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from ...core import Sample
 from ...core.errors import LikelyLabel, SampleError, placed
-from ...core.origin import shorten
+from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ...volumes import Volume
+from ...volumes.local_io import check_io
 from ..datapipe import chained, length_of, wrong_item
 from .case_names import CASE, name_of
 from .cases import FromCases, Seeded
@@ -39,6 +39,10 @@ class OpenVolume(Seeded):
         ``Policy`` by key, for what differs from the kind's own.
     storage_options
         For fsspec, where paths are URLs. They never appear in messages or states.
+    io
+        How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` or
+        ``"auto"``, which maps what is on a disk of this machine and reads what is on a network
+        file system. The batches are the same.
     **reader_kwargs
         Passed to the backend: ``level=1`` for a pyramid.
 
@@ -66,6 +70,7 @@ class OpenVolume(Seeded):
         keys: Collection[str] | None = None,
         policies: Mapping[str, Policy] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        io: str = "auto",
         **reader_kwargs: Any,
     ) -> None:
         super().__init__()
@@ -79,6 +84,7 @@ class OpenVolume(Seeded):
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
         self.storage_options = dict(storage_options or {}) or None
+        self.io = check_io(io)
         self.reader_kwargs = reader_kwargs
 
     def __iter__(self) -> Iterator[Sample]:
@@ -135,7 +141,11 @@ class OpenVolume(Seeded):
         if held is not None:
             return held[1]
         volume = Volume(
-            source, kind=kind, storage_options=self.storage_options, **self.reader_kwargs
+            source,
+            kind=kind,
+            storage_options=self.storage_options,
+            io=self.io,
+            **self.reader_kwargs,
         )
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
@@ -152,13 +162,13 @@ class OpenVolume(Seeded):
             f"  If it holds classes, write open_volume({named}). "
             "If not, give labels= without it: then nothing is guessed."
         )
-        warnings.warn(text, LikelyLabel, stacklevel=2)
+        warn(text, LikelyLabel, self.origin)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_objects": {}}
 
     def settings(self) -> Any:
-        """Return the settings without the credentials."""
+        """Return the settings without the credentials, and without what changes no voxel."""
         return (self.labels, self.keys, self.policies, self.reader_kwargs)
 
 

@@ -121,7 +121,7 @@ class SlotReader:
     def copied(self, private: NDArray[np.uint8], size: int, *, is_first: bool) -> None:
         """Count ``size`` bytes that were copied to ``private``, and say so."""
         self.budget.copies.add(private, size, 1 if is_first else 0)
-        self.budget.say_copied(self._share)
+        self.budget.say_copied(self._share, self._largest, self._ahead)
 
     def _kept_bytes(self) -> int:
         """Return the bytes of the slots that the worker cannot have back yet."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from .slots import SlotWriter
 
 if TYPE_CHECKING:  # the consumer's side, which a worker does without
     from .arrivals import Arrival, SlotReader
+
+Strides: TypeAlias = "tuple[int, ...] | None"
+"""Strides in bytes; None for C order."""
 
 # Below this an array is cheaper in the message than in a slot with its 2 MiB.
 _INLINE_BYTES = 16 * 1024
@@ -41,20 +44,24 @@ class _BatchPickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         """Pickle a small tensor as its own values; torch would pickle all of its storage."""
         found = _tensor_parts(thing)
-        return NotImplemented if found is None else (_tensor, (found[0].copy(), found[1]))
+        if found is None:
+            return NotImplemented
+        flat, strides = in_order(found[0])
+        return _tensor, (flat.copy().reshape(-1), found[1], found[0].shape, strides)
 
     def _place(self, array: Any, element: str | None) -> Any:
         if self.slots is None:
             return None
-        place = self.slots.place(array)
+        flat, strides = in_order(array)
+        place = self.slots.place(flat)
         if place is None:
             if array.nbytes < _INLINE_BYTES:
                 return None
-            place = self.slots.copy_in(array)
+            place = self.slots.copy_in(flat)
             if place is None:
                 return None
         self.used.add(place[0])
-        return (*place, array.shape, array.dtype, element)
+        return (*place, array.shape, strides, array.dtype, element)
 
 
 def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
@@ -78,11 +85,52 @@ def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
         return None if bits is None else (thing.view(bits).numpy(), name)
 
 
-def _tensor(array: NDArray[Any], element: str) -> Any:
-    """Return the tensor over ``array``; called where the user is, so torch is there."""
+def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
+    """Return ``array`` with its axes as they lie in memory, and its strides in bytes.
+
+    What ``channels_last`` or a transposition has put in another order stays in it on its way. The
+    strides are None for C order, and where elements have gaps or share memory: these arrive in
+    C order.
+
+    Examples
+    --------
+    >>> flat, strides = in_order(np.zeros((2, 3), np.uint8).T)
+    >>> flat.shape, strides
+    ((2, 3), (1, 3))
+    """
+    if array.flags.c_contiguous:
+        # An axis of length 1 may have any stride; torch tells its memory formats by them.
+        usual = array.size == 0 or array.strides == _strides_of_c(array)
+        return array, None if usual else array.strides
+    if min(array.strides) < 0:
+        return array, None
+    axes = sorted(range(array.ndim), key=lambda n: (-array.strides[n], array.shape[n] != 1))
+    flat = array.transpose(axes)
+    return (flat, array.strides) if flat.flags.c_contiguous else (array, None)
+
+
+def _strides_of_c(array: NDArray[Any]) -> tuple[int, ...]:
+    strides, step = [], array.itemsize
+    for length in reversed(array.shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides))
+
+
+def _laid_out(flat: NDArray[Any], shape: tuple[int, ...], strides: Strides) -> NDArray[Any]:
+    """Return the elements, as they lie in memory, in the shape that they had."""
+    if strides is None:
+        return flat.reshape(shape)
+    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+
+
+def _tensor(
+    flat: NDArray[Any], element: str, shape: tuple[int, ...], strides: Strides = None
+) -> Any:
+    """Return a tensor over elements; called where the user is, so torch is there."""
     import torch
 
-    tensor = torch.from_numpy(array)
+    tensor = torch.from_numpy(_laid_out(flat, shape, strides))
     wanted = getattr(torch, element)
     return tensor if tensor.dtype == wanted else tensor.view(wanted)
 
@@ -94,10 +142,12 @@ class _BatchUnpickler(pickle.Unpickler):
 
     def persistent_load(self, place: Any) -> Any:
         """Return the array or tensor that lies at ``place``, without a copy if it may stay."""
-        number, offset, shape, dtype, element = place
+        number, offset, shape, strides, dtype, element = place
         size = int(np.prod(shape)) * dtype.itemsize
-        array = self.arrival.part(number, offset, size).view(dtype).reshape(shape)
-        return array if element is None else _tensor(array, element)
+        flat = self.arrival.part(number, offset, size).view(dtype)
+        if element is None:
+            return _laid_out(flat, shape, strides)
+        return _tensor(flat, element, shape, strides)
 
 
 def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:

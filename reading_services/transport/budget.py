@@ -14,12 +14,12 @@ never written over.
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import SlotsUsedUp
+from ...core.origin import warn
 
 # Batches on their way are one user of the memory among several: the model, the workers' own
 # memory, the cached files. An eighth is 3 GB of 24, or 170 batches of 4 patches of 96^3.
@@ -50,6 +50,39 @@ def memory_bytes() -> int:
         except (OSError, ValueError):  # no such file; or "max": no limit
             continue
     return min(sizes)
+
+
+def needed_bytes(batch: int, ahead: int, workers: int) -> int:
+    """Return the least ``slot_bytes`` with which batches need not be copied.
+
+    Each worker needs room for the batches in flight and for the one that is handed over.
+
+    Examples
+    --------
+    >>> needed_bytes(2 * 2**20, ahead=2, workers=4) // 2**20
+    24
+    """
+    return (ahead + 1) * batch * workers
+
+
+def loop_bytes(batch: int, ahead: int, workers: int) -> int:
+    """Return the ``slot_bytes`` that a loop takes which holds one batch at a time.
+
+    While it does, all that a worker had in flight may have arrived and wait for their turn.
+    """
+    return (2 * ahead + 1) * batch * workers
+
+
+def too_little(limit: int, batch: int, ahead: int, workers: int) -> str:
+    """Return what to say where ``slot_bytes`` does not suffice for batches of this size."""
+    needed = needed_bytes(batch, ahead, workers)
+    return (
+        f"slot_bytes={limit} is too little for these batches, so each is copied on its way: a "
+        f"batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
+        f"{workers} worker(s) (worker_prefetch_cnt + 1) take {needed}. Give "
+        f"MultiProcessingReadingService(slot_bytes={needed}) or more, or lower "
+        "worker_prefetch_cnt."
+    )
 
 
 class Alive:
@@ -95,6 +128,8 @@ class SlotBudget:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = default_slot_bytes() if limit is None else limit
+        self.workers = 1
+        """Among how many it was divided last."""
         self.shared = Alive()
         """Slots that somebody looks into, those of workers that have ended included."""
         self.copies = Alive()
@@ -106,17 +141,24 @@ class SlotBudget:
 
         What an earlier epoch's batches occupy is not there for the next one.
         """
+        self.workers = workers
         return max(0, self.limit - self.shared.bytes) // workers
 
-    def say_copied(self, share: int) -> None:
+    def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
         """Say, once, that batches are copied; and once more when the copies exceed the limit.
 
         Parameters
         ----------
         share
             Bytes of the worker whose share was full.
+        largest
+            Bytes that its largest batch takes in slots.
+        ahead
+            Batches of one worker that may be in flight.
         """
-        if self.copies.bytes > self.limit:
+        if needed_bytes(largest, ahead, self.workers) > self.limit:
+            self._say("slots", too_little(self.limit, largest, ahead, self.workers))
+        elif self.copies.bytes > self.limit:
             self._say(
                 "copies",
                 f"{self._held()}: the copies alone take more than slot_bytes={self.limit}, and "
@@ -129,8 +171,8 @@ class SlotBudget:
                 f"{self._held()}; the shared memory of this loader is used up "
                 f"(slot_bytes={self.limit}, {share} for each worker): further batches are copied "
                 "as they arrive. Drop batches, or clone the part that you need; if you keep none, "
-                "raise MultiProcessingReadingService(slot_bytes=...) or lower "
-                "worker_prefetch_cnt.",
+                "lower worker_prefetch_cnt or give MultiProcessingReadingService("
+                f"slot_bytes={loop_bytes(largest, ahead, self.workers)}).",
             )
 
     def _held(self) -> str:
@@ -143,4 +185,4 @@ class SlotBudget:
     def _say(self, which: str, text: str) -> None:
         if which not in self._said:
             self._said.add(which)
-            warnings.warn(text, SlotsUsedUp, stacklevel=2)
+            warn(text, SlotsUsedUp)

@@ -31,6 +31,13 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Notes:
+    """From a worker: memory in which it notes what it is at; its descriptor follows."""
+
+    size: int
+
+
+@dataclass(frozen=True)
 class NewSlot:
     """From a worker: a slot; its descriptor follows."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import SlotsUsedUp
+from ...core.origin import warn
 from ...realizing import Layout, OwnMemory
+from .budget import needed_bytes
 from .mapping import Mapping
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
@@ -68,6 +69,9 @@ class SlotWriter:
     limit
         Bytes that all slots together may take. Beyond it a batch gets the process's own
         memory and travels through the pipe: the writer never waits for a slot.
+    ahead, workers
+        Batches of one worker that may be in flight, and how many workers there are; said where
+        the limit is too little.
     """
 
     def __init__(
@@ -75,10 +79,16 @@ class SlotWriter:
         announce: Callable[[Slot], None],
         retire: Callable[[int], None],
         limit: int = sys.maxsize,
+        ahead: int = 0,
+        workers: int = 1,
     ) -> None:
         self._announce = announce
         self._retire = retire
         self._limit = limit
+        self._ahead = ahead
+        self._workers = workers
+        self._asked = 0  # bytes of the largest batch that was asked for
+        self._full_said = False
         self._slots: dict[int, Slot] = {}
         self._made = 0
         # Finalizers run in any thread at any time, so they only append.
@@ -88,6 +98,7 @@ class SlotWriter:
     def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
         """Return one C-ordered array per layout, all in one free slot if there is room."""
         offsets, total = _offsets(layouts)
+        self._asked = max(self._asked, total)
         slot = self._free_slot(total)
         if slot is None:
             return OwnMemory().take(layouts)
@@ -114,6 +125,7 @@ class SlotWriter:
         """Copy an array into a slot of its own and return (slot, offset); None without room."""
         slot = self._free_slot(array.nbytes)
         if slot is None:
+            self._asked = max(self._asked, array.nbytes)
             self._say_full()
             return None
         memory = self._look_into(slot)
@@ -157,14 +169,19 @@ class SlotWriter:
                 slot.held -= 1
 
     def _say_full(self) -> None:
-        # The same words for every batch: the consumer repeats them once.
-        warnings.warn(
+        # Once: batches may differ in size, and the consumer repeats what differs in its words.
+        if self._full_said:
+            return
+        self._full_said = True
+        batch = _rounded(self._asked)
+        needed = needed_bytes(batch, self._ahead, self._workers)
+        warn(
             f"a batch found no room in the {self._limit} bytes of shared memory that each worker "
-            "has, so it travels through a pipe, which takes two copies. Raise slot_bytes of "
-            "MultiProcessingReadingService: it should hold the largest batch worker_prefetch_cnt "
-            "+ 1 times for each worker.",
+            f"has, so it travels through a pipe, which takes two copies: it takes {batch} bytes, "
+            f"and {self._ahead + 1} of them for each of {self._workers} worker(s) "
+            f"(worker_prefetch_cnt + 1) take {needed}. Give "
+            f"MultiProcessingReadingService(slot_bytes={needed}) or more.",
             SlotsUsedUp,
-            stacklevel=2,
         )
 
     def _free_slot(self, size: int) -> Slot | None:
@@ -173,7 +190,7 @@ class SlotWriter:
         fitting = [slot for slot in free if slot.size >= size]
         if fitting:
             return min(fitting, key=lambda s: s.size)
-        size = max(1, -(-size // _STEP)) * _STEP
+        size = _rounded(size)
         if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:
             return None
         # Free slots that are too small would pile up where batches grow.
@@ -195,6 +212,10 @@ class SlotWriter:
         self._made += 1
         self._slots[slot.number] = slot
         return slot
+
+
+def _rounded(size: int) -> int:
+    return max(1, -(-size // _STEP)) * _STEP
 
 
 def _offsets(layouts: Sequence[Layout]) -> tuple[list[int], int]:

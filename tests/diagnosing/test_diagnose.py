@@ -317,7 +317,10 @@ class TestRefusals:
     @pytest.mark.parametrize("wrong", [{"batches": 0}, {"seconds": 0}])
     def test_numbers_that_measure_nothing(self, cases, wrong):
         """At least one batch, and some time."""
-        with loader_of(full_chain(cases)) as loader, pytest.raises(ValueError, match="=0"):
+        with (
+            loader_of(full_chain(cases)) as loader,
+            pytest.raises(ValueError, match=r"got (seconds=)?0"),
+        ):
             loader.diagnose(**wrong)
 
 

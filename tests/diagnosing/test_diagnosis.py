@@ -168,3 +168,12 @@ def test_pace_forgets_what_is_long_past():
     pace.asked(1e6)
 
     assert pace.seconds() == 2.0
+
+
+@pytest.mark.parametrize(("stepped", "said"), [(True, "with the"), (False, "without the")])
+def test_the_table_says_whether_the_whole_holds_the_consumer(stepped, said):
+    """Beside the figure of the whole, since the row of the consumer stands above it."""
+    table = str(judged(EVEN, 0.1, facts(), stepped=stepped))
+
+    (row,) = (line for line in table.splitlines() if line.startswith("end to end"))
+    assert f"{said} consumer" in row

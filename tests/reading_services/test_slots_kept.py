@@ -145,5 +145,8 @@ def test_a_graph_that_cannot_be_split_has_the_same_bound(cases, slots):
 
 def test_a_budget_is_a_number_of_bytes():
     """A negative one is refused where it is written."""
-    with pytest.raises(ValueError, match="slot_bytes is 0 or more, or None, got -1"):
+    with pytest.raises(
+        ValueError,
+        match=r"slot_bytes is a whole number of bytes, of at least 0, .* got -1",
+    ):
         vp.MultiProcessingReadingService(2, slot_bytes=-1)

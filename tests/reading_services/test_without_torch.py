@@ -159,5 +159,5 @@ def test_threads_in_a_worker_change_nothing(cases):
 
 def test_no_threads_is_refused():
     """At the line where the service is made."""
-    with pytest.raises(ValueError, match="threads_per_worker is at least 1"):
+    with pytest.raises(ValueError, match="threads_per_worker is a whole number of at least 1"):
         vp.MultiProcessingReadingService(1, threads_per_worker=0)

@@ -1,7 +1,10 @@
 """Medical files by nibabel, SimpleITK and pynrrd, never by the code under test."""
 
 import gzip
+import tempfile
 import zlib
+from dataclasses import replace
+from pathlib import Path
 
 import nibabel
 import nrrd
@@ -12,6 +15,9 @@ from reference_files import Reference, reference
 
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 SHAPE = (5, 6, 7)
+SERIES = "1.2.826.0.1.3680043.2.1125.1"
+# Of what ``write_series`` writes.
+DICOM_AFFINE = np.array([[-1.5, 0, 0, -10], [0, -2.0, 0, 20], [0, 0, 3.0, 30], [0, 0, 0, 1]])
 
 
 def reordered(array):
@@ -57,11 +63,18 @@ def nii(folder):
     return one(write_nifti(folder / "a.nii", numbered(SHAPE)), numbered(SHAPE))
 
 
-@reference("nii, scaled, big-endian, in time")
+@reference("nii, scaled")
 def nii_scaled(folder):
+    array = numbered(SHAPE)
+    path = write_nifti(folder / "a.nii", array, scaling=(0.5, -3.0))
+    return one(path, (array * 0.5 - 3).astype(np.float32), disk_dtype="<i2")
+
+
+@reference("nii, big-endian, in time")
+def nii_in_time(folder):
     array = numbered((*SHAPE, 2))
     path = write_nifti(folder / "a.nii", array, version=2, order=">")
-    return one(path, channels_first(array))
+    return one(path, channels_first(array), disk_dtype=">i2")
 
 
 @reference("nii.gz")
@@ -103,7 +116,7 @@ def nii_complex(folder):
 @reference("nii, complex128, big-endian")
 def nii_complex_big(folder):
     array = (numbered(SHAPE) * (1 - 2j)).astype(np.complex128)
-    return one(write_nifti(folder / "a.nii", array, order=">"), array)
+    return one(write_nifti(folder / "a.nii", array, order=">"), array, disk_dtype=">c16")
 
 
 def pair(folder, order="<", suffix="", kind=nibabel.Nifti1Pair):
@@ -111,7 +124,7 @@ def pair(folder, order="<", suffix="", kind=nibabel.Nifti1Pair):
     header = kind.header_class(endianness=order)
     header.set_data_dtype(array.dtype.newbyteorder(order))
     kind(array, AFFINE, header).to_filename(folder / f"a.img{suffix}")
-    return one(folder / f"a.hdr{suffix}", array)
+    return one(folder / f"a.hdr{suffix}", array, disk_dtype=array.dtype.newbyteorder(order).str)
 
 
 @reference("hdr and img")
@@ -122,7 +135,7 @@ def hdr(folder):
 @reference("hdr and img of NIfTI-2, big-endian, by the .img")
 def hdr_big(folder):
     found = pair(folder, ">", kind=nibabel.Nifti2Pair)
-    return Reference(folder / "a.img", found.array, AFFINE, ("a.hdr", 540))
+    return replace(found, path=folder / "a.img", header=("a.hdr", 540))
 
 
 @reference("hdr.gz and img.gz")
@@ -139,15 +152,16 @@ def analyze_image(folder, kind, order="<", affine=None):
     kind(array, affine, header).to_filename(folder / "a.img")
     image = nibabel.load(folder / "a.hdr")
     assert isinstance(image, nibabel.AnalyzeImage)
-    return one(folder / "a.hdr", array, image.affine)
+    disk_dtype = array.dtype.newbyteorder(order).str
+    return one(folder / "a.hdr", array, image.affine, disk_dtype=disk_dtype)
 
 
-@reference("Analyze, big-endian")
+@reference("Analyze, big-endian", local_only=True)
 def analyze(folder):
     return analyze_image(folder, nibabel.AnalyzeImage, ">")
 
 
-@reference("Analyze of SPM, moved by a .mat")
+@reference("Analyze of SPM, moved by a .mat", local_only=True)
 def analyze_of_spm(folder):
     return analyze_image(folder, nibabel.Spm99AnalyzeImage, affine=AFFINE)
 
@@ -168,7 +182,7 @@ def nrrd_big(folder):
     found = by_pynrrd(
         folder, array.astype(">f4"), space="right-anterior-superior", encoding="raw", endian="big"
     )
-    return one(found.path, array)
+    return one(found.path, array, disk_dtype=">f4")
 
 
 @reference("nrrd, gzip, LAS")
@@ -247,7 +261,7 @@ def mhd_big(folder):
     text = found.path.read_text()
     found.path.write_text(text.replace("MSB = False", "MSB = True"))
     assert (SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(found.path)) == numbered(SHAPE).T).all()
-    return found
+    return replace(found, disk_dtype=">i2")
 
 
 @reference("mhd, a list of planes")
@@ -285,7 +299,7 @@ def nhdr_list(folder):
     return found
 
 
-@reference("nrrd, text")
+@reference("nrrd, text", local_only=True)
 def nrrd_text(folder):
     array = numbered(SHAPE)
     nrrd.write(str(folder / "a.nrrd"), array, nrrd_fields(encoding="ascii"))
@@ -296,23 +310,62 @@ def nrrd_text(folder):
     return one(folder / "a.nrrd", array)
 
 
-@reference("vtk")
+@reference("vtk", local_only=True)
 def vtk(folder):
     plain = np.diag([-1.5, -2.0, 3.0, 1.0])  # no direction is stored
     SimpleITK.WriteImage(itk_image(numbered(SHAPE), plain), folder / "a.vtk")
     return one(folder / "a.vtk", numbered(SHAPE), plain)
 
 
-@reference("gipl")
+@reference("gipl", local_only=True)
 def gipl(folder):
     plain = np.diag([-1.5, -2.0, 3.0, 1.0])
     SimpleITK.WriteImage(itk_image(numbered(SHAPE), plain), folder / "a.gipl")
     return one(folder / "a.gipl", numbered(SHAPE), plain, header=("a.gipl", 256))
 
 
-@reference("png")
+@reference("png", local_only=True)
 def png(folder):
     array = numbered((12, 10), np.uint8)
     image = SimpleITK.GetImageFromArray(np.ascontiguousarray(array.T))
     SimpleITK.WriteImage(image, folder / "a.png")
     return Reference(folder / "a.png", array[None, :, :, None], np.diag([-1.0, -1, 1, 1]))
+
+
+def write_series(folder, array, series=SERIES, heights=None):
+    """Write slices along K with SimpleITK; their names say nothing about their order."""
+    folder.mkdir(exist_ok=True)
+    writer = SimpleITK.ImageFileWriter()
+    writer.KeepOriginalImageUIDOn()
+    for k in range(array.shape[2]):
+        image = SimpleITK.GetImageFromArray(np.ascontiguousarray(array[:, :, k : k + 1].T))
+        image.SetSpacing((1.5, 2, 3))
+        height = 30 + 3 * k if heights is None else heights[k]
+        fields = {
+            "0008|0018": f"{series}.{k}",
+            "0008|0060": "CT",
+            "0018|0050": "3",
+            "0020|000d": f"{SERIES[:-1]}2",
+            "0020|000e": series,
+            "0020|0013": str(k),
+            "0020|0032": f"10\\-20\\{height}",
+            "0020|0037": "1\\0\\0\\0\\1\\0",
+        }
+        for key, value in fields.items():
+            image.SetMetaData(key, value)
+        writer.SetFileName(str(folder / f"{series[-1]}-{9 - k}.dcm"))
+        writer.Execute(image)
+    return folder
+
+
+@reference("dicom", local_only=True)
+def dicom(folder):
+    array = numbered((7, 6, 5))
+    path = write_series(folder / "scan", array)
+    return one(path, array, DICOM_AFFINE, header=("scan/1-9.dcm", 512))
+
+
+def warm():
+    """Let GDCM open its source of random identifiers, which it keeps open."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_series(Path(folder), numbered((2, 2, 1)))

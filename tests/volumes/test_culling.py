@@ -2,27 +2,26 @@
 
 import numpy as np
 import pytest
-import zarr
+from chunked_files import FORMATS, spoil_all_but, write_chunked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.core import TALLY, Grid, OrientedBox, Region
+from voxpipe.core.errors import CorruptVolume
 from voxpipe.spatial import LazyPatch, PendingPlan, Policy, SpatialPlan
 from voxpipe.spatial.pull_back import source_box, source_region
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunked_array import POISON_VARIABLE
+from voxpipe.volumes.chunked_array import POISON_VARIABLE, ChunkedArray
 
 SHAPE = (20, 22, 24)
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """One image of random numbers: as an array, in small chunks, and in shards."""
+    """One image of random numbers: as an array, and in small chunks of every format."""
     folder = tmp_path_factory.mktemp("culling")
     array = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
-    zarr.create_array(folder / "chunks.zarr", data=array, chunks=(4, 4, 4))
-    zarr.create_array(folder / "shards.zarr", data=array, chunks=(4, 4, 4), shards=(8, 8, 8))
-    return array, folder
+    return array, {form: write_chunked(folder / form, array, form, 4) for form in FORMATS}
 
 
 def turn(a, b, c):
@@ -57,21 +56,58 @@ def matrix_of(plan):
 
 @given(
     plans,
-    st.sampled_from(["chunks", "shards"]),
+    st.sampled_from(FORMATS),
     st.sampled_from(["linear", "nearest", "cubic"]),
     st.sampled_from(["border", "constant", "zeros", "reflection"]),
 )
-@settings(max_examples=60)
-def test_poison_never_shows(stored, plan, layout, mode, padding):
+@settings(max_examples=120)
+def test_poison_never_shows(stored, plan, form, mode, padding):
     """With everything else poisoned, a patch is what it is out of the whole array."""
-    array, folder = stored
+    array, files = stored
     policy = Policy(mode, padding=padding)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(POISON_VARIABLE, "1")
         close_volumes()  # a chunk that is kept could hide that it was needed
-        found = realized(Volume(folder / f"{layout}.zarr"), plan, policy)
+        found = realized(Volume(files[form]), plan, policy)
 
     np.testing.assert_array_equal(found, realized(Volume(array), plan, policy))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_culled_chunks_are_not_looked_at(tmp_path, monkeypatch, form):
+    """A turned patch of 128 cubed, with every chunk that it leaves out overwritten in its file."""
+    array = np.random.default_rng(0).normal(size=(192, 176, 208)).astype(np.float32)
+    path = write_chunked(tmp_path / "a", array, form, 32)
+    decoded = set()
+    decode = ChunkedArray._decode
+
+    def noted(self, brought, index, out):
+        decoded.add(index)
+        return decode(self, brought, index, out)
+
+    monkeypatch.setattr(ChunkedArray, "_decode", noted)
+    monkeypatch.setenv(POISON_VARIABLE, "1")
+    plan = (turn(0.5, 0.5, 0.5), np.array([95.0, 88.0, 104.0]), (128, 128, 128))
+    realized(Volume(path), plan, Policy("linear"))
+    used = set(decoded)
+    spoil_all_but(path, form, used)
+    close_volumes()
+
+    found = realized(Volume(path), plan, Policy("linear"))
+
+    assert len(used) < 0.85 * np.prod([-(-n // 32) for n in array.shape])
+    np.testing.assert_array_equal(found, realized(Volume(array), plan, Policy("linear")))
+    assert np.isfinite(found).all()
+    assert is_spoilt(Volume(path), array)
+
+
+def is_spoilt(volume, array):
+    """Whether reading all of a volume is refused, or gives something else than it should."""
+    try:
+        found = volume.read(Region.of_shape(array.shape)).array[0]
+    except CorruptVolume:
+        return True
+    return not np.array_equal(found, array)
 
 
 def realized(volume, plan, policy):
@@ -82,10 +118,11 @@ def realized(volume, plan, policy):
     return LazyPatch(volume, pending, policy).realize()
 
 
-def test_a_turned_patch_reads_fewer_chunks(stored):
+@pytest.mark.parametrize("form", ["zarr", "shards", "b2nd", "h5"])  # tiles are too large for it
+def test_a_turned_patch_reads_fewer_chunks(stored, form):
     """By 45 degrees about two axes, less than two thirds of the chunks of its bounds."""
-    _, folder = stored
-    volume = Volume(folder / "chunks.zarr")
+    _, files = stored
+    volume = Volume(files[form])
     matrix = matrix_of((turn(0.785, 0, 0.785), np.array([10.0, 11.0, 12.0]), (10, 10, 10)))
     policy = Policy("linear")
     region = source_region(matrix, (10, 10, 10), Region.of_shape(SHAPE), policy)

@@ -4,54 +4,17 @@ import sys
 
 import numpy as np
 import pytest
-import SimpleITK
+from medical_files import SERIES, warm, write_series
 from nifti_files import numbered
 
 from voxpipe.core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeError
-from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume
-
-AFFINE = np.array([[-1.5, 0, 0, -10], [0, -2.0, 0, 20], [0, 0, 3.0, 30], [0, 0, 0, 1]])
-SERIES = "1.2.826.0.1.3680043.2.1125.1"
-
-
-def write_series(folder, array, series=SERIES, heights=None):
-    """Write slices along K with SimpleITK; their names say nothing about their order."""
-    folder.mkdir(exist_ok=True)
-    writer = SimpleITK.ImageFileWriter()
-    writer.KeepOriginalImageUIDOn()
-    for k in range(array.shape[2]):
-        image = SimpleITK.GetImageFromArray(np.ascontiguousarray(array[:, :, k : k + 1].T))
-        image.SetSpacing((1.5, 2, 3))
-        height = 30 + 3 * k if heights is None else heights[k]
-        fields = {
-            "0008|0018": f"{series}.{k}",
-            "0008|0060": "CT",
-            "0018|0050": "3",
-            "0020|000d": "1.2.826.0.1.3680043.2.1125.2",
-            "0020|000e": series,
-            "0020|0013": str(k),
-            "0020|0032": f"10\\-20\\{height}",
-            "0020|0037": "1\\0\\0\\0\\1\\0",
-        }
-        for key, value in fields.items():
-            image.SetMetaData(key, value)
-        writer.SetFileName(str(folder / f"{series[-1]}-{9 - k}.dcm"))
-        writer.Execute(image)
-    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)
-def writer_is_warm(tmp_path_factory):
-    """Let GDCM open its source of random identifiers, which it keeps, before tests look."""
-    write_series(tmp_path_factory.mktemp("warm"), numbered((2, 2, 1)))
-
-
-class TestDicomSeries(StoreContract):
-    @pytest.fixture
-    def case(self, tmp_path):
-        array = numbered((7, 6, 5))
-        return StoreCase(write_series(tmp_path / "scan", array), array[None], AFFINE)
+def writer_is_warm():
+    """Nothing that GDCM keeps open counts as left behind."""
+    warm()
 
 
 def test_one_of_several_series(tmp_path):

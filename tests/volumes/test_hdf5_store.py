@@ -174,8 +174,8 @@ def test_what_is_no_hdf5(tmp_path, monkeypatch):
     ):
         with pytest.raises(error, match=message):
             _ = Volume(tmp_path / name).shape
-    with pytest.raises(UnknownFormat, match="local disks only"):
-        _ = Volume("memory://remote/a.h5").shape
+    with pytest.raises(VolumeNotFound, match=r"memory://remote/none\.h5"):
+        _ = Volume("memory://remote/none.h5").shape
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingDependency, match=r"text\.h5 needs h5py"):
         _ = Volume(tmp_path / "text.h5").shape

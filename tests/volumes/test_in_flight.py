@@ -69,6 +69,25 @@ def test_a_waiter_that_gives_up_keeps_nobody():
     assert asyncio.run(run()) == ["a", "c"]
 
 
+def test_who_waits_goes_before_what_is_fetched_ahead():
+    """A read that comes last is served before everything that nobody waits for yet."""
+
+    async def run():
+        bound = InFlight(most_requests=1, most_bytes=100)
+        order = []
+
+        async def one(name, ahead):
+            async with bound.room(1, ahead=ahead):
+                order.append(name)
+                await asyncio.sleep(0)
+
+        names = [("first", True), ("second", True), ("third", True), ("read", False)]
+        await asyncio.gather(*(one(*each) for each in names))
+        return order
+
+    assert asyncio.run(run()) == ["first", "read", "second", "third"]
+
+
 def test_one_that_is_too_large_goes_alone():
     """A request beyond the bound of bytes is not stuck: it waits for the others."""
 

@@ -307,7 +307,7 @@ def test_ranges_give_what_a_map_gives(data):
 
 def test_remote_raw_voxels_are_read_in_ranges(tmp_path, monkeypatch):
     """A plane of a remote .mhd costs its own bytes, not the file's."""
-    monkeypatch.setattr(raw_backends, "GAP_BYTES", 0)
+    monkeypatch.setattr(raw_backends, "REMOTE_ROWS_GAP", 0)
     found = REFERENCES["mhd"](tmp_path)
     system = fsspec.filesystem("memory")
     for name in ("a.mhd", "a.raw"):

@@ -1,92 +1,18 @@
-"""NIfTI pairs, Analyze, NRRD, MetaImage and what SimpleITK reads fulfil the store contract."""
+"""Images of SimpleITK and nibabel; fetching. Files are read in test_every_reference.py."""
 
-import fsspec
 import nibabel
 import numpy as np
 import pytest
 import SimpleITK
 from medical_files import itk_image
 from nifti_files import AFFINE, numbered
-from reference_files import REFERENCES, collect
+from reference_files import REFERENCES, collect, local, remote
 
 from voxpipe.core import Region
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume
 
 collect()
-
-
-@pytest.mark.parametrize("name", list(REFERENCES))
-def test_reference_files(name, tmp_path):
-    """Every file that another library wrote reads as what was written."""
-    found = REFERENCES[name](tmp_path)
-
-    volume = Volume(found.path)
-
-    np.testing.assert_allclose(volume.affine, found.affine, rtol=1e-6, atol=1e-6)
-    assert (volume.shape, volume.dtype) == (found.array.shape, found.array.dtype)
-    assert volume.disk_dtype.newbyteorder("=") == volume.dtype  # none of them is scaled
-    np.testing.assert_array_equal(volume.numpy(), found.array)
-
-
-def local(name, folder):
-    """Return the case of a reference file on a local disk."""
-    found = REFERENCES[name](folder)
-    return StoreCase(found.path, found.array, found.affine)
-
-
-def remote(name, folder):
-    """Return the case of a reference file, and those beside it, behind a URL."""
-    found = REFERENCES[name](folder)
-    system = fsspec.filesystem("memory")
-    place = f"/medical/{name.replace(' ', '-')}"
-    for file in folder.iterdir():
-        system.pipe(f"{place}/{file.name}", file.read_bytes())
-    return StoreCase(f"memory:/{place}/{found.path.name}", found.array, found.affine)
-
-
-class TestNiftiOfOtherNumbers(StoreContract):
-    @pytest.fixture(params=["nii, RGB24"])
-    def case(self, request, tmp_path):
-        return local(request.param, tmp_path)
-
-
-class TestNiftiPair(StoreContract):
-    @pytest.fixture(params=["hdr and img of NIfTI-2, big-endian, by the .img"])
-    def case(self, request, tmp_path):
-        return local(request.param, tmp_path)
-
-
-class TestAnalyze(StoreContract):
-    @pytest.fixture(params=["Analyze of SPM, moved by a .mat"])
-    def case(self, request, tmp_path):
-        return local(request.param, tmp_path)
-
-
-class TestNrrd(StoreContract):
-    @pytest.fixture(params=["nrrd, big-endian, RAS", "nrrd, list last, gzip"])
-    def case(self, request, tmp_path):
-        return local(request.param, tmp_path)
-
-
-class TestMetaImage(StoreContract):
-    @pytest.fixture(params=["mha, vectors", "mhd, a pattern of compressed planes"])
-    def case(self, request, tmp_path):
-        return local(request.param, tmp_path)
-
-
-class TestItkFile(StoreContract):
-    @pytest.fixture(params=["vtk"])
-    def case(self, request, tmp_path):
-        return local(request.param, tmp_path)
-
-
-class TestRemoteMedicalFile(StoreContract):
-    spawnable = False  # fsspec's memory file system
-
-    @pytest.fixture(params=["nrrd, vectors", "mhd, compressed vectors"])
-    def case(self, request, tmp_path):
-        return remote(request.param, tmp_path)
 
 
 class TestItkImage(StoreContract):

@@ -55,6 +55,20 @@ def test_the_mode(layout, asked, budget, mode):
     assert negotiate(layout, asked, budget).mode == mode
 
 
+def test_by_default_a_visit_is_kept_where_its_patches_share_chunks():
+    """8 patches of a volume of 448 chunks share little, 64 much; of a huge one 64 share little."""
+    thrifty = Budget(16 * GIB, 2, thrifty=True)
+
+    def kept(layout, draws):
+        asked = replace(demand(layout, (145,) * 3), draws=draws)
+        return negotiate(layout, asked, thrifty).cache_bytes / layout.unit_bytes
+
+    batch = 2 * chunks_of((145,) * 3, CT.chunk)
+    assert math.isclose(kept(CT, 8), batch, abs_tol=1)
+    assert kept(CT, 64) > 4 * batch
+    assert math.isclose(kept(EM, 64), 2 * chunks_of((145,) * 3, EM.chunk), abs_tol=1)
+
+
 def test_a_region_grows_where_it_covers_least():
     """Planes are thin: the region is as deep as a patch, and two chunks wide."""
     scheme = negotiate(PLANES, demand(PLANES, (64, 140, 140), 4), Budget(16 * GIB, 8))

@@ -156,7 +156,7 @@ def test_a_region_of_a_nii_is_a_view_of_the_file(tmp_path):
 
 def test_remote_nii_fetches_only_the_runs_of_the_region(tmp_path, monkeypatch):
     """A region of a remote .nii costs its own bytes when the gaps are not worth a request."""
-    monkeypatch.setattr(raw_backends, "GAP_BYTES", 0)
+    monkeypatch.setattr(raw_backends, "REMOTE_ROWS_GAP", 0)
     path = write_nifti(tmp_path / "a.nii", numbered((8, 6, 7)))
     system = fsspec.filesystem("memory")
     system.pipe("/remote/runs.nii", path.read_bytes())

@@ -128,15 +128,43 @@ def test_what_nobody_reads_is_dropped(server, sharded):
 
 
 def test_what_is_ahead_has_a_bound(server, sharded, monkeypatch):
-    """Beyond the bound nothing is fetched ahead, and reads are as right as before."""
+    """Beyond the bound nothing is sent for until there is room; a read does not wait for that."""
     volume, array = sharded
     monkeypatch.setattr(AHEAD, "most_bytes", 4 * 20 * 16 * 4)
-    one = volume.prefetch(Region((0, 0, 0), (1, 1, 1)))
+    volume.read(Region((0, 0, 0), (1, 1, 1)))
+    one = volume.prefetch(Region((4, 0, 0), (5, 1, 1)))
+    volume.read(Region((4, 0, 0), (5, 1, 1)))
+    two = volume.prefetch(Region((8, 0, 0), (16, 1, 1)))
+    three = volume.prefetch(Region((8, 0, 0), (12, 1, 1)))
+    server.forget()
+    held = AHEAD.held_bytes
 
-    assert volume.prefetch(Region((4, 0, 0), (12, 1, 1))) is None
+    found = volume.read(Region((8, 0, 0), (16, 1, 1)))
+
+    np.testing.assert_array_equal(found.array[0], array[8:16, :1, :1])
+    assert len(server.requests) == 1
+    for ticket in (one, two, three):
+        ticket.close()
+    assert held > 0
+    assert (len(AHEAD), AHEAD.held_bytes) == (0, 0)
+
+
+def test_what_waits_for_room_begins_when_there_is_some(server, sharded, monkeypatch):
+    """The ticket that is closed makes room for the next."""
+    volume, array = sharded
+    monkeypatch.setattr(AHEAD, "most_bytes", 4 * 20 * 16 * 4)
+    volume.read(Region((0, 0, 0), (1, 1, 1)))
+    one = volume.prefetch(Region((4, 0, 0), (5, 1, 1)))
+    two = volume.prefetch(Region((8, 0, 0), (16, 1, 1)))
+
     one.close()
-    found = volume.read(Region((4, 0, 0), (12, 1, 1)))
-    np.testing.assert_array_equal(found.array[0], array[4:12, :1, :1])
+
+    close_cache()
+    found = volume.read(Region((8, 0, 0), (16, 1, 1)))
+    two.close()
+    np.testing.assert_array_equal(found.array[0], array[8:16, :1, :1])
+    data = [line.range for line in server.requests if "/c/" in line.key]
+    assert len(data) == len(set(data))
 
 
 def test_no_credentials_in_what_a_volume_says(server, client, ramp):

@@ -1,0 +1,75 @@
+"""What a loader is given, checked: each mistake is one sentence that says what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.origin import shorten
+
+_SERVICE = "reading_service=MultiProcessingReadingService(num_workers={workers})"
+# Arguments of torch's DataLoader that people give out of habit, and where they belong here.
+_ELSEWHERE = {
+    "num_workers": _SERVICE,
+    "worker_prefetch_cnt": "MultiProcessingReadingService(worker_prefetch_cnt=...)",
+    "prefetch_factor": "MultiProcessingReadingService(worker_prefetch_cnt=...)",
+    "persistent_workers": "MultiProcessingReadingService(persistent_workers=...)",
+    "multiprocessing_context": "MultiProcessingReadingService(multiprocessing_context=...)",
+    "slot_bytes": "MultiProcessingReadingService(slot_bytes=...)",
+    "memory_bytes": "MultiProcessingReadingService(memory_bytes=...)",
+    "batch_size": ".batch_patches(...) at the end of the chain",
+    "drop_last": ".batch_patches(..., drop_last=...) at the end of the chain",
+    "collate_fn": ".batch_patches(...) or .collate(...) at the end of the chain",
+    "shuffle": ".shuffle() in the chain",
+    "timeout": "the adapter Timeout(item=...)",
+    "pin_memory": "nothing: slots are page-locked once CUDA is in use",
+    "adapters": "datapipe_adapter_fn=[...]",
+}
+_METHODS = ("distribute", "epoch", "shares", "explain", "stop")
+
+
+def refuse_others(others: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for arguments that a loader does not have.
+
+    Examples
+    --------
+    >>> refuse_others({"num_workers": 2})
+    Traceback (most recent call last):
+        ...
+    TypeError: DataLoader2 has no num_workers; give \
+reading_service=MultiProcessingReadingService(num_workers=2)
+    """
+    for name, value in others.items():
+        place = _ELSEWHERE.get(name, "").format(workers=shorten(value))
+        has = "datapipe, datapipe_adapter_fn, reading_service and seed"
+        msg = f"DataLoader2 has no {name}; " + (f"give {place}" if place else f"it takes {has}")
+        raise TypeError(msg)
+
+
+def checked_service(service: Any) -> Any:
+    """Return a reading service; ``TypeError`` if it is none."""
+    if isinstance(service, type):
+        msg = f"a reading service is an object: write {service.__name__}() instead of the class"
+        raise TypeError(msg)
+    if service is None or all(callable(getattr(service, name, None)) for name in _METHODS):
+        return service
+    is_count = isinstance(service, int) and not isinstance(service, bool)
+    meant = _SERVICE.format(workers=service if is_count else "...")
+    msg = f"reading_service is a reading service or None, got {shorten(service)}; give {meant}"
+    raise TypeError(msg)
+
+
+def checked_step(step: Any) -> Any:
+    """Return what a diagnosis runs on each batch; ``TypeError`` if it cannot be called."""
+    if step is None or callable(step):
+        return step
+    msg = f"step is a function of a batch, e.g. one training step, or None, got {shorten(step)}"
+    raise TypeError(msg)
+
+
+def checked_state(state: Any) -> Mapping[str, Any]:
+    """Return a saved state; ``TypeError`` if it is no mapping."""
+    if isinstance(state, Mapping):
+        return state
+    msg = f"a state is the dict that state_dict() returned, got {shorten(state)}"
+    raise TypeError(msg)

@@ -1,0 +1,174 @@
+"""What every decoder of chunks must do, as tests: subclass it for a codec of your own.
+
+::
+
+    class TestMyCodec(DecoderContract):
+        @pytest.fixture
+        def case(self):
+            array = np.arange(5 * 6 * 7, dtype=np.int16).reshape(5, 6, 7)
+            stored = my_encoder(array)  # not with the code under test
+            return DecoderCase("my-codec", MyDecoder, stored, array, {"level": 3})
+
+pytest collects the inherited tests.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ..core.errors import CorruptVolume
+from ..volumes import Volume, close_volumes, register_decoder, unregister_decoder
+from ..volumes.decoders import Decoder, Factory
+
+_THREADS = 8
+# A value that the memory may hold before.
+_ANYTHING = 77
+
+
+@dataclass(frozen=True)
+class DecoderCase:
+    """One stored chunk, and what it holds."""
+
+    name: str
+    """Of the codec."""
+    factory: Factory
+    """What ``register_decoder`` gets."""
+    stored: bytes
+    """The chunk as stored."""
+    array: NDArray[Any]
+    """The chunk decoded: three axes, C order, little-endian."""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    """Of the codec, as in the metadata of an array."""
+
+    def decoder(self) -> Decoder:
+        """Return a decoder, as for a newly opened array."""
+        return self.factory(dict(self.configuration))
+
+
+class DecoderContract:
+    """Inherited tests; a subclass gives the fixture ``case``, which returns a ``DecoderCase``."""
+
+    def test_every_voxel_is_written(self, case: DecoderCase) -> None:
+        """Whatever the memory held before."""
+        for before in (0, _ANYTHING):
+            out = np.full_like(case.array, before)
+
+            case.decoder().decode_into(memoryview(case.stored), out)
+            np.testing.assert_array_equal(out, case.array)
+
+    def test_nothing_beside_the_slice_is_written(self, case: DecoderCase) -> None:
+        """The chunk is a slice of what a read returns."""
+        n = case.array.shape[0]
+        room = np.full((n + 2, *case.array.shape[1:]), _ANYTHING, case.array.dtype)
+
+        case.decoder().decode_into(memoryview(case.stored), room[1:-1])
+        np.testing.assert_array_equal(room[1:-1], case.array)
+        assert (room[[0, -1]] == _ANYTHING).all()
+
+    def test_a_strided_slice_is_written_where_it_says_so(self, case: DecoderCase) -> None:
+        """With gaps on every axis."""
+        decoder = case.decoder()
+        if not getattr(decoder, "strided", False):
+            pytest.skip("it writes C order only")
+        room = np.full([2 * n + 1 for n in case.array.shape], _ANYTHING, case.array.dtype)
+        slot = room[1::2, 1::2, 1::2]
+
+        decoder.decode_into(memoryview(case.stored), slot)
+        np.testing.assert_array_equal(slot, case.array)
+        slot[...] = _ANYTHING
+        assert (room == _ANYTHING).all()
+
+    def test_the_stored_bytes_stay(self, case: DecoderCase) -> None:
+        """They may be a map of the file, and others may read them."""
+        stored = bytearray(case.stored)
+
+        case.decoder().decode_into(memoryview(stored).toreadonly(), np.empty_like(case.array))
+        assert bytes(stored) == case.stored
+
+    def test_half_a_chunk_is_refused(self, case: DecoderCase) -> None:
+        """A cut object is an error, not voxels."""
+        for part in (case.stored[: len(case.stored) // 2], b""):
+            with pytest.raises(Exception):  # noqa: B017, PT011  each codec has its own
+                case.decoder().decode_into(memoryview(part), np.empty_like(case.array))
+
+    def test_threads_decode_at_once(self, case: DecoderCase) -> None:
+        """One decoder serves all threads of a process."""
+        decoder, rooms = case.decoder(), [np.empty_like(case.array) for _ in range(_THREADS * 4)]
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda out: decoder.decode_into(memoryview(case.stored), out), rooms))
+        for out in rooms:
+            np.testing.assert_array_equal(out, case.array)
+
+    def test_the_factory_travels(self, case: DecoderCase) -> None:
+        """Workers that were not forked are sent it."""
+        there = pickle.loads(pickle.dumps(case.factory))  # noqa: S301  made above
+        out = np.empty_like(case.array)
+
+        there(dict(case.configuration)).decode_into(memoryview(case.stored), out)
+        np.testing.assert_array_equal(out, case.array)
+
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_a_volume_is_decoded(self, case: DecoderCase, tmp_path: Path, version: int) -> None:
+        """A zarr array that names the codec is read; a cut chunk names the array."""
+        chunk = _write(tmp_path / "a.zarr", case, version)
+        register_decoder(case.name, case.factory)
+        try:
+            np.testing.assert_array_equal(Volume(tmp_path / "a.zarr").numpy()[0], case.array)
+            part = Volume(tmp_path / "a.zarr")[0, 1:, :, 2].numpy()
+            np.testing.assert_array_equal(part[0], case.array[1:, :, 2:3])
+            close_volumes()
+            chunk.write_bytes(case.stored[: len(case.stored) // 2])
+            with pytest.raises(CorruptVolume, match=r"a\.zarr cannot be decoded"):
+                Volume(tmp_path / "a.zarr").numpy()
+        finally:
+            unregister_decoder(case.name)
+
+
+def _write(path: Path, case: DecoderCase, version: int) -> Path:
+    """Write an array of one chunk; return the file of the chunk."""
+    shape, configuration = list(case.array.shape), dict(case.configuration)
+    path.mkdir()
+    if version == 2:
+        document: dict[str, Any] = {
+            "zarr_format": 2,
+            "shape": shape,
+            "chunks": shape,
+            "dtype": case.array.dtype.newbyteorder("<").str,
+            "compressor": {"id": case.name, **configuration},
+            "fill_value": 0,
+            "filters": None,
+            "order": "C",
+        }
+        (path / ".zarray").write_text(json.dumps(document))
+        chunk = path / "0.0.0"
+    else:
+        grid = {"name": "regular", "configuration": {"chunk_shape": shape}}
+        document = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": shape,
+            "data_type": case.array.dtype.name,
+            "chunk_grid": grid,
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0,
+            "codecs": [
+                {"name": "bytes", "configuration": {"endian": "little"}},
+                {"name": case.name, "configuration": configuration},
+            ],
+        }
+        (path / "zarr.json").write_text(json.dumps(document))
+        chunk = path / "c" / "0" / "0" / "0"
+        chunk.parent.mkdir(parents=True)
+    chunk.write_bytes(case.stored)
+    return chunk

@@ -1,0 +1,87 @@
+"""Functions of a session, a notebook cell or a pipe: refused at once where workers lack them."""
+
+import subprocess
+import sys
+
+import pytest
+
+CHAIN = """
+import copy
+import numpy as np
+import voxpipe as vp
+from voxpipe.datapipes import PerItem
+
+def own(batch):
+    return batch
+
+class Own(PerItem):
+    def apply(self, item):
+        return item
+
+def count(pipe, workers, method="forkserver"):
+    service = vp.MultiProcessingReadingService(workers, method)
+    with vp.DataLoader2(pipe, None, service) as loader:
+        return len(list(loader))
+
+pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}] * 4).open_volume().batch_patches(2)
+"""
+LAST_LINE = CHAIN.count("\n") + 1
+PIPED, GIVEN = ["-"], ["-c"]
+
+
+def run(code, how, folder):
+    """Run a program that is in no file; return its exit status, output and errors."""
+    command = [sys.executable, "-W", "error", *how, *([CHAIN + code] if how == GIVEN else [])]
+    given = CHAIN + code if how == PIPED else None
+    ended = subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=240, cwd=folder, check=False
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("how", [PIPED, GIVEN], ids=["piped", "given"])
+@pytest.mark.parametrize(
+    ("chain", "name"),
+    [("pipe.map(own)", "own"), ("Own(pipe)", "Own"), ("pipe.map(lambda b: b)", "<lambda>")],
+    ids=["function", "class", "lambda"],
+)
+def test_what_workers_cannot_import_is_refused_at_construction(how, chain, name, tmp_path):
+    """One message: the pipe, its line, what to do. No worker starts."""
+    refused = f"vp.DataLoader2({chain}, [], vp.MultiProcessingReadingService(2))\n"
+    code, out, said = run(refused, how, tmp_path)
+
+    last = said[said.index("NotPicklable") :]
+    file = "<stdin>" if how == PIPED else "<string>"
+    assert code == 1
+    assert out == ""
+    assert name in last
+    assert f"{file}:{LAST_LINE}" in last
+    assert "Move it to the top level of a module that you import" in last
+    assert len(last.splitlines()) == 3
+    assert said.count("Traceback") == 1 + (name == "<lambda>")
+
+
+def test_what_needs_no_file_runs_all_the_same(tmp_path):
+    """In this process, in forked workers, and with functions of modules in any worker."""
+    code, out, said = run(
+        "print(count(pipe.map(own), 0), count(pipe.map(own), 1, 'fork'))\n"
+        "of_a_module = pipe.map(copy.copy)\n"
+        "print(count(pipe, 1), count(of_a_module, 1), count(of_a_module, 1, 'spawn'))\n",
+        PIPED,
+        tmp_path,
+    )
+
+    assert (code, said) == (0, "")
+    assert out.split() == ["2"] * 5
+
+
+def test_functions_of_a_script_with_a_file_travel(tmp_path):
+    """What is defined in the script that runs is imported by the workers, as ever."""
+    script = tmp_path / "script.py"
+    script.write_text(CHAIN + "if __name__ == '__main__':\n    print(count(pipe.map(own), 1))\n")
+
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert (ended.stdout, ended.stderr) == ("2\n", "")

@@ -1,0 +1,87 @@
+"""What a small cache keeps, when it is told what comes."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxpipe.volumes.chunk_cache import ChunkCache
+
+ROOM = 3
+
+
+def hits(requests, room, ahead):
+    """Return how many requests a cache of ``room`` chunks answers, told ``ahead`` of them."""
+    cache = ChunkCache(room)
+    told = [cache.announce([key]) for key in requests[:ahead]]
+    found = 0
+    for number, key in enumerate(requests):
+        if cache.get(key) is None:
+            cache.put(key, np.zeros(1, np.uint8))
+        else:
+            found += 1
+        if number < len(told):
+            told[number].close()
+        if ahead and number + ahead < len(requests):
+            told.append(cache.announce([requests[number + ahead]]))
+    return found
+
+
+def best_hits(requests, room):
+    """Return how many any cache could answer: drop what is needed last (Belady, 1966)."""
+    here, found = set(), 0
+    for now, key in enumerate(requests):
+        found += key in here
+        here.add(key)
+        if len(here) > room:
+            later = requests[now + 1 :]
+            here.remove(max(here, key=lambda k: later.index(k) if k in later else len(later)))
+    return found
+
+
+requests = st.lists(st.integers(0, 6), max_size=40)
+
+
+@given(requests)
+def test_told_everything_it_is_as_good_as_any_can_be(wanted):
+    """No cache of this size has more hits when all requests are announced."""
+    assert hits(wanted, ROOM, len(wanted)) == best_hits(wanted, ROOM)
+
+
+@given(requests, st.integers(0, 10))
+def test_it_never_holds_more_than_it_may(wanted, ahead):
+    """Whatever it is told; and what it finds is what was put there."""
+    cache = ChunkCache(ROOM * 8)
+    for key in wanted[:ahead]:
+        cache.announce([key])
+    for key in wanted:
+        found = cache.get(key)
+        assert found is None or found[0] == key
+        cache.put(key, np.array([key], np.int64))
+        assert cache.held_bytes <= ROOM * 8
+
+
+def test_what_was_taken_back_makes_room():
+    """An announcement that is closed keeps nothing."""
+    cache = ChunkCache(2)
+    told = cache.announce(["a", "b"])
+    for key in "ab":
+        cache.put(key, np.zeros(1, np.uint8))
+    kept = cache.put("c", np.zeros(1, np.uint8))
+    told.close()
+
+    assert not kept
+    assert cache.put("c", np.zeros(1, np.uint8))
+    assert [cache.holds(key) for key in "abc"] == [False, True, True]
+
+
+def test_the_end_of_a_loan_drops_what_has_no_room():
+    """What nobody has announced goes first."""
+    cache = ChunkCache(0)
+    loan = cache.lend(3)
+    cache.announce(["b"])
+    for key in "abc":
+        cache.put(key, np.zeros(1, np.uint8))
+    cache.lend(1)
+    loan.close()
+
+    assert [cache.holds(key) for key in "abc"] == [False, True, False]

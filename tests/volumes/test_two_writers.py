@@ -1,0 +1,200 @@
+"""Two processes that write one volume to one place: one writes, and a dead one holds nobody up."""
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import fsspec
+import numpy as np
+import pytest
+from nifti_files import numbered, write_nifti
+
+from voxpipe.core.errors import CacheBusy
+from voxpipe.volumes import Volume, close_volumes, convert, destination
+from voxpipe.volumes.remote_lease import RemoteLease
+
+zarr = pytest.importorskip("zarr", minversion="3")
+SIZES = {"chunk": 2, "shard": 4}
+ARRAY = numbered((8, 8, 8))
+pytestmark = pytest.mark.usefixtures("started_clients")
+# Longest wait for a process to begin, beside others; nobody waits for it to pass.
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def zarr_is_warm():
+    """Its loop stays for the process, and does not count as left behind."""
+    zarr.create_array(zarr.storage.MemoryStore(), shape=(1,), dtype="u1")
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(request, tmp_path):
+    """Return a destination and its storage options: a folder, or a key in a bucket."""
+    if request.param == "disk":
+        return str(tmp_path / "a.nii.zarr"), None
+    server = request.getfixturevalue("server")
+    return "s3://bucket/a.nii.zarr", server.storage_options
+
+
+def write_until_told(connection, source, location, options, lease, stop_after):
+    """Convert; after some shards say so, and go on when told."""
+    destination.LEASE_SECONDS = lease
+    calls = []
+
+    def progress(done, total):
+        calls.append(done)
+        if len(calls) == stop_after + 1:
+            connection.send("writing")
+            connection.recv()
+
+    try:
+        done = convert(source, location, storage_options=options, progress=progress, **SIZES)
+        connection.send((done.written, done.kept))
+    except Exception as error:
+        connection.send(error)
+
+
+@pytest.fixture
+def first(place, tmp_path):
+    """Return a function that starts another process, which has written two shards and waits."""
+    source = write_nifti(tmp_path / "source.nii", ARRAY)
+    context = multiprocessing.get_context("spawn")
+    started = []
+
+    def start(lease=60.0):
+        ours, theirs = context.Pipe()
+        args = (theirs, source, *place, lease, 2)
+        child = context.Process(target=write_until_told, args=args, daemon=True)
+        child.start()
+        theirs.close()
+        started.append((child, ours))
+        assert ours.poll(SECONDS)
+        assert ours.recv() == "writing"
+        return source, child, ours
+
+    yield start
+    for child, ours in started:
+        ours.close()
+        child.kill()
+        child.join()
+        child.close()
+    close_volumes()
+
+
+def write(source, place, **options):
+    location, storage_options = place
+    return convert(source, location, storage_options=storage_options, **SIZES, **options)
+
+
+def voxels(place):
+    location, options = place
+    return Volume(location, storage_options=options or {}).numpy()[0]
+
+
+def test_the_second_is_refused_and_the_first_goes_on(place, first):
+    """By name and in time; what the first writes is whole."""
+    source, _, ours = first()
+
+    with pytest.raises(CacheBusy, match=r"another process is writing .*a\.nii\.zarr"):
+        write(source, place, timeout=0)
+
+    ours.send("go on")
+    assert ours.poll(SECONDS)
+    assert ours.recv() == (8, 0)
+    np.testing.assert_array_equal(voxels(place), ARRAY)
+    assert write(source, place, timeout=0).written == 0
+
+
+def test_a_killed_writer_holds_nobody_up(place, first, monkeypatch):
+    """What it has written is kept, the rest is written, and no lock is left."""
+    source, child, _ = first()
+    child.kill()
+    child.join()
+    monkeypatch.setattr(destination, "LEASE_SECONDS", 0.3)
+
+    done = write(source, place, timeout=SECONDS)
+
+    assert (done.written, done.kept) == (6, 2)
+    np.testing.assert_array_equal(voxels(place), ARRAY)
+    system, path = fsspec.core.url_to_fs(place[0], **(place[1] or {}))
+    system.invalidate_cache()
+    assert [p for p in system.find(path.rpartition("/")[0], withdirs=True) if ".part" in p] == []
+
+
+def test_a_writer_that_lives_keeps_its_lease(server, first, place):
+    """However long a shard takes: who waits for longer than a lease lasts still waits."""
+    if place[1] is None:
+        pytest.skip("the kernel's locks do not end")
+    lease = 0.4
+    first(lease)
+    system, path = fsspec.core.url_to_fs(place[0], **place[1])
+    other = RemoteLease(system, lock_of(path), "a place", lease)
+
+    with pytest.raises(CacheBusy, match="a place"), other.held(timeout=4 * lease):
+        pass
+
+
+def test_who_was_stopped_for_too_long_writes_no_more(place, first, monkeypatch):
+    """It finds its place taken, and says so; the volume is that of the other."""
+    if place[1] is None:
+        pytest.skip("the kernel's locks do not end")
+    source, child, ours = first()
+    os.kill(child.pid, signal.SIGSTOP)
+    monkeypatch.setattr(destination, "LEASE_SECONDS", 0.3)
+    assert write(source, place, timeout=SECONDS).kept == 2
+    os.kill(child.pid, signal.SIGCONT)
+
+    ours.send("go on")
+
+    assert ours.poll(SECONDS)
+    assert "took over writing s3://bucket/a.nii.zarr" in str(ours.recv())
+    np.testing.assert_array_equal(voxels(place), ARRAY)
+
+
+def lock_of(path):
+    folder, _, last = path.rpartition("/")
+    return f"{folder}/.{last}.part.lock"
+
+
+def test_one_of_many_takes_a_dead_lease_over(tmp_path):
+    """All wait for the same lease; at no time do two hold it."""
+    system, path = fsspec.filesystem("memory"), f"/leases/{tmp_path.name}"
+    system.pipe_file(path, RemoteLease(system, path, "dead")._content())
+    holding, most, order = [], [], threading.Lock()
+
+    def take(number):
+        with RemoteLease(system, path, "a place", seconds=2.0).held(timeout=SECONDS):
+            with order:
+                holding.append(number)
+                most.append(len(holding))
+            with order:
+                holding.remove(number)
+
+    threads = [threading.Thread(target=take, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+
+    assert most == [1] * 6
+    assert not system.exists(path)
+
+
+def test_a_store_without_conditions_is_read_again(tmp_path):
+    """What another wrote over ours is found before anything is written."""
+    system, path = fsspec.filesystem("memory"), f"/leases/{tmp_path.name}"
+
+    class Careless:
+        """Takes every object, and another writer is always faster."""
+
+        cat_file = system.cat_file
+
+        def pipe_file(self, path, content, mode="overwrite"):
+            system.pipe_file(path, RemoteLease(system, path, "other")._content())
+
+    with (
+        pytest.raises(CacheBusy, match="is writing a place"),
+        RemoteLease(Careless(), path, "a place").held(timeout=0),
+    ):
+        pass
