@@ -231,6 +231,17 @@ def test_resampling_to_a_grid_gives_that_grid() -> None:
     assert np.allclose(plan.affine, OTHER.affine, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("n", "factor", "m"), [(9, 0.5, 4), (10, 1.1, 11), (7, 1.25, 8), (3, 0.2, 1)]
+)
+def test_a_zoomed_grid_has_the_whole_voxels_that_fit(n: int, factor: float, m: int) -> None:
+    """Rounded down, but for a hair of rounding; at least one; at exactly the zoomed distance."""
+    plan = applied(Zoom(factor, keep_size=False), of(Grid((n, n, n), np.diag([1, 1, 2, 1.0]))))
+
+    assert plan.shape == (m, m, m)
+    assert np.allclose(plan.grid.spacing, np.array([1, 1, 2]) / factor)
+
+
 def test_growing_holds_every_corner() -> None:
     """Each voxel of the volume lies in the grown grid, which a turn by 90 degrees swaps."""
     plan = applied(Rotate((20, -30, 40), keep_size=False), of(GRID))
