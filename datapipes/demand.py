@@ -20,7 +20,7 @@ import numpy as np
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
-from ..spatial import LazyPatch
+from ..spatial import LazyPatch, without_reading
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .cost import may_look_ahead
@@ -83,7 +83,7 @@ def asked_of(
     order: list[int] = []
     end = clock() + SECONDS
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_reading():
             warnings.simplefilter("ignore")  # they come when the patches are made
             skipped = batches * split.group
             for item in islice(_within(planner, clock, end), skipped, skipped + PLANS):

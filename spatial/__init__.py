@@ -1,5 +1,6 @@
 """Spatial work: plans, ops, which voxels they need, and the resampler."""
 
+from ..intensity import Epilogue
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
@@ -10,11 +11,12 @@ from .crop_or_pad import CropOrPad
 from .displacement import Displacement
 from .divisible_pad import DivisiblePad
 from .elastic import Elastic
-from .epilogue import Epilogue
 from .extent import Extent
 from .flip import Flip
 from .kernel_class import KernelClass, kernel_class
 from .lazy_patch import LazyPatch
+from .mask_index import forget_masks, sampling_mask, without_reading
+from .masked_patch import MaskedPatch, MaskedRegion
 from .matrices import Space
 from .op import SpatialOp, Step
 from .orientation import Orientation
@@ -29,6 +31,7 @@ from .resample_to import ResampleTo
 from .resize import Resize
 from .rotate import Rotate
 from .rotate90 import Rotate90
+from .sampling_mask import SamplingMask
 from .shear import Shear
 from .spacing import Spacing
 from .stages import Lowered
@@ -59,6 +62,8 @@ __all__ = [
     "KernelClass",
     "LazyPatch",
     "Lowered",
+    "MaskedPatch",
+    "MaskedRegion",
     "OneOf",
     "Orientation",
     "Pad",
@@ -72,6 +77,7 @@ __all__ = [
     "Resize",
     "Rotate",
     "Rotate90",
+    "SamplingMask",
     "Shear",
     "SomeOf",
     "Source",
@@ -84,10 +90,13 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
+    "forget_masks",
     "joined",
     "kernel_class",
     "policy_of",
     "positions",
     "resample",
+    "sampling_mask",
     "usual_align",
+    "without_reading",
 ]

@@ -13,20 +13,18 @@ that the rule's fits in by its diagonal: nothing aliases, some detail across is 
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
 
 from ..core import Region
 from ..core.rows import Rows
+from ..intensity.filter_axis import reach
 from .policy import Policy
 
 Sigmas = tuple[float, float, float]
 """Standard deviation along each axis of the source, in its voxels."""
 
-# A Gaussian ends here, in standard deviations: what SciPy and scikit-image cut off is 6e-5.
-TRUNCATE = 4.0
 _REMEMBERED = 1024
 
 
@@ -54,29 +52,18 @@ def sigmas(rows: Rows) -> Sigmas:
     return (i, j, k)
 
 
-def radius(sigma: float) -> int:
-    """Return how far a Gaussian reaches, in whole voxels; 0 where it would leave all as it is.
-
-    Examples
-    --------
-    >>> radius(1.5), radius(0.1)
-    (6, 0)
-    """
-    return math.floor(TRUNCATE * sigma + 0.5)
-
-
 def reaches(rows: Rows, policy: Policy) -> tuple[int, int, int]:
     """Return how many voxels more than it samples a plan reads on either side, per axis."""
     if not policy.antialias:
         return (0, 0, 0)
-    i, j, k = map(radius, sigmas(rows))
+    i, j, k = map(reach, sigmas(rows))
     return (i, j, k)
 
 
-def with_halo(region: Region, bounds: Region, reach: tuple[int, int, int]) -> Region:
+def with_halo(region: Region, bounds: Region, halo: tuple[int, int, int]) -> Region:
     """Return ``region`` with what the filter takes in around it, inside ``bounds``."""
-    if region.is_empty or not any(reach):
+    if region.is_empty or not any(halo):
         return region
-    start = (max(a - r, b) for a, b, r in zip(region.start, bounds.start, reach, strict=True))
-    stop = (min(a + r, b) for a, b, r in zip(region.stop, bounds.stop, reach, strict=True))
+    start = (max(a - r, b) for a, b, r in zip(region.start, bounds.start, halo, strict=True))
+    stop = (min(a + r, b) for a, b, r in zip(region.stop, bounds.stop, halo, strict=True))
     return Region(tuple(start), tuple(stop))

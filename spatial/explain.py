@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..intensity.filter_axis import reach
 from .clip import Clip
-from .downsampling import radius, sigmas
+from .downsampling import sigmas
 from .kernel_class import kernel_class
 from .policy import Policy
 
@@ -26,7 +27,7 @@ def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channe
     kind = kernel_class(plan, policy)
     work = "copy" if kind == "copy" else f"{kind} {policy.mode} interpolation"
     parts = [f"{work} of {str(region)[len('Region(') : -1]}"]
-    if policy.antialias and any(map(radius, sigmas(plan.rows))):
+    if policy.antialias and any(map(reach, sigmas(plan.rows))):
         amounts = ", ".join(f"{s:.3g}" for s in sigmas(plan.rows))
         parts.append(f"smoothed by {amounts} voxels before")
     crops = sum(isinstance(stage, Clip) for stage in plan.stages)

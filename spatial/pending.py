@@ -19,7 +19,7 @@ from ..core import Grid, Stream
 from ..core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from .op import Drawn, Step
 from .plan import SpatialPlan
-from .resample_to import onto
+from .resample_to import of_source
 
 # Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
@@ -74,8 +74,8 @@ class PendingPlan:
     steps: tuple[Step, ...] = ()
     """The ops, in the order of the chain."""
     moving: HasGrid | None = None
-    """A volume on another grid, whose plan this is: it begins by bringing the voxels of that one
-    onto the grid of the references."""
+    """A volume on another grid, whose plan this is: that of the references, but that voxels come
+    from this one, at the same places in the world."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "references", dict(self.references))
@@ -111,9 +111,9 @@ class PendingPlan:
         return plan
 
     def of_moving(self, volume: HasGrid) -> PendingPlan:
-        """Return the plan of a volume on a grid of its own: brought onto this one, then the steps.
+        """Return the plan of a volume on a grid of its own, which gives the same output grid.
 
-        Ops then see the same grids and draw the same numbers for it as for the references.
+        The ops see the grids of the references, and draw what they draw for these.
         """
         return replace(self, moving=volume)
 
@@ -162,7 +162,7 @@ class PendingPlan:
     @cached_property
     def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None]]:
         grid = common_grid(self.references)
-        plan = self._first(grid)
+        plan = SpatialPlan.identity(grid)
         draws: dict[str, Drawn | None] = {}
         try:
             generator = _SPARE.pop()
@@ -179,14 +179,11 @@ class PendingPlan:
                 raise
             draws[step.stream_name] = drawn
         _SPARE.append(generator)
+        if self.moving is not None:
+            if self.moving.grid.is_singular:
+                raise singular(self.moving)
+            plan = of_source(plan, self.moving.grid)
         return grid, plan, draws
-
-    def _first(self, grid: Grid) -> SpatialPlan:
-        if self.moving is None:
-            return SpatialPlan.identity(grid)
-        if self.moving.grid.is_singular:
-            raise singular(self.moving)
-        return onto(SpatialPlan.identity(self.moving.grid), grid)
 
     def __getstate__(self) -> dict[str, Any]:
         # What was worked out stays: it is worked out again in microseconds, to the same result.

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from ..core import TALLY, Region
 from ..core.rows import rows_of
+from ..intensity import Epilogue
+from ..intensity.filter_axis import reach
 from . import native
 from .convert import bfloat16_bits, convert
 from .copy_voxels import copy_voxels
 from .displacement import Moves
-from .downsampling import radius, sigmas
-from .epilogue import Epilogue
+from .downsampling import sigmas
 from .interpolate import interpolate
 from .policy import Policy
 from .prefilter import smoothed
@@ -176,7 +177,7 @@ def _smoothed(
 ) -> Source:
     """Return what is sampled: the voxels at hand, or smoothed where the policy asks for it."""
     sigma = sigmas(rows_of(matrix)) if policy.antialias else (0.0, 0.0, 0.0)
-    if not any(map(radius, sigma)) or source.array.size == 0:
+    if not any(map(reach, sigma)) or source.array.size == 0:
         return source
     plain = replace(policy, antialias=False)
     region = source_region(matrix, shape, source.bounds, plain, moves)

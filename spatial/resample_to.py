@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.errors import BadHeader
 from ..core.rows import rows_of
+from .clip import Clip
+from .displacement import Displacement
 from .op import Drawn
 from .plan import SpatialPlan
+from .stages import Stage
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,43 @@ class ResampleTo:
     def describe(self) -> str:
         """Return the grid in words."""
         return f"resample to {repr(self.grid)[len('Grid(') : -1]}"
+
+
+def of_source(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
+    """Return the plan that gives the output of ``plan`` from a volume on another grid.
+
+    Every place in the world stays where it is, hard crops and displacements included.
+
+    Parameters
+    ----------
+    plan
+        Any plan.
+    grid
+        Of the other volume; its affine has an inverse.
+    """
+    across = np.linalg.solve(grid.affine, plan.source.affine)
+    back = np.linalg.inv(across)
+    stages: list[Stage] = []
+    if plan.bounds != plan.source.region:
+        stages.append(Clip(_moved_back(plan.bounds.start) @ back, _triple(plan.bounds.shape)))
+    for stage in plan.stages:
+        if isinstance(stage, Clip):
+            stages.append(stage.after(back))
+        else:
+            points = np.tensordot(across[:3, :3], stage.control, axes=1)
+            stages.append(Displacement(points, stage.matrix @ back))
+    return SpatialPlan(grid, across @ plan.matrix, plan.shape, None, stages, keeps_dtype=False)
+
+
+def _triple(values: Sequence[int]) -> tuple[int, int, int]:
+    i, j, k = values
+    return (i, j, k)
+
+
+def _moved_back(start: Sequence[int]) -> NDArray[np.float64]:
+    matrix = np.eye(4)
+    matrix[:3, 3] = [-a for a in start]
+    return matrix
 
 
 def onto(plan: SpatialPlan, grid: Grid) -> SpatialPlan:

@@ -14,6 +14,7 @@ import voxpipe as vp
 from voxpipe.core import TALLY, Grid
 from voxpipe.core.errors import GridMismatch, PolicyConflict, SampleError
 from voxpipe.graph import fingerprint
+from voxpipe.spatial import Policy, Source, resample
 
 CT = Grid(
     (24, 20, 16), np.array([[1, 0.1, 0, -9], [-0.1, 1, 0, 4], [0, 0, 1.5, 2], [0, 0, 0, 1.0]])
@@ -95,6 +96,48 @@ def test_patches_of_all_volumes_see_the_same_draws(case: dict[str, str]) -> None
         inside = map_inside(pet.grid, PET)
         expected = values_at(case["pet"], places, 1).reshape(pet.grid.shape)
         assert np.abs(pet.realize()[0] - expected)[inside].max(initial=0) < 0.05
+
+
+def test_every_stage_of_a_plan_moves_along(case: dict[str, str]) -> None:
+    """Through hard crops and displacements, a voxel of either volume comes from one place."""
+    pipe = opened(case).resample_to("ct").crop((2, 1, 1), (20, 18, 14), hard=True)
+    pipe = pipe.rotate(15).elastic((2, 3), spacing=8).crop((3, 3, 2), (12, 11, 9), hard=True)
+    sample = next(iter(pipe.zoom(0.6)))
+    ct, pet = sample["ct"].plan, sample["pet"].plan
+    index = np.indices(ct.shape).reshape(3, -1).T
+
+    places = [
+        plan.points_to_source(index) @ plan.source.affine[:3, :3].T + plan.source.affine[:3, 3]
+        for plan in (ct, pet)
+    ]
+
+    assert np.abs(places[0] - places[1]).max() < 1e-9
+    assert len(pet.stages) == 3
+    ones = np.ones((1, *PET.shape))
+    found = np.empty((1, *pet.shape))
+    resample(
+        Source(ones, (0, 0, 0), pet.bounds),
+        pet.matrix,
+        Policy(fill=-1),
+        found,
+        pet.lowered,
+    )
+    back = np.linalg.inv(CT.affine)
+    inside = places[0] @ back[:3, :3].T + back[:3, 3]
+    kept = ((inside > np.array([1.5, 0.5, 0.5])) & (inside < np.array([21.5, 18.5, 14.5]))).all(
+        axis=1
+    )
+    assert 0 < kept.sum() < kept.size
+    assert (found.ravel()[~kept] == -1).all()
+
+
+def test_a_mask_on_another_grid_draws_for_all(case: dict[str, str]) -> None:
+    """Patches lie where the mask says, at one place for every volume."""
+    pipe = opened(case).resample_to("ct").lazy_patch(6, samples_per_volume=8, mask="seg")
+
+    for sample in pipe:
+        assert np.allclose(sample["ct"].affine, sample["seg"].affine, atol=1e-9)
+        assert sample["ct"].draws == sample["pet"].draws == sample["seg"].draws
 
 
 def test_a_type_does_not_depend_on_the_grids(case: dict[str, str]) -> None:

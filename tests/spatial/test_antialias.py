@@ -159,7 +159,7 @@ def test_a_constant_volume_stays_constant(padding: Padding) -> None:
 
     found = sampled(plan, volume, Policy("linear", padding, fill=-1000, antialias=True))
 
-    assert (found == 300).all()
+    assert np.abs(found - 300).max() < 1e-4
 
 
 def test_zeros_outside_darken_the_faces() -> None:
