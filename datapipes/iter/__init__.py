@@ -11,6 +11,7 @@ from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
+from .resample_to import ResampleToPipe
 from .spatial import SpatialPipe
 from .spatial_forms import (
     AffinePipe,
@@ -18,12 +19,17 @@ from .spatial_forms import (
     CenterCropPipe,
     CropOrPadPipe,
     CropPipe,
+    DivisiblePadPipe,
     ElasticPipe,
     FlipPipe,
+    OrientationPipe,
     PadPipe,
+    RandomCropPipe,
+    ResizePipe,
     Rotate90Pipe,
     RotatePipe,
     ShearPipe,
+    SpacingPipe,
     TranslatePipe,
     ZoomPipe,
 )
@@ -65,6 +71,7 @@ __all__ = [
     "ContrastPipe",
     "CropOrPadPipe",
     "CropPipe",
+    "DivisiblePadPipe",
     "DropBoxesPipe",
     "DropChannelsPipe",
     "ElasticPipe",
@@ -85,14 +92,18 @@ __all__ = [
     "OneHotPipe",
     "OneOfPipe",
     "OpenVolume",
+    "OrientationPipe",
     "PadPipe",
     "RandomApplyPipe",
+    "RandomCropPipe",
     "RandomOrderPipe",
     "Realize",
     "Recache",
     "RemapLabelsPipe",
+    "ResampleToPipe",
     "RescalePercentilesPipe",
     "RescalePipe",
+    "ResizePipe",
     "RicianNoisePipe",
     "Rotate90Pipe",
     "RotatePipe",
@@ -100,6 +111,7 @@ __all__ = [
     "SharpenPipe",
     "ShearPipe",
     "SomeOfPipe",
+    "SpacingPipe",
     "SpatialPipe",
     "TranslatePipe",
     "ValuePipe",
