@@ -121,7 +121,8 @@ def _unfused(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
 def _policy(patch: LazyPatch) -> str:
     policy = patch.policy
     fill = f" {policy.fill:g}" if policy.padding == "constant" else ""
-    return f"{policy.mode}, {policy.padding}{fill} outside"
+    smooth = ", antialiased" if policy.antialias else ""
+    return f"{policy.mode}{smooth}, {policy.padding}{fill} outside"
 
 
 def _kernel() -> str:

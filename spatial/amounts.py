@@ -95,6 +95,34 @@ def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) 
     return [entry_at(entry, u) for entry, u in zip(entries, random, strict=True)]
 
 
+def as_flag(name: str, value: Any) -> bool:
+    """Return True or False.
+
+    Raises
+    ------
+    ValueError
+        It is neither; what counts as true elsewhere in Python is not taken.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    msg = f"{name} is True or False, got {value!r}"
+    raise ValueError(msg)
+
+
+def as_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises
+    ------
+    ValueError
+        It is not.
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}"
+    raise ValueError(msg)
+
+
 def as_count(name: str, value: Any) -> int:
     """Return a whole number of at least 0.
 

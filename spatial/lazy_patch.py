@@ -101,7 +101,7 @@ class LazyPatch(NoArithmetic):
         from .made_volume import MadeVolume
 
         made = MadeVolume(self)
-        pending = replace(self.pending, references={made.name: made}, steps=())
+        pending = replace(self.pending, references={made.name: made}, steps=(), moving=None)
         return replace(self, volume=made, pending=pending, values=())
 
     @property
@@ -156,8 +156,7 @@ class LazyPatch(NoArithmetic):
     @property
     def _resampled_dtype(self) -> np.dtype[Any]:
         """Type of what comes out of the resampler, before any value op."""
-        keeps = all(step.op.lattice for step in self.pending.steps)
-        if keeps or self.kind == "label":
+        if self.pending.keeps_dtype or self.kind == "label":
             stored = np.dtype(self.volume.dtype)
             return np.dtype(np.uint8) if stored.kind == "b" else stored
         return np.dtype(np.float32)
@@ -342,6 +341,12 @@ class LazyPatch(NoArithmetic):
             raise ValueError(msg)
         voxels = self.realize()
         return voxels if dtype is None else voxels.astype(dtype, copy=False)
+
+    def explain(self) -> str:
+        """Return one line: the class of the work, the bytes that are read; reads headers."""
+        volume = self.volume
+        stored = getattr(volume, "disk_dtype", volume.dtype)
+        return self.widened(self.plan).explain(self.policy, stored, volume.shape[0])
 
     def provenance(self) -> dict[str, Any]:
         """Return where the voxels come from, as plain data.

@@ -184,8 +184,9 @@ class Recorded:
 
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed."""
-        recorded = getattr(self.recorded, "percentile", None)
-        return float((recorded or self.counted.percentile)(q))
+        keeps = getattr(self.recorded, "keeps", None)
+        recorded: Any = self.recorded if keeps is not None and keeps(q) else self.counted
+        return float(recorded.percentile(q))
 
 
 @dataclass(frozen=True)

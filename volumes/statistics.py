@@ -56,6 +56,10 @@ class Statistics:
     classes: tuple[tuple[float, int], ...] = ()
     """(value, number of voxels) of a label volume; empty for others, or of more than 4096."""
 
+    def keeps(self, rank: float) -> bool:
+        """Whether this percentile is kept."""
+        return rank in PERCENTILES and bool(self.percentiles)
+
     def percentile(self, rank: float) -> float:
         """Return one of the percentiles that are kept.
 

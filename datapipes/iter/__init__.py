@@ -11,6 +11,8 @@ from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
+from .replay import Replay
+from .resample_to import ResampleToPipe
 from .spatial import SpatialPipe
 from .spatial_forms import (
     AffinePipe,
@@ -18,12 +20,17 @@ from .spatial_forms import (
     CenterCropPipe,
     CropOrPadPipe,
     CropPipe,
+    DivisiblePadPipe,
     ElasticPipe,
     FlipPipe,
+    OrientationPipe,
     PadPipe,
+    RandomCropPipe,
+    ResizePipe,
     Rotate90Pipe,
     RotatePipe,
     ShearPipe,
+    SpacingPipe,
     TranslatePipe,
     ZoomPipe,
 )
@@ -65,6 +72,7 @@ __all__ = [
     "ContrastPipe",
     "CropOrPadPipe",
     "CropPipe",
+    "DivisiblePadPipe",
     "DropBoxesPipe",
     "DropChannelsPipe",
     "ElasticPipe",
@@ -85,14 +93,19 @@ __all__ = [
     "OneHotPipe",
     "OneOfPipe",
     "OpenVolume",
+    "OrientationPipe",
     "PadPipe",
     "RandomApplyPipe",
+    "RandomCropPipe",
     "RandomOrderPipe",
     "Realize",
     "Recache",
     "RemapLabelsPipe",
+    "Replay",
+    "ResampleToPipe",
     "RescalePercentilesPipe",
     "RescalePipe",
+    "ResizePipe",
     "RicianNoisePipe",
     "Rotate90Pipe",
     "RotatePipe",
@@ -100,6 +113,7 @@ __all__ = [
     "SharpenPipe",
     "ShearPipe",
     "SomeOfPipe",
+    "SpacingPipe",
     "SpatialPipe",
     "TranslatePipe",
     "ValuePipe",
