@@ -127,7 +127,7 @@ class Flaky:
         return self._answer({"size": 10})
 
     def find(self, path):
-        return self._answer(["root/a"])
+        return self._answer(["store/a"])
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_what_passes_is_tried_again(act, answer):
     """By the policy that holds for every store."""
     system, pauses = Flaky(2), []
     policy = Retry(deadline=1e6, first=1.0, most=5.0)
-    store = SerialFsspecRanges("flaky://root", {}, system, "root", policy, pauses.append)
+    store = SerialFsspecRanges("flaky://store", {}, system, "store", policy, pauses.append)
 
     assert act(store) == answer
     assert (system.calls, len(pauses)) == (3, 2)
@@ -153,9 +153,9 @@ def test_what_stays_ends_at_the_deadline():
     """In one error that says so, without the password."""
     system = Flaky(10**6)
     policy = Retry(deadline=0.5, first=1e3, most=1e3)
-    store = SerialFsspecRanges("flaky://root", OPTIONS, system, "root", policy)
+    store = SerialFsspecRanges("flaky://store", OPTIONS, system, "store", policy)
 
-    with pytest.raises(StoreUnavailable, match=r"reading flaky://root/a failed once .* \*\*\*"):
+    with pytest.raises(StoreUnavailable, match=r"reading flaky://store/a failed once .* \*\*\*"):
         store.get("a")
     assert system.calls == 1
 
@@ -169,5 +169,5 @@ def test_what_is_not_there_is_not_tried_again():
             raise KeyError(path)
 
     system = Empty(0)
-    assert SerialFsspecRanges("flaky://root", {}, system, "root").get("a") is None
+    assert SerialFsspecRanges("flaky://store", {}, system, "store").get("a") is None
     assert system.calls == 1
