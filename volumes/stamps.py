@@ -1,7 +1,8 @@
 """Which version of a stored volume is there now: cheap to ask, compared with what was there.
 
 A file has a size and a time of writing, an object in a bucket an ETag, a zarr folder the sizes
-and times of all its files, or, of very many, of its metadata alone. Only :func:`content_hash` looks at the bytes.
+and times of all its files, or, of very many, of its metadata
+alone. Only :func:`content_hash` looks at the bytes.
 """
 
 from __future__ import annotations
