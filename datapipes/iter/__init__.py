@@ -11,6 +11,7 @@ from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
+from .replay import Replay
 from .resample_to import ResampleToPipe
 from .spatial import SpatialPipe
 from .spatial_forms import (
@@ -100,6 +101,7 @@ __all__ = [
     "Realize",
     "Recache",
     "RemapLabelsPipe",
+    "Replay",
     "ResampleToPipe",
     "RescalePercentilesPipe",
     "RescalePipe",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...core import Sample
 from ...core.errors import LikelyLabel, SampleError, placed
+from ...core.hidden import Hidden
 from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
@@ -93,12 +95,20 @@ class OpenVolume(Seeded):
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         # Keys that nobody needs to be warned of: all, once labels were chosen.
         self._settled = set(self.labels) if labels is LABELS else None
+        # Keys that were named by the user, by argument; the first sample must have them.
+        named: dict[str, Iterable[str]] = {
+            # The usual names may be there to spare, as in what LikelyLabel recommends.
+            "labels": [key for key in self.labels if key not in LABELS],
+            "policies": policies or (),
+            "axis_map": axis_map if isinstance(axis_map, Mapping) else (),
+        }
+        self._named = {argument: tuple(keys) for argument, keys in named.items()}
         self.keys = None if keys is None else tuple(keys)
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
         self._of_objects: dict[tuple[int, str], tuple[Any, Volume]] = {}
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
-        self.storage_options = dict(storage_options or {}) or None
+        self.storage_options = Hidden(storage_options or {}) or None
         self.io = check_io(io)
         self.reader_kwargs = reader_kwargs
 
@@ -133,6 +143,7 @@ class OpenVolume(Seeded):
                 "A path has a folder or a suffix, an array two axes or more; else name it in keys=."
             )
             raise SampleError(msg, do=do).at(self.origin, sample.case)
+        self._refuse_unknown(sample, keys)
         try:
             volumes = {key: self._shown(key, sample[key]) for key in keys}
             volumes.update(_stored_masks(volumes, sample))
@@ -144,6 +155,19 @@ class OpenVolume(Seeded):
             for key, volume in volumes.items()
         }
         return sample.with_data(**opened)
+
+    def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
+        """Raise where an argument names a volume that the first sample does not have."""
+        named, self._named = self._named, {}
+        for argument, given in named.items():
+            for key in given:
+                if key in keys:
+                    continue
+                near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+                have = ", ".join(map(repr, keys))
+                msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
+                do = f"Did you mean {near[0]!r}?" if near else f"Name one of them in {argument}=."
+                raise SampleError(msg, do=do).at(self.origin, sample.case)
 
     def _shown(self, key: str, source: Any) -> Volume:
         """Return the volume of a key, seen through its axis map."""
