@@ -20,7 +20,9 @@ def add(commands: Any) -> None:
         "without opening a file. Given again, only volumes that changed are read.",
     )
     command.add_argument(
-        "url", metavar="URL", help="a folder of cases; with patterns, a glob of case folders"
+        "url",
+        metavar="URL",
+        help="a folder of cases, or one volume; with patterns, a glob of case folders",
     )
     command.add_argument(
         "patterns",
@@ -87,11 +89,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _pipe(options: argparse.Namespace) -> Any:
     from .datapipes.iter import OpenVolume, from_cases
-    from .volumes import find_volumes
+    from .volumes import find_volumes, is_volume
 
     labels: dict[str, Any] = {} if options.labels is None else {"labels": tuple(options.labels)}
     if options.patterns:
         return OpenVolume(listed(options.url, options.patterns), **labels)
+    if is_volume(options.url):
+        return OpenVolume(from_cases([{"image": options.url}]), **labels)
     found = find_volumes(options.url)
     return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **labels)
 
