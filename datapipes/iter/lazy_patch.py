@@ -111,11 +111,13 @@ class LazyPatches(DataPipe):
 
     traits = Traits()
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> DataPipe:
+    def __new__(cls, *args: Any, **kwargs: Any) -> LazyPatches:
         """Refuse unknown arguments in the words of other libraries too."""
         known = [*inspect.signature(cls.__init__).parameters][3:]
         refuse_unknown_arguments(cls.chained, kwargs, ["size", *known], WORDS)
-        return super().__new__(cls, *args, **kwargs)
+        pipe = super().__new__(cls, *args, **kwargs)
+        assert isinstance(pipe, cls)
+        return pipe
 
     def __init__(
         self,
