@@ -77,6 +77,7 @@ def check(
     voxels: bool = False,
     timeout: float = TIMEOUT,
     progress: Callable[[int, int], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Open every volume of a data set and report every bad file with its reason.
 
@@ -94,6 +95,9 @@ def check(
         Longest time for one volume, in seconds; raise it with ``voxels``.
     progress
         ``progress(done, total)`` in volumes.
+    storage_options
+        For fsspec, where volumes, their folder or the manifest are URLs: credentials, endpoint
+        and the like. A pipe of cases brings its own. They never appear in messages.
 
     Raises
     ------
@@ -112,36 +116,39 @@ def check(
     if not timeout > 0:
         msg = f"timeout is a number of seconds above 0, got {timeout}"
         raise ValueError(msg)
-    tasks = list(_tasks(cases))
+    tasks = list(_tasks(cases, storage_options))
     if not tasks:
         raise _nothing()
     findings = _run(tasks, workers, voxels, timeout, progress or _silent)
     return Report((*findings, *_mismatches(findings)), len(tasks))
 
 
-def volumes_of(cases: Any) -> Iterator[tuple[str, str, Volume]]:
+def volumes_of(
+    cases: Any, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, str, Volume]]:
     """Yield case, key and volume of everything that ``check`` takes as cases."""
-    for volume, case, key in _tasks(cases):
+    for volume, case, key in _tasks(cases, storage_options):
         yield case, key, volume
 
 
-def _tasks(cases: Any) -> Iterator[Task]:
-    pipe: Any = _pipe_of(cases)
+def _tasks(cases: Any, storage_options: Mapping[str, Any] | None) -> Iterator[Task]:
+    pipe: Any = _pipe_of(cases, storage_options)
+    given = storage_options or getattr(pipe, "storage_options", None)
     opens = any(traits_of(p).opens for p in walk(pipe))
-    for item in pipe if opens else OpenVolume(pipe):
+    for item in pipe if opens else OpenVolume(pipe, storage_options=given):
         for key, value in item.items():
             if isinstance(value, LazyPatch):
                 yield value.volume, item.case, key  # type: ignore[misc]
 
 
-def _pipe_of(cases: Any) -> Any:
+def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
     if isinstance(cases, (str, os.PathLike)):
         place = os.fspath(cases)
         if place.lower().endswith(".json"):
-            return from_manifest(place)
+            return from_manifest(place, storage_options=storage_options)
         if is_volume(place):
             return from_cases([{"image": place}])
-        found = find_volumes(place)
+        found = find_volumes(place, storage_options)
         return from_cases([{"case": case, **volumes} for case, volumes in found.items()])
     if is_pipe(cases):
         return cases

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from .storage_option import add_options, options_of
+
 
 def add(commands: Any) -> None:
     """Add the command to the command line."""
@@ -41,6 +43,7 @@ def add(commands: Any) -> None:
         metavar="S",
         help="longest time for one volume, in seconds (default: 60; 600 with --voxels)",
     )
+    add_options(command)
     command.set_defaults(run=run)
 
 
@@ -51,7 +54,8 @@ def run(options: argparse.Namespace) -> int:
     from .dataloader2 import check
     from .index_command import listed
 
-    cases = listed(options.data, options.patterns) if options.patterns else options.data
+    store = options_of(options, options.data, *options.patterns)
+    cases = listed(options.data, options.patterns, store) if options.patterns else options.data
     with tqdm(desc="check", unit="volume", leave=False, file=sys.stderr) as bar:
 
         def progress(done: int, total: int) -> None:
@@ -64,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
             voxels=options.voxels,
             timeout=options.timeout or (600.0 if options.voxels else 60.0),
             progress=progress,
+            storage_options=store,
         )
     print(report)
     if not options.voxels:

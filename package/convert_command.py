@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from .core.errors import VoxpipeError
+from .storage_option import add_options, of_place, options_of
 
 
 def add(commands: Any) -> None:
@@ -49,16 +50,18 @@ def add(commands: Any) -> None:
         help="lz4 decodes fastest, zstd stores least (default: %(default)s)",
     )
     command.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
+    add_options(command)
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert; return 1 if a volume could not be converted."""
-    jobs = _jobs(options.source, options.destination)
+    store = options_of(options, options.source, options.destination)
+    jobs = _jobs(options.source, options.destination, of_place(store, options.source))
     failed = 0
     for source, destination in jobs:
         try:
-            print(_convert(source, destination, options))
+            print(_convert(source, destination, options, store))
         except VoxpipeError as error:
             failed += 1
             error.do = error.do.replace("overwrite=True", "--overwrite")
@@ -68,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _jobs(source: str, destination: str) -> list[tuple[str, str]]:
+def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
     from .core.errors import DestinationExists
     from .volumes import find_volumes, is_volume
 
@@ -76,7 +79,7 @@ def _jobs(source: str, destination: str) -> list[tuple[str, str]]:
         return [(source, destination)]
     folder = destination.rstrip("/")
     jobs: dict[str, str] = {}
-    for case, volumes in find_volumes(source).items():
+    for case, volumes in find_volumes(source, store).items():
         for key, place in volumes.items():
             alone = list(volumes) == ["image"]
             written = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
@@ -89,7 +92,9 @@ def _jobs(source: str, destination: str) -> list[tuple[str, str]]:
     return [(place, written) for written, place in jobs.items()]
 
 
-def _convert(source: str, destination: str, options: argparse.Namespace) -> str:
+def _convert(
+    source: str, destination: str, options: argparse.Namespace, store: dict[str, Any]
+) -> str:
     from tqdm import tqdm
 
     from .volumes import convert
@@ -110,6 +115,7 @@ def _convert(source: str, destination: str, options: argparse.Namespace) -> str:
             codec=options.codec,
             overwrite=options.overwrite,
             progress=progress,
+            storage_options=store,
         )
     chunk, shard = ("x".join(map(str, size)) for size in (done.chunk, done.shard))
     kept = f", {done.kept} were there" if done.kept else ""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .core.errors import VoxpipeError
+from .storage_option import add_options, of_place, options_of
 
 
 def add(commands: Any) -> None:
@@ -57,6 +58,7 @@ def add(commands: Any) -> None:
         help="stamp: size and time of writing, or ETag; full: also every stored byte "
         "(default: %(default)s)",
     )
+    add_options(command)
     command.set_defaults(run=run)
 
 
@@ -67,8 +69,10 @@ def run(options: argparse.Namespace) -> int:
     from .dataloader2 import volumes_of
     from .volumes import index_cases, write_manifest
 
-    volumes = list(volumes_of(_pipe(options)))
-    known = _earlier(options.output)
+    store = options_of(options, options.url, options.output)
+    volumes = list(volumes_of(_pipe(options, of_place(store, options.url))))
+    of_output = of_place(store, options.output)
+    known = _earlier(options.output, of_output)
     manifest, bad = index_cases(
         tqdm(volumes, "index", unit="volume", leave=False, file=sys.stderr),
         statistics=options.statistics,
@@ -78,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     for finding in bad:
         print(f"voxpipe: {finding}", file=sys.stderr)
     if manifest.entries or not bad:
-        write_manifest(manifest, options.output)
+        write_manifest(manifest, options.output, storage_options=of_output)
         counted = f"{len(manifest.cases())} cases, {len(manifest.entries)} volumes"
         print(f"{options.output}: {counted}")
     if bad:
@@ -87,20 +91,24 @@ def run(options: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _pipe(options: argparse.Namespace) -> Any:
+def _pipe(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
     from .datapipes.iter import OpenVolume, from_cases
     from .volumes import find_volumes, is_volume
 
-    labels: dict[str, Any] = {} if options.labels is None else {"labels": tuple(options.labels)}
+    opened: dict[str, Any] = {"storage_options": store}
+    if options.labels is not None:
+        opened["labels"] = tuple(options.labels)
     if options.patterns:
-        return OpenVolume(listed(options.url, options.patterns), **labels)
+        return OpenVolume(listed(options.url, options.patterns, store), **opened)
     if is_volume(options.url):
-        return OpenVolume(from_cases([{"image": options.url}]), **labels)
-    found = find_volumes(options.url)
-    return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **labels)
+        return OpenVolume(from_cases([{"image": options.url}]), **opened)
+    found = find_volumes(options.url, store)
+    return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **opened)
 
 
-def listed(url: str, patterns: Sequence[str]) -> Any:
+def listed(
+    url: str, patterns: Sequence[str], storage_options: Mapping[str, Any] | None = None
+) -> Any:
     """Return the cases that a glob and patterns ``KEY=PATTERN`` find.
 
     Raises
@@ -118,14 +126,14 @@ def listed(url: str, patterns: Sequence[str]) -> Any:
                 f"{key or pattern!r} is no KEY=PATTERN.",
                 do='Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".',
             )
-    return list_cases(url, **by_key)
+    return list_cases(url, storage_options=storage_options, **by_key)
 
 
-def _earlier(output: str) -> Any:
+def _earlier(output: str, store: Mapping[str, Any]) -> Any:
     """Return the manifest that is there; None if there is none that can be read."""
     from .volumes import read_manifest
 
     try:
-        return read_manifest(output)
+        return read_manifest(output, store)
     except VoxpipeError:
         return None

@@ -61,6 +61,15 @@ def make_directory(directory: Path) -> Path:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that others see all of it or nothing."""
     make_directory(path.parent)
+    write_beside(path, content)
+
+
+def write_beside(path: Path, content: bytes) -> None:
+    """Write a file in a directory that is there; several may, and the last one stays.
+
+    Each has a partial file of its own: of two that share one, the first gives its name to what
+    the second has not finished.
+    """
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         partial.write_bytes(content)

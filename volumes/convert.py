@@ -86,7 +86,8 @@ def convert(
     overwrite
         Replace the zarr group that is there. Nothing else is ever replaced.
     storage_options
-        For fsspec, where the destination is a URL.
+        For fsspec, where the destination is a URL, and the volume is given as one. They never
+        appear in messages.
     progress
         Called with voxels done and in all.
     timeout
@@ -115,7 +116,9 @@ def convert(
     >>> folder.cleanup()
     """
     _need_zarr_3()
-    volume = volume if isinstance(volume, Volume) else Volume(volume)
+    if not isinstance(volume, Volume):
+        remote = is_url(os.fspath(volume))
+        volume = Volume(volume, storage_options=storage_options if remote else None)
     header = replace(volume.header, affine=affine_entries(volume.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     place = os.fspath(destination)

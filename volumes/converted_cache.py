@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from ..core.errors import CacheTooSmall
 from .cache_directory import BUDGET_VARIABLE, make_directory
+from .cache_room import LOCKS, converted_held, decoded_held, make_room, size_of
 from .convert import write_planned
 from .convert_plan import ConvertPlan
 from .decoded_cache import LOCK_TIMEOUT
@@ -24,7 +25,6 @@ from .destination import LocalDestination
 from .volume import Volume
 
 _SUFFIX = ".zarr"
-_LOCKS = "locks"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,11 @@ class ConvertedCache:
     directory: Path
     """Made when first needed."""
     budget: int
-    """Most bytes that the entries may take together."""
+    """Most bytes that the entries may take together, with those of ``decoded``."""
     timeout: float = LOCK_TIMEOUT
     """Longest wait for another process that converts the same volume, in seconds."""
+    decoded: Path | None = None
+    """Directory of decoded volumes that share the budget, if there is one."""
 
     def open(self, key: str, volume: Volume, plan: ConvertPlan) -> tuple[Path, BinaryIO]:
         """Return the folder of an entry, and the file that keeps it there while it is open.
@@ -59,9 +61,9 @@ class ConvertedCache:
         """
         import fcntl
 
-        make_directory(self.directory / _LOCKS)
+        make_directory(self.directory / LOCKS)
         path = self.directory / f"{key}{_SUFFIX}"
-        held = open(self.directory / _LOCKS / key, "ab")  # noqa: SIM115  the caller closes it
+        held = open(self.directory / LOCKS / key, "ab")  # noqa: SIM115  the caller closes it
         try:
             # From here on nobody evicts it, whether it is there yet or not.
             fcntl.flock(held, fcntl.LOCK_SH)
@@ -70,7 +72,7 @@ class ConvertedCache:
                 target = LocalDestination(path)
                 with target.locked(self.timeout):
                     write_planned(volume, plan, target)
-                size = _size_of(path)
+                size = size_of(path)
                 if size > self.budget:
                     shutil.rmtree(path)
                     raise self._too_small(volume, size)
@@ -101,41 +103,12 @@ class ConvertedCache:
 
     def _trim(self, keep: str) -> None:
         """Remove the least recently used entries that nobody reads, until the budget is met."""
-        import fcntl
-
-        entries: list[tuple[int, str, int]] = []
-        for path in self.directory.glob(f"*{_SUFFIX}"):
-            with suppress(FileNotFoundError):
-                entries.append((path.stat().st_mtime_ns, path.stem, _size_of(path)))
-        used = sum(size for _, _, size in entries)
-        for _, key, size in sorted(entries):
-            if used <= self.budget:
-                return
-            if key == keep:
-                continue
-            with open(self.directory / _LOCKS / key, "ab") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                # Renamed first: a kill in the middle leaves no half entry under its name.
-                gone = self.directory / f".{key}.gone"
-                with suppress(OSError):
-                    os.rename(self.directory / f"{key}{_SUFFIX}", gone)
-                shutil.rmtree(gone, ignore_errors=True)
-                used -= size
+        held = list(converted_held(self.directory, keep))
+        if self.decoded is not None:
+            held += decoded_held(self.decoded)
+        make_room(held, self.budget)
 
 
 # Compressed scans take a third to a half; less than a quarter of the voxels' bytes free means
 # that the disk will be full.
 _BEST_RATIO = 4
-
-
-def _size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder."""
-    total = 0
-    for place, _, files in os.walk(folder):
-        for file in files:
-            with suppress(FileNotFoundError):
-                total += os.stat(os.path.join(place, file)).st_size
-    return total

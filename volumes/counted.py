@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from typing import Any
 
 from ..core import TALLY, OrientedBox, Region
 from ..core.errors import OutOfVolume, VolumeTooLarge
+from ..core.memory import usable_memory
 from .backend import Backend
 from .header import Shape
 from .voxels import Voxels
@@ -41,18 +40,9 @@ def _check_memory(backend: Backend, region: Region, channels: tuple[int, int]) -
     """Refuse what cannot fit: a wrong header may speak of any size, and a sparse one be right."""
     size = region.size * (channels[1] - channels[0]) * backend.disk_dtype.itemsize
     # A view costs nothing before it is touched.
-    if backend.access != "view" and size > physical_memory():
+    if backend.access != "view" and 0 < usable_memory() < size:
         raise VolumeTooLarge(
             f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
-            f"machine has {physical_memory()}.",
+            f"process may use {usable_memory()}.",
             do="Read smaller regions, or check the header.",
         )
-
-
-@cache
-def physical_memory() -> int:
-    """Return the main memory in bytes; a very large number where the system does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62

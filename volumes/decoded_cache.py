@@ -27,6 +27,7 @@ from typing import BinaryIO
 
 from ..core.errors import CacheBusy, CacheTooSmall, VolumeReadError
 from .cache_directory import BUDGET_VARIABLE, DIRECTORY_VARIABLE, make_directory
+from .cache_room import CONVERTED, PARTIAL, WHOLE, converted_held, decoded_held, make_room
 
 # A volume of the default budget's size decodes in this time at 50 MB/s.
 LOCK_TIMEOUT = 600.0
@@ -34,9 +35,6 @@ LOCK_TIMEOUT = 600.0
 _POLL_SECONDS = 0.02
 # Locks are shared by entries whose keys begin alike, so that lock files do not pile up.
 _LOCK_LETTERS = 2
-
-_WHOLE = ".nii"
-_PARTIAL = ".part"
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class DecodedCache:
     directory: Path
     """Made when first needed."""
     budget: int
-    """Most bytes that the entries may take together."""
+    """Most bytes that the entries may take together, with the converted volumes beside them."""
     timeout: float = LOCK_TIMEOUT
     """Longest wait for another process that decodes the same volume, in seconds."""
 
@@ -96,7 +94,7 @@ class DecodedCache:
             ) from error
 
     def _open_entry(self, key: str) -> BinaryIO | None:
-        path = self.directory / f"{key}{_WHOLE}"
+        path = self.directory / f"{key}{WHOLE}"
         try:
             file = open(path, "rb")  # noqa: SIM115  the caller closes it
         except (FileNotFoundError, NotADirectoryError):
@@ -110,9 +108,9 @@ class DecodedCache:
         self, key: str, size: int, write: Callable[[BinaryIO], None], name: str, deadline: float
     ) -> BinaryIO:
         """Write an entry; the caller holds its lock."""
-        for left in self.directory.glob(f"{key}.*{_PARTIAL}"):
+        for left in self.directory.glob(f"{key}.*{PARTIAL}"):
             left.unlink(missing_ok=True)  # its writer is dead, or it would hold the lock
-        partial = self.directory / f"{key}.{uuid.uuid4().hex}{_PARTIAL}"
+        partial = self.directory / f"{key}.{uuid.uuid4().hex}{PARTIAL}"
         with ExitStack() as stack:
             self._reserve(partial, size, name, deadline)
             stack.callback(partial.unlink, missing_ok=True)
@@ -120,7 +118,7 @@ class DecodedCache:
                 write(writing)
             # Opened before it gets its name: the next process may evict it at once.
             file = stack.enter_context(open(partial, "rb"))
-            os.replace(partial, self.directory / f"{key}{_WHOLE}")
+            os.replace(partial, self.directory / f"{key}{WHOLE}")
             stack.pop_all()
         return file
 
@@ -145,25 +143,14 @@ class DecodedCache:
     def _make_room(self, size: int) -> bool:
         """Evict the least recently used entries until ``size`` bytes fit; say whether they do."""
         self._remove_orphans()
-        sizes: dict[Path, os.stat_result] = {}
-        for path in self.directory.iterdir():
-            if path.suffix in (_WHOLE, _PARTIAL):
-                with suppress(FileNotFoundError):
-                    sizes[path] = path.stat()
-        used = sum(status.st_size for status in sizes.values())
-        entries = [path for path in sizes if path.suffix == _WHOLE]
-        for path in sorted(entries, key=lambda p: sizes[p].st_mtime_ns):
-            if used + size <= self.budget:
-                break
-            path.unlink(missing_ok=True)
-            used -= sizes[path].st_size
-        return used + size <= self.budget
+        held = [*decoded_held(self.directory), *converted_held(self.directory / CONVERTED)]
+        return make_room(held, self.budget - size) + size <= self.budget
 
     def _remove_orphans(self) -> None:
         """Remove partial files whose writers are dead: nobody holds their lock."""
         import fcntl
 
-        for path in self.directory.glob(f"*{_PARTIAL}"):
+        for path in self.directory.glob(f"*{PARTIAL}"):
             lock = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
             with open(lock, "ab") as file, suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
 from .location import file_system, public_name, remote_errors
 from .ranges import ReadRange
+from .redaction import Secrets
 from .remote_ranges import GAP_BYTES, MOST_BYTES, ObjectFacts, RemoteRanges
-from .retry import Retry
+from .retry import Attempts, Retry, default_retry, retried_here
 from .signed_get import can_sign, signed_get
 
 _S3 = ("s3", "s3a")
+_ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
 # Where file systems say which version of a file they speak of.
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 
@@ -45,7 +49,7 @@ def open_fsspec(
     completed = with_defaults(url, options)
     system, root = file_system(url, completed)
     if not getattr(system, "async_impl", False):
-        return SerialFsspecRanges(url, system, root)
+        return SerialFsspecRanges(url, options, system, root, retry)
     return FsspecRanges(url, options, system, root, retry)
 
 
@@ -100,13 +104,38 @@ class FsspecRanges(RemoteRanges):
 
 
 class SerialFsspecRanges:
-    """A folder of a file system without an event loop: memory, zip, caches. One after another."""
+    """A folder of a file system without an event loop: memory, zip, caches. One after another.
+
+    Failures that pass are tried again as elsewhere, but an attempt without an answer cannot be
+    cut off: how long it may take is up to the file system.
+
+    Parameters
+    ----------
+    url, options
+        As the user wrote them.
+    system, root
+        What reaches them, and the path in it.
+    retry
+        When a failed request is sent again; by default that of the process.
+    sleep
+        Waits between attempts.
+    """
 
     gap = GAP_BYTES
     most = MOST_BYTES
 
-    def __init__(self, url: str, system: Any, root: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        system: Any,
+        root: str,
+        retry: Retry | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._name = public_name(url)
+        self._options, self._secrets = options, Secrets(options)
+        self._retry, self._sleep = retry or default_retry(), sleep
         # Held like the handle that uses it: a forked child that inherits both must not be the
         # one that closes its connections.
         self._system, self._root = system, root.rstrip("/")
@@ -122,20 +151,22 @@ class SerialFsspecRanges:
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range."""
-        found: list[bytes | None] = []
-        with remote_errors(self._name):
-            for key, start, stop in ranges:
-                try:
-                    piece = self._system.cat_file(self._path(key), start=start or None, end=stop)
-                except (FileNotFoundError, IsADirectoryError, KeyError):  # KeyError: of zip
-                    piece = None
-                found.append(piece)
-        return found
+        return [self._piece(*wanted) for wanted in ranges]
+
+    def _piece(self, key: str, start: int, stop: int | None) -> bytes | None:
+        path = self._path(key)
+        with remote_errors(self._name, self._options), suppress(*_ABSENT):
+            found: bytes = self._tried(
+                key, lambda: self._system.cat_file(path, start=start or None, end=stop)
+            )
+            return found
+        return None
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
-        with remote_errors(f"{self._name}/{key}" if key else self._name):
-            return _facts(self._system.info(self._path(key)), self._name)
+        with remote_errors(self._place(key), self._options):
+            info = self._tried(key, lambda: self._system.info(self._path(key)))
+            return _facts(info, self._name)
 
     def size(self, key: str) -> int:
         """Return the size of an object in bytes."""
@@ -143,9 +174,18 @@ class SerialFsspecRanges:
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
-        with remote_errors(self._name):
-            for path in self._system.find(self._path(prefix)):
-                yield path[len(self._root) :].lstrip("/")
+        with remote_errors(self._name, self._options):
+            found = self._tried(prefix, lambda: self._system.find(self._path(prefix)))
+        for path in found:
+            yield path[len(self._root) :].lstrip("/")
+
+    def _tried(self, key: str, call: Callable[[], Any]) -> Any:
+        what = f"reading {self._place(key)}"
+        attempts = Attempts(self._retry, what, self._secrets.describe)
+        return retried_here(call, attempts, self._sleep)
+
+    def _place(self, key: str) -> str:
+        return f"{self._name}/{key}" if key else self._name
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root

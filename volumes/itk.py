@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from ..core import TALLY
 from ..core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeTooLarge
+from ..core.memory import usable_memory
 from .array_source import ArraySource
 from .backend import Backend
-from .counted import physical_memory
 from .header import affine_entries
 from .itk_axes import world_affine
 from .itk_ends import check_end
@@ -153,7 +153,7 @@ class _ItkVoxels:
         step = self.size[-1]
         if self.image_io in _STREAMING:
             step = max(1, min(step, _SLAB_BYTES * step // whole))
-        elif whole > physical_memory():
+        elif 0 < usable_memory() < whole:
             raise VolumeTooLarge(
                 f"{self.name} decodes to {whole} bytes, all of which SimpleITK needs at once.",
                 do="Convert it to .nii or zarr on a machine with more memory.",

@@ -5,7 +5,6 @@ A decision, and the reason for it; nothing is opened here. All three give the sa
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,7 +52,7 @@ def choose_io(wanted: str, place: FileSystem, size: int, memory: int) -> IoChoic
     size
         Bytes of the file.
     memory
-        Bytes of memory of this machine; 0 where unknown.
+        Bytes of memory that this process may use; 0 where unknown.
 
     Examples
     --------
@@ -80,11 +79,3 @@ def check_io(io: str) -> str:
         msg = f"io is one of {', '.join(map(repr, IO_MODES))}, got {io!r}"
         raise ValueError(msg)
     return io
-
-
-def physical_memory() -> int:
-    """Return the bytes of memory of this machine; 0 where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 0

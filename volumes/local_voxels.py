@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region
+from ..core.memory import usable_memory
 from .backend import Backend, Channels
 from .coalesce import Span
 from .fetched import touch
@@ -20,7 +21,7 @@ from .file_reader import FileReader
 from .file_system import file_system_of
 from .header import Header
 from .local_file import LocalFile
-from .local_io import IoChoice, choose_io, physical_memory
+from .local_io import IoChoice, choose_io
 from .mapped import MAPS
 from .raw_header import RawHeader, part_of
 from .scheme import StoreLayout
@@ -30,7 +31,7 @@ from .voxels import Voxels, plain
 def io_of(file: BinaryIO, wanted: str) -> IoChoice:
     """Return how an open file is read, given what the user said."""
     size = os.fstat(file.fileno()).st_size
-    return choose_io(wanted, file_system_of(file), size, physical_memory())
+    return choose_io(wanted, file_system_of(file), size, usable_memory())
 
 
 class RawFile:

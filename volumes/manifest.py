@@ -11,11 +11,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.errors import BadManifest, VolumeNotFound
+from .cache_directory import write_beside
 from .header import Header
 from .location import file_system, is_url, local_path, public_name, remote_errors
 from .stamps import Stamp
@@ -96,14 +98,15 @@ def write_manifest(
     if not is_url(place):
         path = os.path.abspath(local_path(place))
         try:
-            _write_beside(path, content)
+            write_beside(Path(path), content)
         except OSError as error:
             raise BadManifest(
                 f"{path} cannot be written: {error.strerror}.", do="Give another place."
             ) from error
         return
-    system, path = file_system(place, storage_options or {})
-    with remote_errors(public_name(place)):
+    options = storage_options or {}
+    system, path = file_system(place, options)
+    with remote_errors(public_name(place), options):
         system.pipe_file(path, content)
 
 
@@ -231,17 +234,10 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
     return i, j, k
 
 
-def _write_beside(path: str, content: bytes) -> None:
-    partial = f"{path}.part"
-    with open(partial, "wb") as file:
-        file.write(content)
-    os.replace(partial, path)
-
-
 def _content(place: str, options: Mapping[str, Any]) -> bytes:
     if is_url(place):
         system, path = file_system(place, options)
-        with remote_errors(public_name(place)):
+        with remote_errors(public_name(place), options):
             found: bytes = system.cat_file(path)
         return found
     try:

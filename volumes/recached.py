@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import CorruptVolume
 from .backend import Backend
 from .cache_directory import cache_budget, cache_directory
+from .cache_room import CONVERTED
 from .chunk_cache import CHUNKS
 from .content import content_key
 from .convert import version_of
@@ -59,8 +60,10 @@ class RecachedSource:
         """Open the copy; make it if this machine has none of the original as it is now."""
         plan = self.plan()
         key = content_key(version_of(self.volume), plan.fingerprint())
-        folder = Path(self.directory) if self.directory else cache_directory() / "converted"
-        cache = ConvertedCache(folder, cache_budget())
+        # One budget for all that this machine keeps; a directory of its own has it to itself.
+        shared = None if self.directory else cache_directory()
+        folder = Path(self.directory) if shared is None else shared / CONVERTED
+        cache = ConvertedCache(folder, cache_budget(), decoded=shared)
         path, held = cache.open(key, self.volume, plan)
         return _Copy(path, held, plan.result, self.name)
 

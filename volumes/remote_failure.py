@@ -23,6 +23,8 @@ class Failure(Enum):
 
 
 _DENIED = {401, 403}
+# 409: S3's word for two that begin at once. 412: the condition does not hold.
+_CONFLICT = {409, 412}
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 # Not EIO: that is s3fs's word for answers that it does not know, whose status was looked at.
 _TRANSIENT_ERRNO = {
@@ -72,6 +74,17 @@ def failure_of(error: BaseException) -> Failure:
     if "GenericError" in names and _NO_ANSWER.search(str(error)):
         return Failure.TRANSIENT
     return Failure.FINAL
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether an object was not made because there is one, or another is just being made.
+
+    Examples
+    --------
+    >>> is_conflict(FileExistsError()), is_conflict(PermissionError())
+    (True, False)
+    """
+    return isinstance(error, FileExistsError) or _status(error) in _CONFLICT
 
 
 def _of_status(status: int, error: BaseException) -> Failure:

@@ -6,143 +6,43 @@ range, date and signature differ. So the first is sent by s3fs, and what botocor
 the pattern of those that follow; they go over the same connections, with the same credentials,
 proxies and certificates.
 
-Where anything is unusual (another signature than version 4, a query, versions, an answer that is
-neither bytes nor a plain failure), s3fs sends the request. Answers that only it gets make it
-send all later ones.
+A pattern is believed only where nothing is left to guess: the request was that of this very call
+(a client is shared by all buckets, and many calls are under way), its URL is the bucket's and the
+key's to the last character, it holds no header that is not known to stay the same, and what we
+sign for it is what botocore signed. Where anything is unusual (another signature than version 4,
+a query, versions, access points, directory buckets, acceleration, keys with empty segments, an
+answer that is neither the bytes asked for nor a plain failure), s3fs sends the request. Answers
+that only it gets make us look again, a few times; then it sends all later ones.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from inspect import isawaitable
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
 
-_AUTHORIZATION = re.compile(
-    r"AWS4-HMAC-SHA256 Credential=[^,]+/\d{8}/(?P<region>[^/]+)/s3/aws4_request, *"
-    r"SignedHeaders=(?P<signed>[^,]+), *Signature=\w+"
-)
-# Said anew for each request, or to retries, or to the check of a sum that is not made here.
-_OWN = {"authorization", "range", "x-amz-date", "x-amz-security-token", "x-amz-checksum-mode"}
-_OF_RETRIES = "amz-sdk-"
+from .signed_pattern import Credentials, Pattern, range_header
+
 _EVENT = "before-send.s3.GetObject"
-_PORTS = {"http": 80, "https": 443}
 _CODE = re.compile(rb"<Code>(\w{1,64})</Code>")
+_ABSENT = ("NoSuchKey", "NoSuchBucket")
+# Neither an ARN nor a directory bucket, which have ways of their own.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?<!--x-s3)")
+# How often a request of s3fs is looked at, per bucket: what is refused again and again is its.
+_LOOKS = 3
 
 
-class Credentials(NamedTuple):
-    """What a request is signed with. Says nothing of itself."""
-
-    access_key: str
-    secret_key: str
-    token: str | None
-
-    def __repr__(self) -> str:
-        return "Credentials(***)"
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """What the GETs of one bucket have in common. Holds no credentials."""
-
-    base: str
-    """URL up to the key."""
-    headers: Mapping[str, str] = field(repr=False)
-    """Sent each time, by lower-case name. Not shown: one may be the key of encrypted objects."""
-    signed: tuple[str, ...]
-    """Which of them are signed."""
-    region: str | None
-    """Where the requests go; None where they are not signed."""
-
-    @classmethod
-    def of(cls, url: str, headers: Mapping[str, str], key: str) -> Pattern | None:
-        """Return the pattern of a request for ``key``; None where it is unusual.
-
-        Examples
-        --------
-        >>> Pattern.of("https://b.host/an/a%20key", {"User-Agent": "x"}, "an/a key")
-        Pattern(base='https://b.host/', signed=(), region=None)
-        >>> Pattern.of("https://b.host/key?versionId=1", {}, "key") is None
-        True
-        """
-        named = {name.lower(): _text(value) for name, value in headers.items()}
-        if not url.endswith("/" + quoted(key)) or "x-amz-s3session-token" in named:
-            return None
-        kept = {
-            name: value
-            for name, value in named.items()
-            if name not in _OWN and not name.startswith(_OF_RETRIES)
-        }
-        base = url[: len(url) - len(quoted(key))]
-        if "authorization" not in named:
-            return cls(base, kept, (), None)
-        found = _AUTHORIZATION.fullmatch(named["authorization"])
-        if found is None or "x-amz-content-sha256" not in kept:
-            return None
-        signed = tuple(name for name in found["signed"].split(";") if name in kept)
-        return cls(base, kept, signed, found["region"])
-
-    def request(
-        self, key: str, asked: str, credentials: Credentials | None, now: datetime
-    ) -> tuple[str, dict[str, str]]:
-        """Return URL and headers of a GET.
-
-        Parameters
-        ----------
-        key
-            Of the object, in its bucket.
-        asked
-            The Range header; empty for everything.
-        credentials
-            None where the pattern is not signed.
-        now
-            In UTC.
-        """
-        url, headers = self.base + quoted(key), dict(self.headers)
-        if asked:
-            headers["range"] = asked
-        if self.region is not None and credentials is not None:
-            headers["x-amz-date"] = now.strftime("%Y%m%dT%H%M%SZ")
-            if credentials.token:
-                headers["x-amz-security-token"] = credentials.token
-            headers["authorization"] = self._authorization(url, headers, credentials)
-        return url, headers
-
-    def _authorization(self, url: str, headers: Mapping[str, str], credentials: Credentials) -> str:
-        """Return what proves that whoever holds the credentials sends this: SigV4."""
-        parts = urlsplit(url)
-        told = {"host": _host(parts.scheme, parts.netloc)}
-        told.update((name, " ".join(headers[name].split())) for name in self.signed)
-        own = (name for name in _OWN if name in headers)
-        told.update((name, headers[name]) for name in own)
-        names = sorted(told)
-        listed = ";".join(names)
-        lines = "".join(f"{name}:{told[name]}\n" for name in names)
-        canonical = f"GET\n{parts.path}\n\n{lines}\n{listed}\n{headers['x-amz-content-sha256']}"
-        moment = headers["x-amz-date"]
-        scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
-        digest = hashlib.sha256(canonical.encode()).hexdigest()
-        signing = f"AWS4{credentials.secret_key}".encode()
-        for part in scope.split("/"):
-            signing = hmac.digest(signing, part.encode(), "sha256")
-        to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}".encode()
-        return (
-            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
-            f"SignedHeaders={listed}, Signature={hmac.digest(signing, to_sign, 'sha256').hex()}"
-        )
-
-
-class _Get(NamedTuple):
-    """A prepared request, as what sends it for botocore looks at one."""
+@dataclass
+class _Get:
+    """A prepared request, as what sends it for botocore looks at one; hooks may change it."""
 
     url: str
-    headers: Mapping[str, str]
+    headers: dict[str, str]
     method: str = "GET"
     body: None = None
     stream_output: bool = True
@@ -159,28 +59,22 @@ class PlainFailure(OSError):
         self.status = status
 
 
-def quoted(key: str) -> str:
-    """Return a key as botocore writes it into a URL."""
-    return quote(key, safe="/~")
+@dataclass
+class _Bucket:
+    """What is known of the GETs of one bucket, through one client."""
+
+    pattern: Pattern | None = None
+    """None where s3fs sends."""
+    looks: int = _LOOKS
+    """How often one of its requests may still be looked at."""
+    looking: bool = False
+    """Whether somebody does; one at a time."""
 
 
-def range_header(start: int, stop: int | None) -> str:
-    """Return the Range header of bytes ``start`` to ``stop``; empty for everything.
-
-    Examples
-    --------
-    >>> range_header(0, None), range_header(-20, None), range_header(4, 10), range_header(4, None)
-    ('', 'bytes=-20', 'bytes=4-9', 'bytes=4-')
-    """
-    if start < 0:
-        return f"bytes={start}"
-    if stop is None:
-        return f"bytes={start}-" if start else ""
-    return f"bytes={start}-{stop - 1}"
-
-
-# What was learnt, by file system and bucket; None where s3fs has to send everything.
-_KNOWN: WeakKeyDictionary[Any, dict[str, Pattern | None]] = WeakKeyDictionary()
+# What was learnt, by client of botocore: a new one may have other credentials and another region.
+_KNOWN: WeakKeyDictionary[Any, dict[str, _Bucket]] = WeakKeyDictionary()
+# Requests that were sent for the call that looks at them. Every call runs in a context of its own.
+_SEEN: ContextVar[list[tuple[str, dict[str, Any]]] | None] = ContextVar("_SEEN", default=None)
 
 
 def can_sign(system: Any) -> bool:
@@ -207,65 +101,127 @@ async def signed_get(system: Any, path: str, start: int, stop: int | None) -> by
         return found
 
     bucket, key, version = system.split_path(path)
-    known = _KNOWN.setdefault(system, {})
-    if version is not None or (stop is not None and not 0 <= start < stop):
+    odd = version is not None or not _is_plain(bucket, key)
+    if odd or (stop is not None and not 0 <= start < stop):
         return await by_s3fs()
-    if bucket not in known:
-        return await _learnt(system, bucket, key, known, by_s3fs)
-    pattern = known[bucket]
+    await system.set_session()
+    client = await system.get_s3(bucket)
+    known = _KNOWN.setdefault(client, {}).setdefault(bucket, _Bucket())
+    pattern = known.pattern
     if pattern is None:
+        return await _learnt(client, bucket, key, known, by_s3fs)
+    credentials = await _credentials(client) if pattern.region is not None else None
+    if pattern.region is not None and credentials is None:
         return await by_s3fs()
-    status, body = await _sent(system, bucket, pattern, key, range_header(start, stop))
-    if status in (200, 206):
-        return body
-    code = _CODE.search(body[:1024])
-    failure = PlainFailure(status, code[1].decode() if code else "")
-    if status == 404:
+    answer = await _sent(client, pattern, key, range_header(start, stop), credentials)
+    if answer is None:
+        return await by_s3fs()
+    if answer.is_for(start, stop):
+        return answer.body
+    failure = PlainFailure(answer.status, answer.code)
+    if answer.status == 404 and answer.code in _ABSENT:
         raise FileNotFoundError(str(failure))
-    if status in (416, 429) or status >= 500:
+    if answer.status in (416, 429) or answer.status >= 500:
         raise failure
-    # Redirected or refused: s3fs knows regions, clocks and words for it.
+    # Redirected, refused or strange: s3fs knows regions, clocks and words for it.
     found = await by_s3fs()
-    known[bucket] = None
+    # Credentials that ended in the meantime say nothing against the pattern.
+    expired = credentials is not None and credentials != await _credentials(client)
+    if known.pattern is pattern and not expired:
+        known.pattern = None
     return found
 
 
 async def _learnt(
-    system: Any,
-    bucket: str,
-    key: str,
-    known: dict[str, Pattern | None],
-    by_s3fs: Callable[[], Any],
+    client: Any, bucket: str, key: str, known: _Bucket, by_s3fs: Callable[[], Awaitable[bytes]]
 ) -> bytes:
     """Let s3fs send a request, and look at it on its way."""
-    await system.set_session()
-    client = await system.get_s3(bucket)
-    seen: list[Pattern | None] = []
-
-    def look(request: Any, **_: Any) -> None:
-        if request.url.partition("?")[0].endswith("/" + quoted(key)):
-            seen.append(Pattern.of(request.url, request.headers, key))
-
-    client.meta.events.register(_EVENT, look)
+    if known.looks == 0 or known.looking:
+        return await by_s3fs()
+    client.meta.events.register(_EVENT, _look, unique_id="voxpipe")
+    seen: list[tuple[str, dict[str, Any]]] = []
+    known.looking = True
+    _SEEN.set(seen)
     try:
-        found: bytes = await by_s3fs()
+        found = await by_s3fs()
     finally:
-        client.meta.events.unregister(_EVENT, look)
-    known.setdefault(bucket, seen[-1] if seen and _http(client) is not None else None)
+        _SEEN.set(None)
+        known.looking = False
+    known.looks -= 1
+    # The last one: s3fs may have been sent to another region first.
+    known.pattern = await _pattern(client, bucket, key, *seen[-1]) if seen else None
     return found
 
 
+def _look(request: Any, **_: Any) -> None:
+    """Note a request of the call in whose context it is sent; for the events of botocore."""
+    seen = _SEEN.get()
+    if seen is not None:
+        seen.append((request.url, dict(request.headers.items())))
+
+
+async def _pattern(
+    client: Any, bucket: str, key: str, url: str, headers: Mapping[str, Any]
+) -> Pattern | None:
+    """Return the pattern of a request that was sent; None where anything is unclear."""
+    found = Pattern.of(url, headers, bucket, key, client.meta.endpoint_url)
+    if found is None or _http(client) is None:
+        return None
+    if found.region is None:
+        return found
+    credentials = await _credentials(client)
+    proven = credentials is not None and found.signs(url, headers, credentials)
+    return found if proven else None
+
+
+class _Answer(NamedTuple):
+    """What a store answered."""
+
+    status: int
+    body: bytes
+    range: str
+    """Its Content-Range header."""
+
+    @property
+    def code(self) -> str:
+        """What S3 calls a failure; empty where it does not say."""
+        found = _CODE.search(self.body[:1024])
+        return found[1].decode() if found else ""
+
+    def is_for(self, start: int, stop: int | None) -> bool:
+        """Whether it holds the bytes that were asked for, and not others.
+
+        Examples
+        --------
+        >>> part = _Answer(206, b"abc", "bytes 4-6/9")
+        >>> part.is_for(4, 7), part.is_for(0, 3), part.is_for(0, None)
+        (True, False, False)
+        >>> _Answer(200, b"whole", "").is_for(0, None), _Answer(200, b"whole", "").is_for(1, 3)
+        (True, False)
+        """
+        if not range_header(start, stop):
+            return self.status == 200
+        begins = start < 0 or self.range.startswith(f"bytes {start}-")
+        return self.status == 206 and bool(self.range) and begins
+
+
 async def _sent(
-    system: Any, bucket: str, pattern: Pattern, key: str, asked: str
-) -> tuple[int, bytes]:
-    """Send one request over the connections of s3fs; return status and body."""
-    client = await system.get_s3(bucket)
-    credentials = await _credentials(client) if pattern.region is not None else None
+    client: Any, pattern: Pattern, key: str, asked: str, credentials: Credentials | None
+) -> _Answer | None:
+    """Send one request over the connections of s3fs; None where a hook of the client answers."""
     now = datetime.now(timezone.utc)
     url, headers = pattern.request(key, asked, credentials, now)
-    answer = await _http(client).send(_Get(url, headers))
+    request = _Get(url, headers)
+    # As botocore does before it sends: some look, and a stub of S3 answers.
+    replies = client.meta.events.emit(_EVENT, request=request)
+    if isawaitable(replies):
+        replies = await replies
+    if any(reply is not None for _, reply in replies):
+        return None
+    answer = await _http(client).send(request)
     try:
-        return answer.status_code, await answer.content
+        told = str(answer.headers.get("content-range", ""))
+        return _Answer(answer.status_code, await answer.content, told)
     finally:
         answer.raw.close()  # one that was not read to its end is not used again
 
@@ -280,18 +236,27 @@ def _http(client: Any) -> Any:
     )
 
 
-async def _credentials(client: Any) -> Credentials:
+async def _credentials(client: Any) -> Credentials | None:
     """Return the credentials that a client uses now; those that expire are made anew by it."""
-    frozen = client._request_signer._credentials.get_frozen_credentials()
+    holder = client._request_signer._credentials
+    if holder is None:
+        return None
+    frozen = holder.get_frozen_credentials()
     if isawaitable(frozen):
         frozen = await frozen
     return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
 
-def _host(scheme: str, netloc: str) -> str:
-    usual = f":{_PORTS.get(scheme, '')}"
-    return netloc.removesuffix(usual)
+def _is_plain(bucket: str, key: str) -> bool:
+    """Whether a URL can say what is meant, and every client between here and there leaves it so.
 
-
-def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    Examples
+    --------
+    >>> _is_plain("b", "a/c"), _is_plain("b", ""), _is_plain("b", "a/../c"), _is_plain("b", "a//c")
+    (True, False, False, False)
+    >>> _is_plain("arn:aws:s3:eu-west-1:1:accesspoint/a", "c"), _is_plain("b--use1--x-s3", "c")
+    (False, False)
+    """
+    segments = key.split("/")
+    speakable = not any("\ud800" <= letter <= "\udfff" for letter in key)
+    return bool(_BUCKET.fullmatch(bucket)) and speakable and not {"", ".", ".."} & set(segments)

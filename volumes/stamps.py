@@ -1,7 +1,8 @@
 """Which version of a stored volume is there now: cheap to ask, compared with what was there.
 
 A file has a size and a time of writing, an object in a bucket an ETag, a zarr folder the sizes
-and times of all its files. Only :func:`content_hash` looks at the bytes.
+and times of all its files, or, of very many, of its metadata
+alone. Only :func:`content_hash` looks at the bytes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +19,17 @@ from .content import content_key
 from .local_file import file_stamp
 from .location import file_system, public_name, remote_errors
 from .remote import open_remote
+from .signed_get import can_sign
 from .source import LocatedSource
 from .zarr_backend import metadata_stamp
+from .zarr_nodes import METADATA_FILES
 
 # A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
 # only the metadata are compared when the volume is opened.
 MOST_LISTED = 1000
 _PIECE_BYTES = 1024**2
+METADATA = (*METADATA_FILES, ".zattrs")
+"""Of a zarr folder, what is rewritten with it."""
 # Where file systems say which version of a file they speak of.
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 
@@ -105,14 +111,44 @@ def _listed(entries: list[tuple[str, int, str]]) -> Stamp:
 def _remote_stamp(source: LocatedSource) -> Stamp:
     system, path = file_system(source.location, source.options.storage_options)
     with remote_errors(public_name(source.location)):
+        # A listing that somebody made earlier in this process may be of an earlier version.
+        system.invalidate_cache(path)
         info = system.info(path)
         if info.get("type") != "directory":
             return Stamp("file", int(info.get("size") or 0), 1, _version(info))
-        found: Mapping[str, Any] = system.find(path, detail=True)
+        found = _first_listed(system, path)
+        if len(found) > MOST_LISTED:
+            return _remote_metadata(system, path.rstrip("/"))
     entries = [(key[len(path) :], int(i.get("size") or 0), _version(i)) for key, i in found.items()]
     if not entries:
         raise VolumeNotFound(f"there is nothing at {source.name}.", do="Check the URL.")
     return _listed(entries)
+
+
+def _first_listed(system: Any, path: str) -> Mapping[str, Any]:
+    """Return the files below a folder; of more than ``MOST_LISTED`` at least one more than that.
+
+    s3fs can stop there, which is two requests. Other clients list everything or nothing.
+    """
+    if not can_sign(system):
+        found: Mapping[str, Any] = system.find(path, detail=True)
+        return found
+    from fsspec.asyn import sync
+
+    most = MOST_LISTED + 1
+    listed = sync(system.loop, system._lsdir, path, refresh=True, max_items=most, delimiter="")
+    return {entry["name"]: entry for entry in listed if entry.get("type") != "directory"}
+
+
+def _remote_metadata(system: Any, path: str) -> Stamp:
+    """Return the stamp of the metadata of a remote zarr folder."""
+    found: list[tuple[str, int, str]] = []
+    for name in METADATA:
+        with suppress(FileNotFoundError):
+            info = system.info(f"{path}/{name}")
+            found.append((name, int(info.get("size") or 0), _version(info)))
+    size = sum(size for _, size, _ in found)
+    return Stamp("metadata", size, len(found), content_key("", tuple(found)))
 
 
 def _version(info: Mapping[str, Any]) -> str:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import zlib
+import lzma
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .bounded import (
+    check_most,
+    inflated,
+    most_between,
+    un_bzip2,
+    un_lzma,
+    zstd_content_bytes,
+    zstd_most_bytes,
+)
 from .decoders import Decoder, decoder_factory
 from .zarr_metadata import ArrayMetadata, Codec, NotOurs
 
-Decode = Callable[[Any, Any], Any]
-"""``decode(data, out) -> bytes-like``: into ``out`` where it is given, and returns that."""
+Decode = Callable[[Any, Any, int], Any]
+"""``decode(data, out, most) -> bytes-like``: into ``out`` where it is given, and returns that.
 
-_NUMCODECS = ("lz4", "bz2", "lzma", "shuffle", "delta", "pcodec", "zfpy")
-_KNOWN = ("crc32c", "gzip", "zlib", "blosc", "zstd", *_NUMCODECS)
+No more than ``most`` bytes; ``ValueError`` where there are more."""
+
+# They make as much as they get (of delta, eight times as much), except the last two, whose memory
+# cannot be known beforehand: what they made is refused afterwards.
+_NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
+_KNOWN = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4", *_NUMCODECS)
 _CRC32C_BYTES = 4
 _BLOSC_HEADER = 16
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_LZ4_HEADER = 4
 
 
 class ZarrDecoder:
@@ -52,7 +65,9 @@ class ZarrDecoder:
         room = target.reshape(-1).view(np.uint8)
         held: Any = data
         for number, step in enumerate(self._steps):
-            held = step(held, room if number == self._last else None)
+            is_last = number == self._last
+            most = room.nbytes if is_last else most_between(room.nbytes)
+            held = step(held, room if is_last else None, most)
         if held is not room:
             flat = np.frombuffer(held, np.uint8)
             _check_size(flat.size, room)
@@ -64,7 +79,7 @@ class ZarrDecoder:
         """Let a decoder from outside write where the chunk is wanted, if it can."""
         held: Any = data
         for step in self._steps:
-            held = step(held, None)
+            held = step(held, None, most_between(out.nbytes))
         target = out.transpose(self._order)
         in_place = self.strided or target.flags.c_contiguous
         room = target if in_place else np.empty(self._shape, out.dtype)
@@ -90,7 +105,14 @@ def _decoder(codec: Codec) -> Decode:
     if codec.name == "crc32c":
         return _checked
     if codec.name in ("gzip", "zlib"):
-        return _inflated
+        return lambda data, out, most: inflated(data, most)
+    if codec.name == "bz2":
+        return lambda data, out, most: un_bzip2(data, most)
+    if codec.name == "lzma":
+        kind, filters = codec.setting("format", lzma.FORMAT_XZ), codec.setting("filters")
+        return lambda data, out, most: un_lzma(data, most, kind, filters)
+    if codec.name == "lz4":
+        return _lz4()
     if codec.name == "blosc":
         return _blosc()
     if codec.name == "zstd":
@@ -107,7 +129,17 @@ def _by_numcodecs(codec: Codec) -> Decode:
         ready = numcodecs.get_codec({"id": codec.name, **dict(codec.settings)})
     except Exception as error:
         raise NotOurs(f"codec {codec.name!r}: {error}") from error
-    return lambda data, out: ready.decode(bytes(data))
+    return lambda data, out, most: ready.decode(bytes(data))
+
+
+def _lz4() -> Decode:
+    from numcodecs.lz4 import decompress
+
+    def decode(data: Any, out: Any, most: int) -> Any:
+        check_most(int.from_bytes(data[:_LZ4_HEADER], "little"), most)
+        return decompress(bytes(data))
+
+    return decode
 
 
 def _blosc() -> Decode:
@@ -121,15 +153,16 @@ def _blosc() -> Decode:
         blosc.use_threads = False
     decompress = blosc.decompress
 
-    def decode(data: Any, out: Any) -> Any:
+    def decode(data: Any, out: Any, most: int) -> Any:
         # The header of blosc: version, codec, flags, item size, decoded size, size of a block,
         # stored size. Blosc believes the last one, and would read beyond the bytes.
         stored = int.from_bytes(data[12:16], "little")
         if not _BLOSC_HEADER <= stored <= len(data):
             raise ValueError(f"{len(data)} bytes of blosc, whose header speaks of {stored}")
-        if out is None:
-            return decompress(data)
         size = int.from_bytes(data[4:8], "little")
+        if out is None:
+            check_most(size, most)
+            return decompress(data)
         _check_size(size, out)
         decompress(data, out)
         return out
@@ -140,33 +173,18 @@ def _blosc() -> Decode:
 def _zstd() -> Decode:
     from numcodecs.zstd import decompress
 
-    def decode(data: Any, out: Any) -> Any:
+    def decode(data: Any, out: Any, most: int) -> Any:
         size = zstd_content_bytes(data)
-        if out is None or size is None:
+        if out is None:
+            check_most(zstd_most_bytes(data) if size is None else size, most)
             return decompress(data)
-        _check_size(size, out)
+        # Where it does not say, there must be as much as there is room.
+        if size is not None:
+            _check_size(size, out)
         decompress(data, out)
         return out
 
     return decode
-
-
-def zstd_content_bytes(data: Any) -> int | None:
-    """Return how much the first frame of zstandard says that it holds; None if it does not say.
-
-    RFC 8878, section 3.1.1.1.
-    """
-    if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
-        return None  # numcodecs says what is wrong with it
-    descriptor = data[4]
-    flag, single_segment = descriptor >> 6, bool(descriptor & 0x20)
-    if flag == 0 and not single_segment:
-        return None
-    start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
-    length = (1, 2, 4, 8)[flag]
-    field = bytes(data[start : start + length])
-    # Two bytes count from 256, as one byte holds all below.
-    return int.from_bytes(field, "little") + (256 if length == 2 else 0)
 
 
 def _check_size(size: int, room: NDArray[np.uint8]) -> None:
@@ -176,13 +194,7 @@ def _check_size(size: int, room: NDArray[np.uint8]) -> None:
         raise ValueError(msg)
 
 
-def _inflated(data: Any, out: Any) -> Any:
-    limit = 0 if out is None else out.nbytes + 1
-    inflate = zlib.decompressobj(32 + zlib.MAX_WBITS)  # gzip and zlib headers alike
-    return inflate.decompress(data, limit)
-
-
-def _checked(data: Any, out: Any) -> Any:
+def _checked(data: Any, out: Any, most: int) -> Any:
     """Take off the check sum, having compared it where there is a library for it."""
     body, stored = data[:-_CRC32C_BYTES], bytes(data[-_CRC32C_BYTES:])
     computed = crc32c(body)

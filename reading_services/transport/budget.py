@@ -13,12 +13,11 @@ never written over.
 
 from __future__ import annotations
 
-import os
 import weakref
-from pathlib import Path
 from typing import Any
 
 from ...core.errors import SlotsUsedUp
+from ...core.memory import usable_memory
 from ...core.origin import warn
 
 # Batches on their way are one user of the memory among several: the model, the workers' own
@@ -26,10 +25,6 @@ from ...core.origin import warn
 MEMORY_FRACTION = 8
 # Where the system does not say how much memory there is.
 UNKNOWN_MEMORY = 8 * 2**30
-_LIMITS_OF_CONTAINERS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
 _MB = 10**6
 
 
@@ -40,16 +35,7 @@ def default_slot_bytes() -> int:
 
 def memory_bytes() -> int:
     """Return the main memory, or the limit of the container if that is less."""
-    try:
-        sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    except (AttributeError, ValueError, OSError):
-        sizes = [UNKNOWN_MEMORY]
-    for name in _LIMITS_OF_CONTAINERS:
-        try:
-            sizes.append(int(Path(name).read_text()))
-        except (OSError, ValueError):  # no such file; or "max": no limit
-            continue
-    return min(sizes)
+    return usable_memory() or UNKNOWN_MEMORY
 
 
 def needed_bytes(batch: int, ahead: int, workers: int) -> int:

@@ -178,14 +178,9 @@ def test_what_an_earlier_epoch_left_is_not_there_for_the_next():
     assert budget.share(2) == 3 * STEP
 
 
-def test_the_default_is_an_eighth_of_what_the_process_may_use(monkeypatch, tmp_path):
-    """The limit of a container counts where it is less than the memory of the machine."""
-    limit, unlimited = tmp_path / "memory.max", tmp_path / "unlimited"
-    limit.write_text(f"{2**24}\n")
-    unlimited.write_text("max\n")
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-    monkeypatch.setattr(budgets, "_LIMITS_OF_CONTAINERS", (str(unlimited), "none"))
-    assert default_slot_bytes() == machine // 8
-    monkeypatch.setattr(budgets, "_LIMITS_OF_CONTAINERS", (str(limit),))
+def test_the_default_is_an_eighth_of_what_the_process_may_use(monkeypatch):
+    """Whatever that is; of 8 GiB where nobody tells."""
+    monkeypatch.setattr(budgets, "usable_memory", lambda: 2**24)
     assert default_slot_bytes() == 2**21
+    monkeypatch.setattr(budgets, "usable_memory", lambda: 0)
+    assert default_slot_bytes() == 2**30

@@ -244,7 +244,7 @@ def claims(folder):
 
 def test_more_voxels_than_memory_are_refused(tmp_path, monkeypatch):
     """A sparse file may say so and be right: a region is read, all of it is not."""
-    monkeypatch.setattr(counted, "physical_memory", lambda: 2**30)
+    monkeypatch.setattr(counted, "usable_memory", lambda: 2**30)
     for path in claims(tmp_path):
         volume = Volume(path)
 

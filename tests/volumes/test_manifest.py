@@ -323,3 +323,29 @@ def test_volumes_are_found_in_a_bucket():
 
     assert {c: sorted(v) for c, v in found.items()} == {"p1": ["ct", "seg"]}
     assert Volume(found["p1"]["seg"]).shape == (1, 4, 4, 4)
+
+
+def test_two_that_write_at_once_both_succeed(tmp_path, monkeypatch):
+    """One finishes while the other is about to: the last stays, whole, and nothing beside it."""
+    place = tmp_path / "manifest.json"
+    true, calls = os.replace, []
+
+    def replace(source, target):
+        calls.append(source)
+        if len(calls) == 1:
+            write_manifest(Manifest(()), place)
+        true(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    write_manifest(Manifest(()), place)
+
+    assert len(set(calls)) == 2
+    assert read_manifest(place).entries == ()
+    assert os.listdir(tmp_path) == ["manifest.json"]
+
+
+def test_a_manifest_makes_no_folder(tmp_path):
+    """A place that is not there is a mistake in the path."""
+    with pytest.raises(BadManifest, match="cannot be written"):
+        write_manifest(Manifest(()), tmp_path / "nowhere" / "manifest.json")
+    assert os.listdir(tmp_path) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nifti_files import numbered, write_nifti
 
-from voxpipe.core.errors import CacheBusy
+from voxpipe.core.errors import CacheBusy, VolumeError
 from voxpipe.volumes import Volume, close_volumes, convert, destination
 from voxpipe.volumes.remote_lease import RemoteLease
 
@@ -197,4 +197,108 @@ def test_a_store_without_conditions_is_read_again(tmp_path):
         pytest.raises(CacheBusy, match="is writing a place"),
         RemoteLease(Careless(), path, "a place").held(timeout=0),
     ):
+        pass
+
+
+class Objects:
+    """A store of objects, with or without conditional requests; may be told what happens when."""
+
+    def __init__(self, conditional=True, refusal=FileExistsError):
+        self.held, self.conditional, self.refusal = {}, conditional, refusal
+        self.refused = lambda path: None
+
+    def pipe_file(self, path, content, mode="overwrite"):
+        if self.conditional and mode == "create" and path in self.held:
+            self.refused(path)
+            raise self.refusal(path)
+        self.held[path] = content
+
+    def cat_file(self, path):
+        if path not in self.held:
+            raise FileNotFoundError(path)
+        return self.held[path]
+
+    def rm_file(self, path):
+        if path not in self.held:
+            raise FileNotFoundError(path)
+        del self.held[path]
+
+
+def test_without_conditions_a_lease_that_is_held_stays():
+    """Who begins looks first: the lease of a writer that lives is not written over."""
+    store = Objects(conditional=False)
+    first = RemoteLease(store, "lock", "a place")
+    with first.held(timeout=0):
+        before = store.held["lock"]
+        with pytest.raises(CacheBusy), RemoteLease(store, "lock", "a place").held(timeout=0):
+            pass
+        assert store.held["lock"] == before
+        first.check()
+    assert store.held == {}
+
+
+def test_takers_that_were_killed_hold_nobody_up():
+    """A claim that its taker left behind, and one upon it, are taken over like a lease."""
+    store, lease = Objects(), 0.1
+    dead, killed, another = (RemoteLease(store, "lock", "a place", lease) for _ in range(3))
+    store.held["lock"] = dead._content()
+    store.held[f"lock.{dead._owner}"] = killed._content()
+    store.held[f"lock.{dead._owner}.{killed._owner}"] = another._content()
+
+    with RemoteLease(store, "lock", "a place", lease).held(timeout=SECONDS):
+        assert list(store.held) == ["lock"]
+    assert store.held == {}
+
+
+def test_who_is_refused_is_told_how_long_to_wait():
+    """For a killed writer and a killed taker: looks of one call count, so it is a timeout."""
+    store = Objects()
+    store.held["lock"] = RemoteLease(store, "lock", "a place")._content()
+    waiting = RemoteLease(store, "lock", "a place", 0.4)
+
+    with pytest.raises(CacheBusy, match=r"timeout of more than 1\.2 s"), waiting.held(timeout=0):
+        pass
+
+
+class Answered(OSError):
+    status = 412
+
+
+@pytest.mark.parametrize("refusal", [FileExistsError, Answered])
+def test_an_owner_that_finishes_in_between_is_no_failure(refusal):
+    """The lease is gone when it is looked at after the refusal: it is made again."""
+    store = Objects(refusal=refusal)
+    seen = []
+
+    def finish(path):
+        seen.append(path)
+        del store.held[path]
+
+    store.refused = finish
+    true = store.cat_file
+    looks = []
+
+    def late(path):
+        """Find nothing once: the owner begins just after."""
+        looks.append(path)
+        if len(looks) == 1:
+            store.held[path] = RemoteLease(store, "lock", "other")._content()
+            raise FileNotFoundError(path)
+        return true(path)
+
+    store.cat_file = late
+    with RemoteLease(store, "lock", "a place", 0.2).held(timeout=SECONDS):
+        assert seen == ["lock"]
+
+
+def test_a_refusal_for_another_reason_is_told():
+    """A store that lets nobody write is not asked until the timeout."""
+    store = Objects()
+
+    def refuse(path, content, mode="overwrite"):
+        raise PermissionError(path)
+
+    store.pipe_file = refuse
+    lease = RemoteLease(store, "lock", "a place")
+    with pytest.raises(VolumeError, match="PermissionError"), lease.held(timeout=SECONDS):
         pass

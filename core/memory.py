@@ -1,0 +1,67 @@
+"""How much memory this process may use: that of the machine, or of its container if that is less.
+
+A job of a cluster and a container see the memory of their whole machine, and are killed at a limit
+of their own, which the kernel keeps in control groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+# Version 2 of control groups, and version 1, which keeps memory in a tree of its own.
+_TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
+
+
+@cache
+def usable_memory() -> int:
+    """Return the main memory in bytes, or the least limit of a container; 0 if nobody tells."""
+    return memory_of(_GROUPS, _OWN)
+
+
+def memory_of(groups: Path, own: Path) -> int:
+    """Return the least of the machine's memory and the limits of control groups, in bytes.
+
+    Parameters
+    ----------
+    groups
+        Where control groups are mounted.
+    own
+        File that names the groups of this process.
+    """
+    sizes = list(_limits(groups, own))
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(sizes, default=0)
+
+
+def _limits(groups: Path, own: Path) -> Iterator[int]:
+    """Yield the limits of every group around this process, from its own up to the root."""
+    for folder, name in sorted(set(_files(groups, own))):
+        try:
+            yield int((folder / name).read_text())
+        except (OSError, ValueError):  # no such file; or "max": no limit
+            continue
+
+
+def _files(groups: Path, own: Path) -> Iterator[tuple[Path, str]]:
+    # In a container the root of what is mounted is its own group, whatever path it is told.
+    for tree, name in _TREES.values():
+        yield groups / tree, name
+    try:
+        lines = own.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        kinds, _, path = rest.partition(":")
+        for kind in kinds.split(","):
+            if kind in _TREES and ".." not in path:
+                tree, name = _TREES[kind]
+                place = PurePosixPath(path.lstrip("/"))
+                yield from ((groups / tree / above, name) for above in (place, *place.parents))

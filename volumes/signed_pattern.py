@@ -1,0 +1,209 @@
+"""What the GETs of one bucket in S3 have in common, and their signature: pure functions.
+
+A pattern is taken from one request that botocore made. Whatever is not known to be the same for
+each GET of that bucket makes it unusual, and there is no pattern then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=[^,]+/\d{8}/(?P<region>[^/]+)/s3/aws4_request, *"
+    r"SignedHeaders=(?P<signed>[^,]+), *Signature=\w+"
+)
+# Said anew for each request, or to retries, or to the check of a sum that is not made here.
+_OWN = {"authorization", "range", "x-amz-date", "x-amz-security-token", "x-amz-checksum-mode"}
+_OF_RETRIES = "amz-sdk-"
+# The same for every GET of a bucket. Another may belong to one request only, and s3fs knows which.
+_CONSTANT = {
+    *("user-agent", "accept-encoding", "x-amz-content-sha256", "x-amz-request-payer"),
+    *("x-amz-expected-bucket-owner", "x-amz-server-side-encryption-customer-algorithm"),
+    *("x-amz-server-side-encryption-customer-key", "x-amz-server-side-encryption-customer-key-md5"),
+}
+_PORTS = {"http": 80, "https": 443}
+_AMAZON = re.compile(r"s3\.([a-z0-9-]+\.)?amazonaws\.com")
+
+
+class Credentials(NamedTuple):
+    """What a request is signed with. Says nothing of itself."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+    def __repr__(self) -> str:
+        return "Credentials(***)"
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What the GETs of one bucket have in common. Holds no credentials."""
+
+    base: str
+    """URL up to the key."""
+    headers: Mapping[str, str] = field(repr=False)
+    """Sent each time, by lower-case name. Not shown: one may be the key of encrypted objects."""
+    signed: tuple[str, ...]
+    """Which of them are signed."""
+    region: str | None
+    """Where the requests go; None where they are not signed."""
+
+    @classmethod
+    def of(
+        cls, url: str, headers: Mapping[str, Any], bucket: str, key: str, endpoint: str
+    ) -> Pattern | None:
+        """Return the pattern of a request for an object; None where it is unusual.
+
+        Parameters
+        ----------
+        url, headers
+            As botocore sends them.
+        bucket, key
+            What was asked for.
+        endpoint
+            URL that the client was made for.
+
+        Examples
+        --------
+        >>> Pattern.of("https://b.h/an/a%20key", {"User-Agent": "x"}, "b", "an/a key", "https://h")
+        Pattern(base='https://b.h/', signed=(), region=None)
+        >>> Pattern.of("https://h/b/key?versionId=1", {}, "b", "key", "https://h") is None
+        True
+        """
+        named = _named(headers)
+        kept = {
+            name: value
+            for name, value in named.items()
+            if name not in _OWN and not name.startswith(_OF_RETRIES)
+        }
+        region: str | None = None
+        signed: tuple[str, ...] = ()
+        if "authorization" in named:
+            found = _AUTHORIZATION.fullmatch(named["authorization"])
+            if found is None or "x-amz-content-sha256" not in kept:
+                return None
+            region = found["region"]
+            signed = tuple(name for name in found["signed"].split(";") if name in kept)
+        known = _bases(endpoint, bucket, region)
+        base = next((each for each in known if url == each + quoted(key)), None)
+        if base is None or not set(kept) <= _CONSTANT:
+            return None
+        return cls(base, kept, signed, region)
+
+    def signs(self, url: str, headers: Mapping[str, Any], credentials: Credentials) -> bool:
+        """Whether what we sign for a request that botocore signed is what it signed."""
+        named = _named(headers)
+        told = named.pop("authorization", "")
+        return self._authorization(url, named, credentials) == told
+
+    def request(
+        self, key: str, asked: str, credentials: Credentials | None, now: datetime
+    ) -> tuple[str, dict[str, str]]:
+        """Return URL and headers of a GET.
+
+        Parameters
+        ----------
+        key
+            Of the object, in its bucket.
+        asked
+            The Range header; empty for everything.
+        credentials
+            None where the pattern is not signed.
+        now
+            In UTC.
+        """
+        url, headers = self.base + quoted(key), dict(self.headers)
+        if asked:
+            headers["range"] = asked
+        if self.region is not None and credentials is not None:
+            headers["x-amz-date"] = now.strftime("%Y%m%dT%H%M%SZ")
+            if credentials.token:
+                headers["x-amz-security-token"] = credentials.token
+            headers["authorization"] = self._authorization(url, headers, credentials)
+        return url, headers
+
+    def _authorization(self, url: str, headers: Mapping[str, str], credentials: Credentials) -> str:
+        """Return what proves that whoever holds the credentials sends this: SigV4."""
+        parts = urlsplit(url)
+        told = {"host": _host(parts.scheme, parts.netloc)}
+        told.update((name, " ".join(headers[name].split())) for name in self.signed)
+        own = (name for name in _OWN if name in headers and name != "authorization")
+        told.update((name, headers[name]) for name in own)
+        names = sorted(told)
+        listed = ";".join(names)
+        lines = "".join(f"{name}:{told[name]}\n" for name in names)
+        canonical = f"GET\n{parts.path}\n\n{lines}\n{listed}\n{headers['x-amz-content-sha256']}"
+        moment = headers["x-amz-date"]
+        scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
+        digest = hashlib.sha256(canonical.encode()).hexdigest()
+        signing = f"AWS4{credentials.secret_key}".encode()
+        for part in scope.split("/"):
+            signing = hmac.digest(signing, part.encode(), "sha256")
+        to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}".encode()
+        return (
+            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
+            f"SignedHeaders={listed}, Signature={hmac.digest(signing, to_sign, 'sha256').hex()}"
+        )
+
+
+def quoted(key: str) -> str:
+    """Return a key as botocore writes it into a URL."""
+    return quote(key, safe="/~")
+
+
+def range_header(start: int, stop: int | None) -> str:
+    """Return the Range header of bytes ``start`` to ``stop``; empty for everything.
+
+    Examples
+    --------
+    >>> range_header(0, None), range_header(-20, None), range_header(4, 10), range_header(4, None)
+    ('', 'bytes=-20', 'bytes=4-9', 'bytes=4-')
+    """
+    if start < 0:
+        return f"bytes={start}"
+    if stop is None:
+        return f"bytes={start}-" if start else ""
+    return f"bytes={start}-{stop - 1}"
+
+
+def _bases(endpoint: str, bucket: str, region: str | None) -> list[str]:
+    """Return the URLs below which the objects of a bucket may lie.
+
+    Examples
+    --------
+    >>> _bases("http://host:9000/s3/", "b", None)
+    ['http://host:9000/s3/b/', 'http://b.host:9000/s3/']
+    """
+    parts = urlsplit(endpoint)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        return []
+    places = [parts.netloc]
+    if region is not None and _AMAZON.fullmatch(parts.netloc):
+        places.append(f"s3.{region}.amazonaws.com")  # where S3 redirects to
+    begin = parts.path.rstrip("/")
+    found = []
+    for place in places:
+        found.append(f"{parts.scheme}://{place}{begin}/{bucket}/")
+        found.append(f"{parts.scheme}://{bucket}.{place}{begin}/")
+    return found
+
+
+def _named(headers: Mapping[str, Any]) -> dict[str, str]:
+    return {name.lower(): _text(value) for name, value in headers.items()}
+
+
+def _host(scheme: str, netloc: str) -> str:
+    usual = f":{_PORTS.get(scheme, '')}"
+    return netloc.removesuffix(usual)
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
