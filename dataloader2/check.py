@@ -118,7 +118,7 @@ def check(
         raise ValueError(msg)
     tasks = list(_tasks(cases, storage_options))
     if not tasks:
-        raise VolumeNotFound("there are no cases to check.", do="Check the list or the patterns.")
+        raise _nothing()
     findings = _run(tasks, workers, voxels, timeout, progress or _silent)
     return Report((*findings, *_mismatches(findings)), len(tasks))
 
@@ -150,7 +150,16 @@ def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
             return from_cases([{"image": place}])
         found = find_volumes(place, storage_options)
         return from_cases([{"case": case, **volumes} for case, volumes in found.items()])
-    return cases if is_pipe(cases) else from_cases(list(cases))
+    if is_pipe(cases):
+        return cases
+    given = list(cases)
+    if not given:
+        raise _nothing()
+    return from_cases(given)
+
+
+def _nothing() -> VolumeNotFound:
+    return VolumeNotFound("there are no cases to check.", do="Check the list or the patterns.")
 
 
 @dataclass(eq=False)

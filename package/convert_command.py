@@ -63,27 +63,33 @@ def run(options: argparse.Namespace) -> int:
         try:
             print(_convert(source, destination, options, store))
         except VoxpipeError as error:
-            if len(jobs) == 1:
-                raise
             failed += 1
+            error.do = error.do.replace("overwrite=True", "--overwrite")
             print(f"voxpipe: {error}", file=sys.stderr)
-    if failed:
+    if failed and len(jobs) > 1:
         print(f"voxpipe: {failed} of {len(jobs)} volumes were not converted", file=sys.stderr)
     return 1 if failed else 0
 
 
 def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
+    from .core.errors import DestinationExists
     from .volumes import find_volumes, is_volume
 
     if is_volume(source) or (os.path.lexists(source) and not os.path.isdir(source)):
         return [(source, destination)]
     folder = destination.rstrip("/")
-    jobs = []
+    jobs: dict[str, str] = {}
     for case, volumes in find_volumes(source, store).items():
         for key, place in volumes.items():
             alone = list(volumes) == ["image"]
-            jobs.append((place, f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"))
-    return jobs
+            written = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"
+            if written in jobs:
+                raise DestinationExists(
+                    f"{place} and {jobs[written]} would both be written to {written}.",
+                    do="Rename one of them, or convert them one by one.",
+                )
+            jobs[written] = place
+    return [(place, written) for written, place in jobs.items()]
 
 
 def _convert(

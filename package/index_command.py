@@ -21,7 +21,9 @@ def add(commands: Any) -> None:
         "without opening a file. Given again, only volumes that changed are read.",
     )
     command.add_argument(
-        "url", metavar="URL", help="a folder of cases; with patterns, a glob of case folders"
+        "url",
+        metavar="URL",
+        help="a folder of cases, or one volume; with patterns, a glob of case folders",
     )
     command.add_argument(
         "patterns",
@@ -91,13 +93,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _pipe(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
     from .datapipes.iter import OpenVolume, from_cases
-    from .volumes import find_volumes
+    from .volumes import find_volumes, is_volume
 
     opened: dict[str, Any] = {"storage_options": store}
     if options.labels is not None:
         opened["labels"] = tuple(options.labels)
     if options.patterns:
         return OpenVolume(listed(options.url, options.patterns, store), **opened)
+    if is_volume(options.url):
+        return OpenVolume(from_cases([{"image": options.url}]), **opened)
     found = find_volumes(options.url, store)
     return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **opened)
 

@@ -239,8 +239,9 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
         else:
             how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
             do = (
-                f"Put .resample_to({first_key!r}) right after open_volume(), or pass affine= when "
-                "opening if a header is wrong."
+                f"Put .resample_to({first_key!r}) right after open_volume(), or give the right one "
+                "where a header is wrong or a format has none: "
+                f"open_volume(affine={{{key!r}: matrix}})."
             )
         raise GridMismatch(
             f"{first_key!r} and {key!r} {how}: {first.name} and {volume.name}",

@@ -22,6 +22,7 @@ from .content import content_key
 from .convert_plan import ConvertPlan, plan_conversion
 from .decoded_cache import LOCK_TIMEOUT
 from .destination import Destination, destination_of
+from .destination_name import refuse_other_formats
 from .header import Triple, affine_entries
 from .location import is_url, local_path
 from .nifti_zarr import group_document, nifti_bytes
@@ -96,6 +97,8 @@ def convert(
     ------
     DestinationExists
         Something else is there; this is a ``FileExistsError``.
+    UnknownFormat
+        The name of the destination is that of another format.
     CacheBusy
         Another process kept writing for longer than the timeout.
     VolumeError
@@ -120,6 +123,7 @@ def convert(
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
     place = os.fspath(destination)
     _refuse_itself(volume, place)
+    refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
     with target.locked(timeout):
         written, kept = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)

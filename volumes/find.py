@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ def find_volumes(
     """Return the volumes below a folder as paths or URLs, by case and key, sorted.
 
     The folder of a volume is its case, and its name without suffixes its key. Volumes that
-    lie directly in the folder are cases of their own, with the key ``"image"``.
+    lie directly in the folder are cases of their own, with the key ``"image"``. Of volumes that
+    differ by their format only (``ct.nii`` and ``ct.nii.gz``), the second and later ones are
+    called by their whole names; the two files of a pair (``.hdr`` and ``.img``) are one volume.
 
     Raises
     ------
@@ -32,15 +34,21 @@ def find_volumes(
     """
     place = os.fspath(location)
     found = _remote(place, storage_options or {}) if is_url(place) else _local(place)
+    by_relative = dict(found)
     cases: dict[str, dict[str, str]] = {}
-    for relative, place in sorted(found):
+    for relative in sorted(by_relative):
+        if _is_second_of_pair(relative, by_relative):
+            continue
         case, _, name = relative.rpartition("/")
-        if not case:
-            case, name = plain_name(name), IMAGE
-        key = plain_name(name)
-        taken = cases.setdefault(case, {})
-        # Two formats of one volume are two volumes.
-        taken[name if key in taken else key] = place
+        # Two formats of one volume are two volumes: none takes the place of another.
+        if case:
+            taken, key = cases.setdefault(case, {}), plain_name(name)
+            taken[name if key in taken else key] = by_relative[relative]
+        else:
+            case = plain_name(name)
+            cases[name if case in cases else case] = {IMAGE: by_relative[relative]}
+    if not cases and os.path.isfile(location):
+        raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
     if not cases:
         raise VolumeNotFound(
             f"there is no volume below {public_name(place)}.", do="Check the folder."
@@ -72,6 +80,16 @@ def plain_name(name: str) -> str:
         return name
     inner, second = posixpath.splitext(stem)
     return inner if inner and second.lower() in (".nii", ".ome") else stem
+
+
+def _is_second_of_pair(relative: str, found: Collection[str]) -> bool:
+    """Whether it is the voxels of a NIfTI pair, whose header was found too."""
+    lower = relative.lower()
+    end = next((end for end in (".img", ".img.gz") if lower.endswith(end)), None)
+    if end is None:
+        return False
+    stem = relative[: -len(end)]
+    return any(f"{stem}{header}" in found for header in (".hdr", ".hdr.gz", ".HDR"))
 
 
 def _local(location: str) -> Iterator[tuple[str, str]]:

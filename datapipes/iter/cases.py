@@ -61,10 +61,18 @@ class FromCases(Seeded):
     def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.cases: Any = cases
+        if isinstance(cases, Mapping):
+            do = "Write brackets around it: from_cases([{...}]); one mapping is one case."
+            raise SampleError("from_cases takes a list of cases, got one mapping", do=do).at(
+                self.origin
+            )
         if not hasattr(self.cases, "__getitem__") or not hasattr(self.cases, "__len__"):
             msg = f"from_cases takes a sequence of cases, got {type(cases).__name__}"
             do = "Write list(...) around it: every epoch begins with the first case again."
             raise SampleError(msg, do=do).at(self.origin)
+        if not len(self.cases):
+            do = "See where the list is made: is the folder or the filter right?"
+            raise SampleError("from_cases got a list without any case", do=do).at(self.origin)
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the cases in the order in which they were given."""
@@ -277,6 +285,7 @@ def list_cases(
         give each key a pattern of its own.
     storage_options
         For fsspec: credentials, endpoint and the like. They never appear in messages.
+        ``open_volume()`` opens what was found with them, unless it is given others.
     **patterns
         Per key, the file inside the case's folder (``image="ct.nii.gz"``, wildcards
         allowed); or, without ``url``, a path with one ``*`` that stands for the case

@@ -67,7 +67,11 @@ def bound(
     try:
         arguments = dict(signature.bind(None, *args, **kwargs).arguments)
     except TypeError as error:
-        msg = f"{name}(): {error}"
+        by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+        # Of these p is what people write by its place.
+        by_name = ["p"] if "p" in by_name else by_name
+        hint = f"; write {by_name[0]}= by keyword" if by_name and "too many" in str(error) else ""
+        msg = f"{name}(): {error}{hint}"
         raise TypeError(msg) from None
     del arguments["parent"]
     return arguments

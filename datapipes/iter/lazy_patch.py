@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,10 +22,21 @@ from ...spatial import (
 from ...spatial.sizes import Size, three, whole_number
 from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
+from .argument_names import refuse_unknown_arguments
 from .inside_mask import masked_by
 from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")
+WORDS = {
+    "num_samples": "samples_per_volume",
+    "num_patches": "samples_per_volume",
+    "samples": "samples_per_volume",
+    "roi_size": "size",
+    "spatial_size": "size",
+    "patch_size": "size",
+    "patch_overlap": "overlap",
+}
+"""What MONAI and TorchIO call our arguments."""
 
 
 @chained("lazy_patch")
@@ -98,6 +110,14 @@ class LazyPatches(DataPipe):
     """
 
     traits = Traits()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> LazyPatches:
+        """Refuse unknown arguments in the words of other libraries too."""
+        known = [*inspect.signature(cls.__init__).parameters][3:]
+        refuse_unknown_arguments(cls.chained, kwargs, ["size", *known], WORDS)
+        pipe = super().__new__(cls, *args, **kwargs)
+        assert isinstance(pipe, cls)
+        return pipe
 
     def __init__(
         self,

@@ -15,12 +15,15 @@ from ...core.hidden import Hidden
 from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
-from ...volumes import AxisMap, Volume
+from ...volumes import AxisMap, Volume, custom_backends
 from ...volumes.local_io import check_io
 from ..datapipe import chained, length_of, wrong_item
+from .argument_names import refuse_unknown_arguments
 from .case_names import CASE, name_of
 from .cases import FromCases, Seeded
+from .inherited_options import Inherited, inherited_options, options_for
 from .likely_labels import looks_like_label
+from .options_by_key import BY_KEY, named_by_key, options_of
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
@@ -29,6 +32,9 @@ STORED = "_stored"
 # A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
 SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
+
+
+_ARGUMENTS = ("labels", "keys", "policies", "axis_map", "storage_options", "io")
 
 
 @chained("open_volume")
@@ -53,13 +59,16 @@ class OpenVolume(Seeded):
         also gets ``image_stored``: how much of each value of ``image`` is stored, from 0 (all
         filled in, or outside) to 1, in float32; of a label volume 0 or 1, in uint8.
     storage_options
-        For fsspec, where paths are URLs. They never appear in messages or states.
+        For fsspec, where paths are URLs. They never appear in messages or states. By default
+        those of ``list_cases()``, for URLs in the bucket that it listed.
     io
         How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` or
         ``"auto"``, which maps what is on a disk of this machine and reads what is on a network
         file system. The batches are the same.
     **reader_kwargs
-        Passed to the backend: ``level=1`` for a pyramid.
+        For :class:`Volume`: ``affine=`` in place of the stored one, ``level=1`` for a pyramid,
+        ``dataset="ct"`` of an HDF5 file, ``series=``; one value for all volumes, or a mapping
+        by key: ``affine={"label": matrix}``.
 
     Notes
     -----
@@ -91,24 +100,32 @@ class OpenVolume(Seeded):
     ) -> None:
         super().__init__()
         self.parent = parent
+        if not (custom_backends() or "reader" in reader_kwargs):  # whose options nobody knows
+            own = (*_ARGUMENTS, *BY_KEY)
+            refuse_unknown_arguments("open_volume", reader_kwargs, own, {}, only_misspelt=True)
         self.axis_map = axis_map
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         # Keys that nobody needs to be warned of: all, once labels were chosen.
         self._settled = set(self.labels) if labels is LABELS else None
+        # Readers' options that are given by key.
+        self._by_key = named_by_key(reader_kwargs)
         # Keys that were named by the user, by argument; the first sample must have them.
         named: dict[str, Iterable[str]] = {
             # The usual names may be there to spare, as in what LikelyLabel recommends.
             "labels": [key for key in self.labels if key not in LABELS],
             "policies": policies or (),
             "axis_map": axis_map if isinstance(axis_map, Mapping) else (),
+            **self._by_key,
         }
         self._named = {argument: tuple(keys) for argument, keys in named.items()}
         self.keys = None if keys is None else tuple(keys)
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
-        self._of_objects: dict[tuple[int, str], tuple[Any, Volume]] = {}
+        self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
-        self.storage_options = Hidden(storage_options or {}) or None
+        self._refuse_no_policies(policies or {})
+        self.storage_options = None if storage_options is None else Hidden(storage_options)
+        self._inherited: Inherited | None = None
         self.io = check_io(io)
         self.reader_kwargs = reader_kwargs
 
@@ -136,6 +153,13 @@ class OpenVolume(Seeded):
 
     def _opened(self, sample: Sample) -> Sample:
         keys = self.keys if self.keys is not None else [k for k, v in sample.items() if _opens(v)]
+        missing = [key for key in keys if key not in sample]
+        if missing:
+            have = ", ".join(map(repr, sample)) or "nothing"
+            msg = f"keys= names {missing[0]!r}, but this sample has {have}"
+            raise SampleError(msg, do=_meant(missing[0], list(sample), "keys")).at(
+                self.origin, sample.case
+            )
         if not keys:
             held = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
             msg = f"there is no volume to open among {held}"
@@ -163,11 +187,17 @@ class OpenVolume(Seeded):
             for key in given:
                 if key in keys:
                     continue
-                near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
                 have = ", ".join(map(repr, keys))
                 msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
-                do = f"Did you mean {near[0]!r}?" if near else f"Name one of them in {argument}=."
+                do = _meant(key, keys, argument)
                 raise SampleError(msg, do=do).at(self.origin, sample.case)
+
+    def _refuse_no_policies(self, policies: Mapping[str, object]) -> None:
+        for key, policy in policies.items():
+            if not isinstance(policy, Policy):
+                msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
+                do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
+                raise SampleError(msg, do=do).at(self.origin)
 
     def _shown(self, key: str, source: Any) -> Volume:
         """Return the volume of a key, seen through its axis map."""
@@ -182,26 +212,42 @@ class OpenVolume(Seeded):
 
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
+            self._refuse_for_volume(key)
             return source
         kind = "label" if key in self.labels else "intensity"
         if self._settled is not None and key not in self._settled:
             self._settled.add(key)
             self._warn_if_likely(key)
         # One array may stand under two keys, of two kinds.
-        held = self._of_objects.get((id(source), kind))
+        own = key if any(key in named for named in self._by_key.values()) else ""
+        held = self._of_objects.get((id(source), kind, own))
         if held is not None:
             return held[1]
         volume = Volume(
             source,
             kind=kind,
-            storage_options=self.storage_options,
+            storage_options=self._options_for(source),
             io=self.io,
-            **self.reader_kwargs,
+            **options_of(key, self.reader_kwargs),
         )
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
-            self._of_objects[id(source), kind] = (source, volume)
+            self._of_objects[id(source), kind, own] = (source, volume)
         return volume
+
+    def _options_for(self, source: Any) -> Mapping[str, Any] | None:
+        if self.storage_options is not None:
+            return self.storage_options
+        if self._inherited is None:
+            self._inherited = inherited_options(self.parent)
+        return options_for(source, self._inherited)
+
+    def _refuse_for_volume(self, key: str) -> None:
+        """Raise where an option names a key whose volume is one already, options and all."""
+        for argument, named in self._by_key.items():
+            if key in named:
+                msg = f"{argument}= names {key!r}, which is a Volume already"
+                raise SampleError(msg, do=f"Give {argument}= to that Volume().")
 
     def _warn_if_likely(self, key: str) -> None:
         if not looks_like_label(key):
@@ -241,6 +287,11 @@ def _stored_masks(volumes: Mapping[str, Volume], sample: Sample) -> dict[str, Vo
             raise SampleError(msg, do="Call that volume otherwise.")
         found[name] = mask
     return found
+
+
+def _meant(key: str, keys: Sequence[str], argument: str) -> str:
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    return f"Did you mean {near[0]!r}?" if near else f"Name one of them in {argument}=."
 
 
 def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:

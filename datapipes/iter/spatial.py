@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...core import Sample
 from ...core.errors import VoxpipeError
+from ...core.sample import META
 from ...graph import Pipe
 from ...spatial import LazyPatch, PendingPlan, SpatialOp, Step, joined
 from ..datapipe import DataPipe, PerItem, stream_name, wrong_item
@@ -120,4 +121,7 @@ def _pending(pipe: DataPipe, sample: Any) -> PendingPlan:
         if sample.patches:
             do = "Move realize() after the spatial pipes: they act on plans, not on voxels."
             raise wrong_item(pipe, sample, "a lazy volume", do)
-    raise wrong_item(pipe, sample, "a sample with a lazy volume", "Put open_volume() before it.")
+    do = "Put open_volume() before it."
+    if isinstance(sample, Mapping) and META in sample:
+        do = f"Put {pipe.chained}() before batch_patches(): it acts on one sample."
+    raise wrong_item(pipe, sample, "a sample with a lazy volume", do)

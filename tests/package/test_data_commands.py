@@ -116,7 +116,7 @@ def test_one_volume_or_patterns_are_checked(folder, capsys):
     assert main([*arguments, "label=label.nii", "--voxels"]) == 1
     told = capsys.readouterr()
     assert "4 checked, 1 bad" in told.out
-    assert "b/label.nii. Put .resample_to" in told.out
+    assert "b/label.nii. " in told.out
     assert "--voxels" not in told.err
 
 

@@ -238,7 +238,7 @@ def test_interleaving_loses_nothing(counts, visits, each):
     samples = [
         Sample({}, identity=(case, n)) for case, count in enumerate(counts) for n in range(count)
     ]
-    pipe = vp.from_cases([]).interleave(visits=visits, each=each)
+    pipe = vp.from_cases([{"image": "a.nii"}]).interleave(visits=visits, each=each)
     pipe.parent = samples
     found = [sample.identity for sample in pipe]
 
@@ -284,4 +284,4 @@ def test_the_chain_says_how_many_visits_take_turns(folder):
 def test_turns_of_nothing_are_refused(wrong):
     """Where they are written."""
     with pytest.raises(vp.errors.PatchSizeError, match="at least 1, got 0"):
-        vp.from_cases([]).interleave(**wrong)
+        vp.from_cases([{"image": "a.nii"}]).interleave(**wrong)

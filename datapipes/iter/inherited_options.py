@@ -1,0 +1,49 @@
+"""Credentials that were given where cases are listed, for the volumes that were found there."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ...core.hidden import Hidden
+from ...graph import Pipe, walk
+from .cases import ListCases
+
+Inherited = dict[str, Hidden]
+"""Storage options by scheme and bucket (``s3://scans``)."""
+
+
+def inherited_options(parent: Pipe) -> Inherited:
+    """Return the storage options of the listings upstream, by the buckets that they found.
+
+    Ask once their cases have come: else this lists the storage.
+    """
+    found: Inherited = {}
+    for pipe in walk(parent):
+        if isinstance(pipe, ListCases) and pipe.storage_options:
+            for case in pipe.listing():
+                places = {bucket_of(place) for place in case.values()}
+                found.update({place: pipe.storage_options for place in places if place})
+    return found
+
+
+def options_for(source: Any, inherited: Inherited) -> Hidden | None:
+    """Return the options for a source; None unless it lies in one of the buckets.
+
+    A URL of another server gets none: credentials are for the place that they were given for.
+    """
+    if not inherited or not isinstance(source, (str, os.PathLike)):
+        return None
+    return inherited.get(bucket_of(os.fspath(source)))
+
+
+def bucket_of(place: str) -> str:
+    """Return scheme and bucket or server of a URL; of a path, nothing.
+
+    Examples
+    --------
+    >>> bucket_of("s3://scans/train/ct.nii"), bucket_of("/data/ct.nii")
+    ('s3://scans', '')
+    """
+    scheme, separator, rest = place.partition("://")
+    return f"{scheme}{separator}{rest.partition('/')[0]}" if separator else ""
