@@ -53,6 +53,10 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+# What a shell reports for a command that SIGINT ended: 128 + 2.
+_INTERRUPTED = 130
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; ``arguments`` are the process's by default."""
     options = parser().parse_args(arguments)
@@ -66,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VoxpipeError as error:
         print(f"voxpipe: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        go_on = "; give it again to go on" if options.command == "convert" else ""
+        print(f"voxpipe: stopped{go_on}.", file=sys.stderr)
+        return _INTERRUPTED
     return 0
 
 

@@ -378,7 +378,10 @@ def raise_from_worker(answer: Failed) -> NoReturn:
     if not isinstance(error, Exception):
         # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
         # the consumer's process without a word.
-        error = WorkerDied(f"a worker raised {answer.what}", do="Its traceback is above.")
+        error = WorkerDied(
+            f"a worker raised {answer.what}",
+            do="The worker's traceback is the cause of this error (__cause__).",
+        )
     try:
         raise error from WorkerTraceback(answer.text)
     finally:

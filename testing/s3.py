@@ -144,7 +144,20 @@ class S3Server:
         self.most_in_flight = 0
 
     def fail(self, *faults: Fault) -> None:
-        """Let these things go wrong from now on, instead of what went wrong before."""
+        """Let these things go wrong from now on, instead of what went wrong before.
+
+        ``server.fail(Fault("deny"))`` answers each GET with 403, ``server.fail(Fault("slow_down",
+        times=2, key="ct"))`` the next two for keys with "ct" with 503; ``server.fail()`` ends it.
+
+        Raises
+        ------
+        TypeError
+            For anything but a :class:`Fault`, such as its bare kind.
+        """
+        for fault in faults:
+            if not isinstance(fault, Fault):
+                msg = f"fail() takes faults, as in fail(Fault('deny')), got {fault!r}"
+                raise TypeError(msg)
         self._faults = list(faults)
 
     def __enter__(self) -> S3Server:

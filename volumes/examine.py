@@ -111,7 +111,10 @@ def serve(
         register_decoder(codec, maker)
     for name, matcher, factory in reversed(backends):
         register_backend(name, matcher, factory)
-    connection.send(None)  # ready
+    try:
+        connection.send(None)  # ready
+    except OSError:  # all was examined by others while this process started
+        return
     while True:
         try:
             task = connection.recv()
@@ -119,5 +122,9 @@ def serve(
             return
         if task is None:
             return
-        connection.send(examine(*task, voxels=voxels))
+        finding = examine(*task, voxels=voxels)
         close_volumes()
+        try:
+            connection.send(finding)
+        except OSError:  # whoever asked has left
+            return

@@ -117,6 +117,17 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
     return tuple(float(v) for v in matrix.ravel())
 
 
+def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:
+    """Return the affine that a user gave as 16 plain floats; refuse one without an inverse too."""
+    entries = affine_entries(affine, name)
+    if np.linalg.matrix_rank(affine_matrix(entries)[:3, :3]) < 3:
+        raise BadHeader(
+            f"the affine given for {name} has no inverse: voxels would lie on top of each other.",
+            do="Pass a 4x4 whose first three columns say where each axis steps, in millimetres.",
+        )
+    return entries
+
+
 def affine_matrix(entries: tuple[float, ...]) -> Affine:
     """Return 16 floats as a matrix."""
     return np.array(entries, dtype=np.float64).reshape(4, 4)

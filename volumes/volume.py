@@ -21,7 +21,7 @@ from .backend import Backend, as_array, as_tensor
 from .counted import check_inside, counted_read
 from .cut_out import cut_out
 from .handles import HANDLES
-from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix
+from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, Refused, StoreLayout
 from .source import LocatedSource, Options, Source
 from .source_of import source_of
@@ -93,7 +93,7 @@ class Volume:
         if kind not in KINDS:
             msg = f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
             raise ValueError(msg)
-        override = None if affine is None else affine_entries(as_array(affine), "this volume")
+        override = None if affine is None else given_affine(as_array(affine), "this volume")
         options = Options(override, reader, dict(storage_options or {}), reader_kwargs, io)
         self._begin(source_of(source, options), kind, override)
 

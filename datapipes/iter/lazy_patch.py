@@ -158,6 +158,10 @@ class LazyPatches(DataPipe):
             msg = f"sampling is one of {SAMPLINGS}, got {self.sampling!r}"
             raise PatchSizeError(msg)
         whole_number("samples_per_volume", self.samples_per_volume, least=1)
+        if self.sampling == "grid" and self.samples_per_volume != 1:
+            raise PatchSizeError(
+                "samples_per_volume belongs to sampling='uniform'; a grid covers the volume once"
+            )
         if any(o >= s for o, s in zip(self.overlap, self.size, strict=True)):
             msg = f"overlap must be smaller than the patch {self.size}, got {self.overlap}"
             raise PatchSizeError(msg)
