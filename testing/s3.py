@@ -154,7 +154,8 @@ class S3Server:
         TypeError
             For anything but a :class:`Fault`, such as its bare kind.
         """
-        for fault in faults:
+        given: tuple[Any, ...] = faults
+        for fault in given:
             if not isinstance(fault, Fault):
                 msg = f"fail() takes faults, as in fail(Fault('deny')), got {fault!r}"
                 raise TypeError(msg)

@@ -62,10 +62,8 @@ def test_a_size_of_none_is_a_size_error():
 
 def test_an_affine_without_volume_is_refused():
     """A zero affine puts all voxels in one place."""
-    volume = vp.Volume(VOLUME, affine=np.diag([0.0, 1, 1, 1]))
-
-    with pytest.raises(vp.errors.BadHeader, match="cannot be inverted"):
-        list(vp.from_cases([{"image": volume}]).open_volume().lazy_patch(2).realize())
+    with pytest.raises(vp.errors.BadHeader, match="has no inverse"):
+        vp.Volume(VOLUME, affine=np.diag([0.0, 1, 1, 1]))
 
 
 def test_labels_under_a_plural_are_labels():
