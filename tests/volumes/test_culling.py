@@ -70,7 +70,9 @@ def test_poison_never_shows(stored, plan, form, mode, padding):
         close_volumes()  # a chunk that is kept could hide that it was needed
         found = realized(Volume(files[form]), plan, policy)
 
-    np.testing.assert_array_equal(found, realized(Volume(array), plan, policy))
+    # Poison is NaN. The last bit is another matter: sums run along the axes as they lie in memory.
+    expected = realized(Volume(array), plan, policy)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMATS)
