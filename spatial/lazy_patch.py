@@ -215,24 +215,24 @@ class LazyPatch(NoArithmetic):
         """Begin to bring in the voxels that ``realize`` is going to read.
 
         Returns what is to be closed once they are no longer needed; None where there is
-        nothing to wait for, as with mapped files.
+        nothing to wait for, as with arrays in memory, or pages that are there.
         """
         # A plan is not worked out for nothing: that reads headers, and may warn.
-        return self.prefetch_plan(self.plan) if self._can_prefetch else None
+        return self._begin(self.plan) if self._looks_ahead else None
 
     def prefetch_plan(self, plan: SpatialPlan) -> Any:
         """Begin to bring in what :meth:`realize_plan` is going to read."""
-        if not self._can_prefetch:
-            return None
+        return self._begin(plan) if self._looks_ahead else None
+
+    def _begin(self, plan: SpatialPlan) -> Any:
         volume: Any = self.volume
         wide = self.widened(plan)
         region = wide.source_region(self.policy)
         return None if region.is_empty else volume.prefetch(region, *self._box(wide))
 
     @property
-    def _can_prefetch(self) -> bool:
-        volume = self.volume
-        return hasattr(volume, "prefetch") and getattr(volume, "access", "view") != "view"
+    def _looks_ahead(self) -> bool:
+        return bool(getattr(self.volume, "looks_ahead", False))
 
     @property
     def _acting(self) -> list[tuple[ValueStep, Drawn]]:

@@ -37,6 +37,8 @@ class MadeVolume:
 
     access = "made"
     """No file: voxels are computed."""
+    looks_ahead = True
+    """What they are computed of may lie in one."""
     chunks = None
     """Any region may be asked for."""
 
