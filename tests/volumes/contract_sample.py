@@ -67,6 +67,12 @@ QUICK = frozenset(
 )
 """References of every day."""
 
+IN_TURN = 10_000
+"""Volumes that are opened in turn."""
+
+FEWER_IN_TURN = {"dicom": 2_000}
+"""A series is a folder, of which every file is opened: these are as many files and more."""
+
 
 def references_of(test, place):
     """Return the references on which a test of the contract runs, slow ones marked.
