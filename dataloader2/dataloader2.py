@@ -246,6 +246,7 @@ class DataLoader2:
             self._work = replace(
                 self._work,
                 cache_bytes=self._negotiated.cache_bytes,
+                ahead_bytes=self._negotiated.ahead_bytes,
                 joinings=self._negotiated.joinings,
             )
         return self._negotiated
