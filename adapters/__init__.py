@@ -3,6 +3,7 @@
 from .adapter import Adapter
 from .fuse_spatial import FuseSpatial
 from .profile import Profile
+from .shuffle import Shuffle
 from .timeout import Limits, Timeout, limits_of
 
-__all__ = ["Adapter", "FuseSpatial", "Limits", "Profile", "Timeout", "limits_of"]
+__all__ = ["Adapter", "FuseSpatial", "Limits", "Profile", "Shuffle", "Timeout", "limits_of"]

@@ -27,7 +27,8 @@ knows nothing of voxpipe can still catch it::
     ├── PolicyConflict               (ValueError)  two places ask for different sampling
     ├── SampleError                  (TypeError)   a pipe was given what it cannot use
     ├── GraphError                   (ValueError)  the graph of pipes is not legal
-    │   └── NotPicklable             (TypeError)   it cannot travel to a worker
+    │   ├── NotPicklable             (TypeError)   it cannot travel to a worker
+    │   └── NotRemovable             (RuntimeError) without it a pipe would read nothing, or two
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
     ├── StateMismatch                (ValueError)  a saved state of something else
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
@@ -214,6 +215,10 @@ class GraphError(VoxpipeError, ValueError):
 
 class NotPicklable(GraphError, TypeError):
     """A pipe cannot travel to a worker process."""
+
+
+class NotRemovable(GraphError, RuntimeError):
+    """A pipe whose place nothing can take: a source, or one that reads several."""
 
 
 class BudgetExceeded(VoxpipeError, MemoryError):
