@@ -41,6 +41,7 @@ and warnings, which are no errors unless you make them such::
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
+    LintWarning                      (UserWarning) a graph is legal, but hardly meant
 
 A message says what happened, to which file, at which pipe as the user wrote it,
 and what to do. The last three are filled in on the way up: whoever knows the
@@ -251,6 +252,10 @@ class SlotsUsedUp(RuntimeWarning):
 
 class LikelyLabel(UserWarning):
     """The name of a volume says label, but it is sampled as an intensity."""
+
+
+class LintWarning(UserWarning):
+    """A graph is legal, but does what hardly anybody wants."""
 
 
 class ProvenanceLost(UserWarning):
