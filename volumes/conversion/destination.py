@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
+from ..cache.waiting import lock
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
 from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
@@ -27,8 +28,6 @@ from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
-# Short against writing a shard, long against asking the kernel.
-_POLL_SECONDS = 0.05
 
 
 class Destination(Protocol):
@@ -128,20 +127,13 @@ class LocalDestination:
 
     @contextmanager
     def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
-        import fcntl
-
         try:
             file = open(self._partial / "lock", "ab")  # noqa: SIM115  closed below
         except FileNotFoundError:
             yield None
             return
         with file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    _wait(deadline, self.name)
+            lock(file, deadline, lambda: _busy(self.name))
             yield file
 
     def finished(self, key: str) -> set[Triple]:
@@ -337,10 +329,8 @@ def _refused() -> Iterator[None]:
         raise DestinationBusy(error.what, do=error.do) from error
 
 
-def _wait(deadline: float, name: str) -> None:
-    if time.monotonic() >= deadline:
-        raise DestinationBusy(
-            f"another process is writing {name}.",
-            do="Wait for it; if it hangs, end it, and what it has written will be continued.",
-        )
-    time.sleep(_POLL_SECONDS)
+def _busy(name: str) -> DestinationBusy:
+    return DestinationBusy(
+        f"another process is writing {name}.",
+        do="Wait for it; if it hangs, end it, and what it has written will be continued.",
+    )

@@ -82,14 +82,14 @@ class RawFile:
         """Whether it may be worth telling what is going to be read."""
         return self.choice.mode != "direct" and HINTS.worth_asking()
 
-    def announce(self, region: Region) -> Hint | None:
+    def prefetch(self, region: Region) -> Hint | None:
         """Tell the system that a region is going to be read."""
         if self._view is None:
             return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
         if self._place is None:
             return None
         others = (slice(None),) * (self._view.ndim - 3)
-        return self._place.announce(self._view, (*others, *region.slices))
+        return self._place.prefetch(self._view, (*others, *region.slices))
 
     def _box(
         self, region: Region, channels: Channels

@@ -65,7 +65,7 @@ class Place(NamedTuple):
     order: tuple[int, ...]
     """Its axes, the slowest first."""
 
-    def announce(self, array: NDArray[Any], index: tuple[slice, ...]) -> Hint | None:
+    def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> Hint | None:
         """Tell the system that a part of the array is going to be read.
 
         By the name of the file, not through the map: Python holds its lock while ``madvise``
@@ -183,7 +183,7 @@ class MappedBackend(ViewBackend):
         """Tell the system which pages are going to be touched."""
         if self._place is None:
             return None
-        return self._place.announce(self._view, (slice(None), *region.slices))
+        return self._place.prefetch(self._view, (slice(None), *region.slices))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a view of the region."""

@@ -110,7 +110,7 @@ class LocalRaw(FilesBackend):
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
         """Tell the system what is going to be read."""
-        return self._voxels.announce(region)
+        return self._voxels.prefetch(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the file on which the region lies."""
@@ -153,7 +153,7 @@ class DecodedRaw(FilesBackend):
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
         """Tell the system what is going to be read of the decoded copy, once there is one."""
-        return None if self._decoded is None else self._decoded.announce(region)
+        return None if self._decoded is None else self._decoded.prefetch(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the decoded copy, which the first call may have to make."""
