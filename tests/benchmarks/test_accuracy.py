@@ -99,7 +99,7 @@ def test_the_truth_is_no_copy_of_what_is_measured(accuracy: Any) -> None:
     a = accuracy.a
     chain = a.CHAINS[0]
     exact = chain.truth(chain.place(a.indices(chain.shape)))
-    half = chain.truth(chain.place(a.indices(chain.shape) + (0.5, 0, 0)))
+    half = chain.truth(chain.place(np.add(a.indices(chain.shape), (0.5, 0, 0))))
 
     assert a.judged(chain, exact, None)["rmse"] == 0
     assert a.judged(chain, half, None)["rmse"] > 0.02
