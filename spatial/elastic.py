@@ -45,7 +45,7 @@ class Elastic:
     """Distance between control points: one number, or three."""
     locked: int = 0
     """How many layers of control points at the faces of the grid stay where they are: 2 keep the
-    faces themselves in place."""
+    faces themselves in place, to 1/48 of the amount where the spacing does not fit the grid."""
     space: Space = "world"
     """``"world"``: millimetres along the array's axes; ``"voxel"``: voxels."""
     p: float = 1.0
