@@ -38,6 +38,7 @@ knows nothing of voxpipe can still catch it::
 and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
+    WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
 
@@ -242,6 +243,10 @@ class LoaderShutDown(VoxpipeError, RuntimeError):
 
 class SlotsUsedUp(RuntimeWarning):
     """The shared memory for batches is used up, so batches are copied; nothing is lost."""
+
+
+class WorkerReplaced(RuntimeWarning):
+    """A worker process died and another took its place; no batch is lost or delivered twice."""
 
 
 class LikelyLabel(UserWarning):

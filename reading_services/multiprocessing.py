@@ -21,6 +21,7 @@ from .planned import PlannedEpoch
 from .pool import WorkerPool
 from .reading_service import Epoch
 from .replicated import ReplicatedEpoch
+from .restarts import USUAL_RESTARTS, Restarts
 from .script import script_of_this_process
 from .spending import budgets, checked
 from .transport.budget import SlotBudget
@@ -65,6 +66,11 @@ class MultiProcessingReadingService:
         Memory that batches, buffers and decoded chunks may take together, in all processes, in
         bytes; an epoch that needs more is refused before it begins. None for 256 MiB, and
         for a quarter of the memory or all of it where that does not suffice.
+    max_restarts
+        Workers that may die in one epoch, however they end (a signal, ``os._exit``, the
+        system for lack of memory), and are replaced: another process makes their batches
+        again, with a :class:`~voxpipe.errors.WorkerReplaced` warning. The batches and their
+        order stay the same. One more death is a ``WorkerDied``.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class MultiProcessingReadingService:
         persistent_workers: bool = False,
         slot_bytes: int | None = None,
         memory_bytes: int | None = None,
+        max_restarts: int = USUAL_RESTARTS,
     ) -> None:
         self.num_workers = whole("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
@@ -95,6 +102,7 @@ class MultiProcessingReadingService:
             else whole("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
         )
         self.memory_bytes = checked(memory_bytes)
+        self.max_restarts = whole("max_restarts", max_restarts, least=0)
         self._pool: WorkerPool | None = None
         self._check()
         self._budget = SlotBudget(self.slot_bytes)
@@ -150,9 +158,19 @@ class MultiProcessingReadingService:
                 place,
                 limit=self.worker_prefetch_cnt,
                 in_order=self.order == "plan",
+                restarts=Restarts(self.max_restarts),
             )
         limit = self.worker_prefetch_cnt
-        return ReplicatedEpoch(pool, self._end_epoch, work, seed, epoch, place, limit=limit)
+        return ReplicatedEpoch(
+            pool,
+            self._end_epoch,
+            work,
+            seed,
+            epoch,
+            place,
+            limit=limit,
+            restarts=Restarts(self.max_restarts),
+        )
 
     def shares(self, work: Work) -> int:
         """Return among how many workers a graph is divided that cannot be split; else 0."""

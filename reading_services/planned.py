@@ -11,17 +11,23 @@ from ..core.errors import NotPicklable, WorkerDied
 from ..core.ledger import LEDGER
 from ..core.origin import warn
 from ..realizing import Job
-from .pool import Worker, WorkerPool, raise_from_worker
+from .pool import WorkerPool
+from .process import Worker
+from .restarts import Restarts
 from .running import begin, end
+from .told import raise_from_worker
 from .transport.messages import Done, Exhausted, Failed
 from .work import Place, Planned, Work, batch_count, jobs
 
 
 class PooledEpoch:
-    """What every pass over a pool of workers shares: taking, telling and ending."""
+    """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
 
-    def __init__(self, pool: WorkerPool, end: Callable[[], None], work: Work) -> None:
+    def __init__(
+        self, pool: WorkerPool, end: Callable[[], None], work: Work, restarts: Restarts
+    ) -> None:
         self.last = -1
+        self._restarts = restarts
         self._pool = pool
         self._end = end
         self._limits = work.limits
@@ -52,6 +58,17 @@ class PooledEpoch:
         if not self._was_up and self._pool.is_up():
             self._begin_wait()
         yield from self._pool.answers(self._deadline, self._wait)
+
+    def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
+        """Return the worker that takes the place of a dead one; None if there may be none."""
+        doing = str(worker.busy_with().what)
+        if not self._restarts.allows(death, doing, was_starting=worker.failed_to_start()):
+            self._pool.broken = True
+            return None
+        fresh = self._pool.replace(worker)
+        # It has to start, and makes again what the other one had made in part.
+        self._begin_wait()
+        return fresh
 
     def _take(self) -> Any:
         raise NotImplementedError
@@ -99,8 +116,9 @@ class PlannedEpoch(PooledEpoch):
         *,
         limit: int,
         in_order: bool,
+        restarts: Restarts,
     ) -> None:
-        super().__init__(pool, end, work)
+        super().__init__(pool, end, work, restarts)
         self._run = (seed, epoch)
         self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place)
         self._work = work
@@ -115,21 +133,28 @@ class PlannedEpoch(PooledEpoch):
     def _take(self) -> Any:
         self._begin_wait()
         while True:
-            try:
-                self._hand_out()
-            except WorkerDied as death:
-                self._death = death
+            self._hand_out()
             index = self._deliverable()
             if index is not None:
                 return self._deliver(index)
             if self._death is not None or (self._jobs is None and not self._order):
                 self._raise_end()
-            try:
-                for worker, answer in self._answers():
+            for worker, answer in self._answers():
+                if isinstance(answer, WorkerDied):
+                    self._replace(worker, answer)
+                else:
                     self._store(worker, answer)
-            except WorkerDied as death:
-                # What was finished before comes first, in its turn.
-                self._death = death
+
+    def _replace(self, worker: Worker, death: WorkerDied) -> Worker | None:
+        """Let another worker make what a dead one had: jobs are plans, and can be made again."""
+        fresh = self._stand_in(worker, death)
+        if fresh is None:
+            # What was finished before comes first, in its turn.
+            self._death = death
+            return None
+        for job in worker.jobs:
+            self._pool.give(fresh, job, *self._run)
+        return fresh
 
     def _raise_end(self) -> NoReturn:
         end = self._death or self._planning_error or StopIteration()
@@ -163,13 +188,22 @@ class PlannedEpoch(PooledEpoch):
                 self._jobs = None
                 return
             coming = self._coming(job, bound - len(self._order) - 1)
-            worker = self._pool.affinity.choose(job, self._pool.workers, self._limit, coming)
+            chosen = self._pool.affinity.choose(job, self._pool.workers, self._limit, coming)
+            worker = self._alive(chosen)
+            if worker is None:
+                return
             try:
                 self._pool.give(worker, job, *self._run)
             except NotPicklable as error:
                 self._jobs, self._planning_error = None, error
                 return
             self._order.append(job.index)
+
+    def _alive(self, worker: Worker) -> Worker | None:
+        """Return a worker, or the one in its place if it died while it had nothing to do."""
+        if not worker.is_gone:
+            return worker
+        return self._replace(worker, worker.death(self._limits.stop))
 
     def _coming(self, job: Job, room: int) -> int:
         """Return how many more jobs can follow a job, now or once the consumer took what waits."""
