@@ -32,6 +32,8 @@ knows nothing of voxpipe can still catch it::
     ├── StateMismatch                (ValueError)  a saved state of something else
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
+    ├── RanksDiffer                  (RuntimeError) ranks are about to do different things
+    ├── RankMissing                  (RuntimeError) a rank of the job is not there
     ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
     └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
 
@@ -231,6 +233,14 @@ class ItemTimeout(VoxpipeError, TimeoutError):
 
 class WorkerDied(VoxpipeError, RuntimeError):
     """A worker process ended by itself."""
+
+
+class RanksDiffer(VoxpipeError, RuntimeError):
+    """The ranks of a job are about to run different epochs, chains or cases."""
+
+
+class RankMissing(VoxpipeError, RuntimeError):
+    """A rank of a torch.distributed job did not come in time, has failed, or there is no job."""
 
 
 class IteratorInvalidated(VoxpipeError, RuntimeError):

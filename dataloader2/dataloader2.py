@@ -25,7 +25,7 @@ from .asked import checked_service, checked_state, checked_step, refuse_others
 from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
-from .state import State
+from .state import State, checkpoint_of, restore_service
 
 MAX_SEED = 2**64
 
@@ -181,6 +181,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
             graph=self._fingerprint,
             data=self._data_hash(),
+            service=checkpoint_of(self._service),
         ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -198,6 +199,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
         )
         self._end_live()
+        restore_service(self._service, loaded.of_service)
         self._seed, self._epoch = loaded.seed, loaded.epoch
         self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
 

@@ -14,6 +14,7 @@ from ..realizing import Job
 from .pool import WorkerPool
 from .process import Worker
 from .restarts import Restarts
+from .room import Room
 from .running import begin, end
 from .told import raise_from_worker
 from .transport.messages import Done, Exhausted, Failed
@@ -24,10 +25,16 @@ class PooledEpoch:
     """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
 
     def __init__(
-        self, pool: WorkerPool, end: Callable[[], None], work: Work, restarts: Restarts
+        self,
+        pool: WorkerPool,
+        end: Callable[[], None],
+        work: Work,
+        restarts: Restarts,
+        room: Room,
     ) -> None:
         self.last = -1
         self._restarts = restarts
+        self._room = room
         self._pool = pool
         self._end = end
         self._limits = work.limits
@@ -86,6 +93,7 @@ class PooledEpoch:
         if self._closed:
             return
         self._closed = True
+        self._room.clear()
         if self._pool.in_flight():
             self._pool.broken = True
         self._end()
@@ -100,7 +108,9 @@ class PlannedEpoch(PooledEpoch):
     Parameters
     ----------
     limit
-        Jobs per worker; with undelivered batches never more than this times the workers.
+        Jobs per worker; with undelivered batches never more than this times the workers,
+    waiting
+        and so many more.
     in_order
         Whether batches come in plan order.
     """
@@ -115,15 +125,18 @@ class PlannedEpoch(PooledEpoch):
         place: Place,
         *,
         limit: int,
+        waiting: int = 0,
         in_order: bool,
         restarts: Restarts,
+        room: Room,
     ) -> None:
-        super().__init__(pool, end, work, restarts)
+        super().__init__(pool, end, work, restarts, room)
         self._run = (seed, epoch)
-        self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place)
+        self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place, work.part)
         self._work = work
         self._count: int | None = None
         self._limit = limit
+        self._waiting = waiting
         self._in_order = in_order
         self._order: deque[int] = deque()
         self._ready: dict[int, Any] = {}
@@ -172,6 +185,7 @@ class PlannedEpoch(PooledEpoch):
     def _deliver(self, index: int) -> Any:
         self._order.remove(index)
         answer = self._ready.pop(index)
+        self._room.taken(index)
         if isinstance(answer, Failed):
             raise_from_worker(answer)
         self.last = index
@@ -179,9 +193,11 @@ class PlannedEpoch(PooledEpoch):
 
     def _hand_out(self) -> None:
         """Give every worker jobs up to its share; undelivered batches count too."""
-        bound = self._limit * len(self._pool.workers)
+        bound = self._limit * len(self._pool.workers) + self._waiting
         while self._jobs is not None and self._death is None and len(self._order) < bound:
             if len(self._pool.idlest().jobs) >= self._limit:
+                return
+            if self._order and not self._room.has_room(self._pool.in_flight()):
                 return
             job = self._next_job()
             if job is None:
@@ -231,8 +247,11 @@ class PlannedEpoch(PooledEpoch):
 
     def _store(self, worker: Worker, answer: Done | Failed) -> None:
         self._tell(answer)
-        made = worker.open(answer.data) if isinstance(answer, Done) else answer
-        self._ready[answer.index] = made
+        if isinstance(answer, Done):
+            self._ready[answer.index], size = worker.open(answer.data)
+            self._room.arrived(answer.index, size)
+        else:
+            self._ready[answer.index] = answer
 
     def close(self) -> None:
         """End the pass."""

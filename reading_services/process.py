@@ -61,9 +61,11 @@ class Worker:
         self.patience = seconds
         limit_waits(self.channel, seconds)
 
-    def open(self, data: bytes) -> Any:
-        """Return a batch that this worker made."""
-        return unpack(data, self.slots)
+    def open(self, data: bytes) -> tuple[Any, int]:
+        """Return a batch that this worker made, and the bytes that it takes."""
+        arrival = self.slots.arrival()
+        batch = unpack(data, arrival)
+        return batch, len(data) + arrival.bytes
 
     def show_notes(self, fd: int, size: int) -> None:
         """Look from now on at the memory in which it notes what it is at; closes ``fd``."""

@@ -163,6 +163,11 @@ class Arrival:
         self._bytes = 0
         self._copies = 0
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of the slots in which the batch lies."""
+        return self._bytes
+
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
         """Return ``size`` bytes of a slot, which keep it from being used again.
 

@@ -357,4 +357,9 @@ def test_fifty_kills_at_random_moments(cases, started_once, split):
 
 def long_whole_graph(cases, samples):
     pipe = vp.from_cases(cases).shuffle().sharding_filter().open_volume()
-    return pipe.lazy_patch(6, samples_per_volume=samples // 10).realize().filter(is_bright).batch_patches(1)
+    return (
+        pipe.lazy_patch(6, samples_per_volume=samples // 10)
+        .realize()
+        .filter(is_bright)
+        .batch_patches(1)
+    )
