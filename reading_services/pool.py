@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
-from ..volumes.joining import Table
+from ..volumes.stores.joining import Table
 from .affinity import Affinity
 from .fork_server import preload
 from .payload import pickled
@@ -27,7 +27,7 @@ from .worker import SETTINGS, Settings
 # What every worker imports anyway.
 PRELOAD = [
     "voxpipe.reading_services.worker",
-    "voxpipe.volumes.nifti",
+    "voxpipe.volumes.formats.nifti",
     "voxpipe.spatial.native",
     "nibabel",
 ]

@@ -1,0 +1,31 @@
+"""Seeds for the pipes of a graph: some the same on every worker and rank, some its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.whole import whole
+from ..reading_services.seed_generator import MAX_SEED, SeedGenerator
+
+__all__ = ["SeedGenerator", "dist_share_seed"]
+
+
+def dist_share_seed(seed: int, process_group: Any = None) -> int:
+    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it.
+
+    Parameters
+    ----------
+    seed
+        This rank's, 0 <= seed < 2**64; only that of rank 0 matters.
+    process_group
+        The group; by default all ranks. Waits as long as the group's own timeout says.
+    """
+    import torch
+    import torch.distributed as dist
+
+    seed = whole("seed", seed, least=0, below=MAX_SEED)
+    # Tensors have signed integers: the upper half of the seeds is below zero in between.
+    shared = torch.tensor(seed - MAX_SEED // 2, dtype=torch.int64)
+    source = 0 if process_group is None else dist.get_global_rank(process_group, 0)
+    dist.broadcast(shared, src=source, group=process_group)
+    return int(shared.item()) + MAX_SEED // 2

@@ -1,0 +1,23 @@
+"""torchdata's place for the reading services."""
+
+from ..reading_services import (
+    CheckpointableReadingServiceInterface,
+    DistributedReadingService,
+    InProcessReadingService,
+    MultiProcessingReadingService,
+    PrototypeMultiProcessingReadingService,
+    ReadingServiceInterface,
+    SequentialReadingService,
+    WorkerInfo,
+)
+
+__all__ = [
+    "CheckpointableReadingServiceInterface",
+    "DistributedReadingService",
+    "InProcessReadingService",
+    "MultiProcessingReadingService",
+    "PrototypeMultiProcessingReadingService",
+    "ReadingServiceInterface",
+    "SequentialReadingService",
+    "WorkerInfo",
+]
