@@ -38,7 +38,16 @@ class Trunk(Running):
     """
 
     traits: ClassVar[Traits] = Traits()
-    running = ("_lock", "_items", "_waiting", "_left", "_ended", "_overflow", "_generation")
+    running = (
+        "_lock",
+        "_items",
+        "_waiting",
+        "_left",
+        "_begun",
+        "_ended",
+        "_overflow",
+        "_generation",
+    )
 
     def __init__(self, parent: Pipe, count: int, buffer_size: int) -> None:
         super().__init__()
@@ -62,7 +71,7 @@ class Trunk(Running):
         self._items: Iterator[Any] | None = None
         self._waiting: list[deque[Any]] = [deque() for _ in range(self.count)]
         self._left = [False] * self.count
-        self._ended = False
+        self._begun = self._ended = False
         self._overflow: BufferError | None = None
         self._generation += 1
 
@@ -89,9 +98,9 @@ class Trunk(Running):
         """Return how many items a branch has; TypeError if that is not known."""
         raise NotImplementedError
 
-    def is_exhausted(self) -> bool:
-        """Whether every branch has been read to its end, or left."""
-        return self._ended and all(self._left)
+    def is_interrupted(self) -> bool:
+        """Whether the parent was begun, and some branch has not come to its end."""
+        return self._begun and not (self._ended and all(self._left))
 
     def items_of(self, branch: int) -> Iterator[Any]:
         """Yield what a branch gets."""
@@ -124,7 +133,7 @@ class Trunk(Running):
     def _read(self, asker: int) -> None:
         """Deal out one more item of the parent."""
         if self._items is None:
-            self._items = iter(enumerate(self.parent))
+            self._items, self._begun = iter(enumerate(self.parent)), True
         following = next(self._items, None)
         if following is None:
             self._ended, self._items = True, None
@@ -188,7 +197,7 @@ class Branch(DataPipe):
         elif trunk._valid_iterator_id == self._valid_iterator_id:
             # This branch has an iterator of this generation: a second one begins the next.
             trunk._valid_iterator_id += 1
-            if not trunk.is_exhausted():
+            if trunk.is_interrupted():
                 text = "Some child DataPipes are not exhausted when __iter__ is called. We are "
                 text += "resetting the buffer and each child DataPipe will read from the start."
                 warnings.warn(text, UserWarning, stacklevel=2)
