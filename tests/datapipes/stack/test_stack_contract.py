@@ -8,7 +8,6 @@ from operator import itemgetter
 
 import pytest
 import torch
-from stack_sources import first
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph import traverse_dps
@@ -147,7 +146,7 @@ def test_copies_in_mid_pass_begin_anew(name):
 
 @every
 def test_torch_sees_the_same_graph(name):
-    """torch's traversal, which pickles pipes under a hook, finds the pipes that we declare."""
+    """Torch's traversal, which pickles pipes under a hook, finds the pipes that we declare."""
     pipe = PIPES[name]()
     seen, todo = set(), [traverse_dps(pipe)]
     while todo:
@@ -290,7 +289,7 @@ def test_torchs_own_names_are_untouched():
 
 
 def test_prefetch_behind_the_cut_costs_nothing(tmp_path):
-    """Workers make whole batches ahead already: the graph is split, and the recipe needs no torch."""
+    """Workers make whole batches ahead already: the graph is split, the recipe needs no torch."""
     import numpy as np
 
     from voxpipe.reading_services.work import Planned, work_of
