@@ -9,6 +9,7 @@ from torch.utils.data import IterDataPipe
 
 from ...core.origin import warn
 from ..datapipe import length_of, offered
+from ..iter.stack.columns import function
 from .pipe import MapPipe
 
 
@@ -54,7 +55,7 @@ class IterToMapConverter(MapPipe):
             msg = f"IterToMapConverter can only apply on IterDataPipe, but found {type(datapipe)}"
             raise TypeError(msg)
         self.parent = datapipe
-        self.key_value_fn = key_value_fn
+        self.key_value_fn = None if key_value_fn is None else function("key_value_fn", key_value_fn)
         self.fresh()
 
     def fresh(self) -> None:

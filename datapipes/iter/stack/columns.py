@@ -17,6 +17,27 @@ APPEND = -1
 """As ``output_col``: put the result at the end."""
 
 
+def function(name: str, value: Any) -> Any:
+    """Return ``value`` if it can be called.
+
+    Raises
+    ------
+    TypeError
+        Naming the argument.
+
+    Examples
+    --------
+    >>> function("fn", 3)
+    Traceback (most recent call last):
+        ...
+    TypeError: A callable function is expected as fn, but int is provided
+    """
+    if not callable(value):
+        msg = f"A callable function is expected as {name}, but {type(value).__name__} is provided"
+        raise TypeError(msg)
+    return value
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which parts of an item a function gets, and where its result goes."""
@@ -27,22 +48,25 @@ class Columns:
     """Index or key; None for the first of ``source``, whose others are removed."""
 
     @classmethod
-    def checked(cls, function: Callable[..., Any], input_col: Any, output_col: Any) -> Columns:
+    def checked(cls, fn: Callable[..., Any], input_col: Any, output_col: Any) -> Columns:
         """Return the columns, if the function takes as many arguments.
 
         Raises
         ------
+        TypeError
+            If it is no function.
         ValueError
             If there is an output but no input, if there are several outputs, or if the function
             wants another number of arguments.
         """
+        function("fn", fn)
         if input_col is None and output_col is not None:
             raise ValueError("`output_col` must be None when `input_col` is None.")
         if isinstance(output_col, (list, tuple)):
             if len(output_col) != 1:
                 raise ValueError("`output_col` must be a single-element list or tuple")
             output_col = output_col[0]
-        validate_input_col(function, input_col)
+        validate_input_col(fn, input_col)
         return cls(input_col, output_col)
 
     def arguments(self, item: Any) -> tuple[Any, ...]:

@@ -31,14 +31,14 @@ def bytes_of(item: Any) -> int:
         if id(thing) in seen:
             continue
         seen.add(id(thing))
-        total += sys.getsizeof(thing, 0)
+        # What an array owns may be part of its own size or not: only its data are counted.
+        data = _data_of(thing)
+        total += data if isinstance(data, int) else sys.getsizeof(thing, 0)
         if isinstance(thing, Mapping):
             waiting += thing.keys()
             waiting += thing.values()
         elif isinstance(thing, _SEQUENCES):
             waiting += thing
-        elif isinstance(data := _data_of(thing), int):
-            total += data
         elif dataclasses.is_dataclass(thing) and not hasattr(type(thing), "provenance"):
             waiting += [getattr(thing, field.name, None) for field in dataclasses.fields(thing)]
     return total

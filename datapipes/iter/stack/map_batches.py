@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, offered
+from .columns import function
 
 
 @offered("map_batches")
@@ -48,7 +49,7 @@ class BatchMapper(DataPipe):
     ) -> None:
         super().__init__()
         self.parent = datapipe
-        self.fn = fn
+        self.fn = function("fn", fn)
         self.batch_size = whole("batch_size", batch_size, least=1)
         self.input_col = input_col
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataChunk
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, offered
+from .columns import function
 
 
 @offered("max_token_bucketize")
@@ -70,7 +71,7 @@ class MaxTokenBucketizer(DataPipe):
             raise ValueError(msg + f"got {max_token_count} and {longest}")
         self.parent = datapipe
         self.max_token_count = max_token_count
-        self.len_fn = len_fn
+        self.len_fn = function("len_fn", len_fn)
         self.min_len, self.max_len = min_len, longest
         self.buffer_size = whole("buffer_size", buffer_size, least=1)
         self.include_padding = include_padding

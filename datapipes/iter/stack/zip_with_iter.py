@@ -12,6 +12,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
+from .columns import function
 
 _ENDED = object()
 
@@ -74,13 +75,13 @@ class IterKeyZipper(DataPipe):
             raise TypeError(msg)
         self.parent = source_datapipe
         self.reference = ref_datapipe
-        self.key_fn = key_fn
-        self.ref_key_fn = ref_key_fn or key_fn
+        self.key_fn = function("key_fn", key_fn)
+        self.ref_key_fn = key_fn if ref_key_fn is None else function("ref_key_fn", ref_key_fn)
         self.keep_key = keep_key
         self.buffer_size = (
             None if buffer_size is None else whole("buffer_size", buffer_size, least=1)
         )
-        self.merge_fn = merge_fn
+        self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the joined items."""

@@ -9,6 +9,7 @@ from torch.utils.data import MapDataPipe
 
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
+from .columns import function
 
 
 @offered("zip_with_map")
@@ -60,8 +61,8 @@ class MapKeyZipper(DataPipe):
             raise TypeError(msg)
         self.parent = source_iterdatapipe
         self.mapping = map_datapipe
-        self.key_fn = key_fn
-        self.merge_fn = merge_fn
+        self.key_fn = function("key_fn", key_fn)
+        self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
         self.keep_key = keep_key
 
     def __iter__(self) -> Iterator[Any]:

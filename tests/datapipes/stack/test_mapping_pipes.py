@@ -13,6 +13,7 @@ from stack_sources import Counting, NoLength, first
 
 import voxpipe as vp
 from voxpipe.datapipes.iter import IterableWrapper
+from voxpipe.datapipes.map import SequenceWrapper
 
 LIMIT = 30  # seconds after which a wait is taken for a hang
 
@@ -315,3 +316,23 @@ def test_futures_are_no_results():
     (result,) = IterableWrapper([1]).threadpool_map(itself)
 
     assert not isinstance(result, Future)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda p: p.map_batches(5, 2),
+        lambda p: p.flatmap(5),
+        lambda p: p.shuffled_flatmap(5),
+        lambda p: p.threadpool_map(5),
+        lambda p: p.max_token_bucketize(5, len_fn=5),
+        lambda p: p.zip_with_iter(p, key_fn=5),
+        lambda p: p.zip_with_map(SequenceWrapper([1]), key_fn=5),
+        lambda p: p.to_map_datapipe(5),
+    ],
+    ids=lambda call: call.__code__.co_names[0],
+)
+def test_what_is_no_function_is_refused_at_construction(call):
+    """Not in the middle of an epoch."""
+    with pytest.raises(TypeError, match=r"A callable function is expected as .*, but int is"):
+        call(IterableWrapper([1]))
