@@ -67,7 +67,7 @@ class Ahead:
         self._held: deque[tuple[Any, int]] = deque()
         self._bytes = 0
         self._error: BaseException | None = None
-        self._ended = self._stopped = self._paused = self._making = False
+        self._ended = self._stopped = self._abandoned = self._paused = self._making = False
         self._process = os.getpid()
         target, arguments = self._run, (source, change)
         self._thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
@@ -121,6 +121,15 @@ class Ahead:
             self._paused = False
             self._changed.notify_all()
 
+    def abandon(self) -> None:
+        """Tell the thread to end, and do not wait for it: not here, and not in :meth:`stop`.
+
+        For whoever has waited for the item at hand already.
+        """
+        with self._changed:
+            self._stopped = self._abandoned = True
+            self._changed.notify_all()
+
     def stop(self) -> None:
         """End the thread, and drop what it made; any number of times."""
         if os.getpid() != self._process:
@@ -129,7 +138,7 @@ class Ahead:
             self._stopped = True
             self._changed.notify_all()
         # Garbage is collected in any thread: it may be this one's own iterator that is dropped.
-        if self._thread is not threading.current_thread():
+        if not self._abandoned and self._thread is not threading.current_thread():
             self._thread.join(STOP_SECONDS)
             if self._thread.is_alive():
                 text = f"the thread {self._thread.name!r} has been making one item for more than "

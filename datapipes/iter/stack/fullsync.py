@@ -103,6 +103,8 @@ class FullSync(Running):
                 item, said, error = self._next_of(ahead)
                 every = self._told(said)
                 if error is not None:
+                    if said is Said.LATE:
+                        ahead.abandon()
                     raise error
                 self._refuse(every)
                 if Said.END in every:

@@ -305,6 +305,23 @@ def test_prefetch_behind_the_cut_costs_nothing(tmp_path):
         assert [tuple(b["image"].shape) for b in loader] == [(2, 1, 2, 2, 2)] * 2
 
 
+def test_prefetch_behind_a_function_costs_nothing():
+    """No thread for every batch where the pipes are run as they are."""
+    import threading
+
+    from voxpipe.reading_services.pipe_runner import PipeRunner
+
+    split = cut(numbers(4).map(twice).prefetch(2))
+    assert isinstance(split, Cut)
+
+    assert "prefetch" not in repr([*walk(PipeRunner(split).sink)])
+    before = threading.active_count()
+    with vp.DataLoader2(numbers(4).map(twice).prefetch(2)) as loader:
+        assert [(n, threading.active_count()) for n in loader] == [
+            (n, before) for n in (0, 2, 4, 6)
+        ]
+
+
 def test_pipes_of_one_process_are_not_cut_into_workers():
     """What belongs to the device's process is never put behind the cut."""
     split = cut(numbers().map(twice).to_device("cpu"))
