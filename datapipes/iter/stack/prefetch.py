@@ -37,8 +37,9 @@ class Prefetcher(Running):
     the global generators of ``random``, NumPy or torch is not repeatable, as the thread shares
     these with the rest of the program.
 
-    Behind the voxels of a loader whose graph is split, this pipe does nothing: its workers make
-    whole batches ahead already.
+    Behind the voxels of a ``DataLoader2`` whose graph is split, workers make whole batches ahead
+    anyway, and this pipe adds nothing. Without workers it makes that many batches ahead, unless
+    the chain runs a function of yours or ``Timeout`` watches.
 
     Raises
     ------
