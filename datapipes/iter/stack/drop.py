@@ -54,7 +54,8 @@ class Dropper(PerItem):
             return item
         if any(lacks(item, index) for index in self.indices):
             warn(MISSING, UserWarning, self.origin)
-        return rebuilt(item, {key: v for key, v in fields.items() if key not in self._of(item)})
+        dropped = self._of(item)
+        return rebuilt(item, {key: v for key, v in fields.items() if key not in dropped})
 
     def _of(self, item: Any) -> set[Any]:
         if not isinstance(item, (tuple, list)):

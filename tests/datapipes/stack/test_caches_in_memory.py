@@ -1,6 +1,7 @@
 """Caches in memory hold real bytes, and what they hold is the same in every pass."""
 
 import dataclasses
+import pickle
 import threading
 
 import numpy as np
@@ -238,6 +239,22 @@ def test_a_map_is_loaded_when_it_is_asked():
     assert parent.asked == 5
     with pytest.raises(IndexError, match="Index 'z' is invalid for IterToMapConverter"):
         ages["z"]
+
+
+def test_what_a_map_has_loaded_does_not_travel():
+    """A pickle is loaded anew."""
+    parent = Counting(5)
+    ages = parent.to_map_datapipe(_pair_of)
+    assert ages[3] == 3
+
+    twin = pickle.loads(pickle.dumps(ages))
+
+    assert twin._map is None
+    assert twin[3] == 3
+
+
+def _pair_of(number):
+    return number, number
 
 
 def test_items_that_are_no_pairs_are_told():

@@ -307,6 +307,15 @@ def test_the_shortest_come_first():
         len(words.max_token_bucketize(5))
 
 
+def test_of_two_of_one_length_the_older_comes_first():
+    """Whatever the heap would do."""
+    pipe = IterableWrapper([(n, 1) for n in range(50)])
+
+    (batch,) = pipe.max_token_bucketize(50, len_fn=lambda item: item[1], buffer_size=20)
+
+    assert [n for n, _ in batch] == [*range(50)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
