@@ -77,7 +77,7 @@ class BatchAsyncMapper(DataPipe):
         self.batch_size = whole("batch_size", batch_size, least=1)
         self.columns = Columns.checked(async_fn, input_col, output_col)
         self.max_concurrency = whole("max_concurrency", max_concurrency, least=1)
-        self.flatten = flatten
+        self.flat = flatten
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the results, or lists of them."""
@@ -86,7 +86,7 @@ class BatchAsyncMapper(DataPipe):
         try:
             for group in self._groups():
                 done = thread.submit(loop.run_until_complete, self._all_of(group)).result()
-                if self.flatten:
+                if self.flat:
                     yield from done
                 else:
                     yield done
@@ -125,4 +125,4 @@ class BatchAsyncMapper(DataPipe):
     def __len__(self) -> int:
         """Return the parent's length, or the number of groups of it."""
         items = length_of(self, self.parent)
-        return items if self.flatten else -(-items // self.batch_size)
+        return items if self.flat else -(-items // self.batch_size)

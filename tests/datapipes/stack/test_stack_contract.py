@@ -172,6 +172,21 @@ def test_every_pipe_is_known_and_says_where_it_was_written(name):
 
 
 @every
+def test_no_attribute_hides_a_chained_form(name):
+    """A setting called ``flatten`` would end every chain that goes on with ``.flatten()``."""
+    for pipe in walk(PIPES[name]()):
+        forms = {**IterDataPipe.functions} if isinstance(pipe, IterDataPipe) else {}
+        ours = type(pipe).__module__.startswith("voxpipe.")
+
+        assert not ours or not [form for form in forms if form in dir_of(pipe)]
+
+
+def dir_of(pipe):
+    """Return the names that a pipe has of its own, without the chained forms."""
+    return {*vars(pipe), *(name for kind in type(pipe).__mro__ for name in vars(kind))}
+
+
+@every
 def test_the_fingerprint_is_that_of_the_same_chain(name):
     """A state can be resumed on the chain written again, and after a pass."""
     pipe = PIPES[name]()
