@@ -1,8 +1,9 @@
 """Adapters: each rewrites a graph before it runs."""
 
 from .adapter import Adapter
+from .cache_timeout import CacheTimeout
 from .fuse_spatial import FuseSpatial
 from .profile import Profile
 from .timeout import Limits, Timeout, limits_of
 
-__all__ = ["Adapter", "FuseSpatial", "Limits", "Profile", "Timeout", "limits_of"]
+__all__ = ["Adapter", "CacheTimeout", "FuseSpatial", "Limits", "Profile", "Timeout", "limits_of"]
