@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -24,7 +25,8 @@ class FSSpecFileLister(Connected):
         Path or URL of a folder (or of one file, which is yielded itself), several of them, or
         a pipe that yields them.
     masks
-        Pattern, or patterns, one of which a name must match: ``"*.nii.gz"``.
+        Pattern, or patterns, one of which the name must match, with its folder or without it:
+        ``"*.nii.gz"``.
     storage_options, **options
         Of the file system. They are never written anywhere.
 
@@ -81,7 +83,7 @@ class FSSpecFileLister(Connected):
             yield root
             return
         for name in sorted(found):
-            if match_masks(name, self.masks):
+            if match_masks(name, self.masks) or match_masks(posixpath.basename(name), self.masks):
                 yield _as_written(root, name, system)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ....core.errors import StreamError
+from ....core.errors import AccessDenied, StreamError
 from ....volumes.location import public_name, remote_errors
 from ....volumes.redaction import Secrets
 from ....volumes.retry import Attempts, Retry, default_retry, retried_here
@@ -23,6 +23,8 @@ from .http_settings import HttpSettings, http_settings
 T = TypeVar("T")
 
 _PIECE_BYTES = 256 * 1024
+_ABSENT = (404, 410)
+_DENIED = (401, 403)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
@@ -42,6 +44,8 @@ def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = No
     ------
     VolumeNotFound
         There is nothing there.
+    AccessDenied
+        The server refuses.
     StoreUnavailable
         The server kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
     VolumeReadError
@@ -156,6 +160,13 @@ class HttpStream(io.RawIOBase):
         if response.status == 416 and self._at == 0:
             self._size, self._ranges = 0, True  # of an empty file there is no range
             return
+        if response.status in _ABSENT:
+            raise FileNotFoundError(self.name)
+        if response.status in _DENIED:
+            raise AccessDenied(
+                f"reading {self.name} was refused with status {response.status}.",
+                do="Check the credentials: auth=, headers=, or those in the URL.",
+            )
         response.raise_for_status()
         await self._begin(response)
 
