@@ -4,6 +4,16 @@ from .adapter import Adapter
 from .cache_timeout import CacheTimeout
 from .fuse_spatial import FuseSpatial
 from .profile import Profile
+from .shuffle import Shuffle
 from .timeout import Limits, Timeout, limits_of
 
-__all__ = ["Adapter", "CacheTimeout", "FuseSpatial", "Limits", "Profile", "Timeout", "limits_of"]
+__all__ = [
+    "Adapter",
+    "CacheTimeout",
+    "FuseSpatial",
+    "Limits",
+    "Profile",
+    "Shuffle",
+    "Timeout",
+    "limits_of",
+]

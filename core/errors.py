@@ -28,6 +28,7 @@ knows nothing of voxpipe can still catch it::
     ├── SampleError                  (TypeError)   a pipe was given what it cannot use
     ├── GraphError                   (ValueError)  the graph of pipes is not legal
     │   ├── NotPicklable             (TypeError)   it cannot travel to a worker
+    │   ├── NotRemovable             (RuntimeError) without it a pipe would read nothing, or two
     │   └── UnendedCache             (RuntimeError) on_disk_cache() and end_caching() do not pair
     ├── StreamError                  (ValueError, RuntimeError) a file is damaged or unsafe
     │   └── HashMismatch             a file is not the one that was expected
@@ -218,6 +219,10 @@ class GraphError(VoxpipeError, ValueError):
 
 class NotPicklable(GraphError, TypeError):
     """A pipe cannot travel to a worker process."""
+
+
+class NotRemovable(GraphError, RuntimeError):
+    """A pipe whose place nothing can take: a source, or one that reads several."""
 
 
 class UnendedCache(GraphError, RuntimeError):

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from ....core.hidden import Hidden
-from ....volumes.fsspec_ranges import with_defaults
-from ....volumes.location import file_system, public_name, remote_errors
-from ....volumes.redaction import Secrets
-from ....volumes.retry import Attempts, default_retry, retried_here
+from ....volumes.stores.fsspec_ranges import with_defaults
+from ....volumes.stores.location import file_system, public_name, remote_errors
+from ....volumes.stores.redaction import Secrets
+from ....volumes.stores.retry import Attempts, default_retry, retried_here
 from ...datapipe import DataPipe
 
 T = TypeVar("T")

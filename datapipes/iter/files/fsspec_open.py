@@ -11,9 +11,9 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ....core.errors import placed
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits
-from ....volumes.location import is_url, local_path, public_name
-from ....volumes.range_file import RangeFile
-from ....volumes.remote_file import RemoteFile
+from ....volumes.stores.location import is_url, local_path, public_name
+from ....volumes.stores.range_file import RangeFile
+from ....volumes.stores.remote_file import RemoteFile
 from ...datapipe import chained
 from .connection import Connected, options_of, reached, tried
 from .http_stream import http_stream

@@ -12,8 +12,8 @@ from ....core.errors import NotOffered, placed
 from ....core.hidden import Hidden
 from ....core.origin import warn
 from ....graph import Pipe, Traits
-from ....volumes.location import public_name
-from ....volumes.redaction import Secrets
+from ....volumes.stores.location import public_name
+from ....volumes.stores.redaction import Secrets
 from ...datapipe import chained
 from .connection import Connected, options_of
 from .http_stream import http_stream

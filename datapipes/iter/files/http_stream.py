@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ....core.errors import AccessDenied, StreamError
-from ....volumes.location import public_name, remote_errors
-from ....volumes.redaction import Secrets
-from ....volumes.retry import Attempts, Retry, default_retry, retried_here
+from ....volumes.stores.location import public_name, remote_errors
+from ....volumes.stores.redaction import Secrets
+from ....volumes.stores.retry import Attempts, Retry, default_retry, retried_here
 from .http_settings import HttpSettings, http_settings
 
 T = TypeVar("T")

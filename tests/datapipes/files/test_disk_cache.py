@@ -141,6 +141,22 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
     assert list(chain(tmp_path, "abc")) == [path_in(tmp_path, name) for name in "abc"]
 
 
+def interrupted(folder, name):
+    def pieces():
+        yield b"half"
+        raise KeyboardInterrupt
+
+    return name, pieces()
+
+
+def test_an_interruption_leaves_nothing_behind(tmp_path):
+    """Ctrl-C is no Exception."""
+    with pytest.raises(KeyboardInterrupt):
+        list(chain(tmp_path, "a", interrupted))
+
+    assert list(tmp_path.iterdir()) == []
+
+
 class Cut(io.RawIOBase):
     """A stream that breaks after its first bytes, and tells when it is closed."""
 
@@ -360,6 +376,37 @@ def test_what_a_killed_process_held_is_taken_over(tmp_path, holding):
         theirs.close()
         owner.close()
     assert not os.path.exists(f"{path}.promise")
+
+
+def stuck(told, folder, name):
+    """Write half a file, and never go on."""
+
+    def pieces():
+        yield b"half"
+        yield b"x" * 10**6  # beyond what is buffered
+        told.send(0)
+        signal.pause()
+
+    return name, pieces()
+
+
+def test_what_a_killed_process_had_written_is_written_over(tmp_path):
+    """Half a file has another name, and the next maker writes under the same."""
+    ours, theirs = FORK.Pipe()
+    pipe = chain(tmp_path, "a", functools.partial(stuck, theirs))
+    maker = FORK.Process(target=list, args=(pipe,))
+    maker.start()
+    ours.recv()
+    maker.kill()
+    maker.join()
+    maker.close()
+    ours.close()
+    theirs.close()
+
+    assert len(left_over(tmp_path)) == 2
+    assert list(vp.CacheTimeout(0)(chain(tmp_path, "a"))) == [path_in(tmp_path, "a")]
+    assert left_over(tmp_path) == []
+    assert (tmp_path / "a.bin").read_text() == "a"
 
 
 def test_a_process_that_has_another_start_is_another_one(tmp_path):

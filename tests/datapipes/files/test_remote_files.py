@@ -8,6 +8,7 @@ import zipfile
 import fsspec
 import pytest
 from leftovers import open_files
+from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 from web_server import WebServer
 
@@ -183,6 +184,25 @@ def test_connections_end_with_their_streams():
     gc.collect()
 
     assert open_files() <= before
+
+
+def first_byte(item):
+    return item[1].read(1)
+
+
+def test_in_forked_workers():
+    """A child has an event loop of its own, and leaves the connections of its parent alone."""
+    with WebServer({"/a": b"x" * 10**6, "/b": b"y"}) as server:
+        pipe = IterableWrapper([server.url + "/a", server.url + "/b"]).read_from_http()
+        items = iter(pipe)
+        _, stream = next(items)
+        stream.read(1)
+        loader = DataLoader(
+            pipe.map(first_byte), batch_size=None, num_workers=1, multiprocessing_context="fork"
+        )
+        assert list(loader) == [b"x", b"y"]
+        assert len(stream.read()) == 10**6 - 1
+        del items, stream
 
 
 def test_drives_and_rar_archives_are_refused():
