@@ -12,7 +12,7 @@ import lzma
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,6 @@ from ....core.errors import StreamError, VoxpipeError
 
 MOST_BYTES = 16 * 1024**3
 """What one file may hold, decoded, unless the user says otherwise: a volume of 2048 cubed int16."""
-_BUFFER_BYTES = 128 * 1024
 _PIECE_BYTES = 1024**2
 # What decoders say of damaged bytes; OSError of gzip and bzip2, without a number.
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
@@ -48,8 +47,8 @@ def damage_told(name: str) -> Iterator[None]:
         raise StreamError(f"{name} cannot be read: {told}.", do=do) from error
 
 
-class BoundedStream(io.RawIOBase):
-    """Reads another stream, up to a number of bytes.
+class BoundedStream(io.BufferedIOBase):
+    """Reads another stream, which buffers itself, up to a number of bytes.
 
     Parameters
     ----------
@@ -59,6 +58,8 @@ class BoundedStream(io.RawIOBase):
         Bytes that it may give.
     name
         What errors call it.
+    size
+        Bytes that it gives at most, if it is known.
 
     Examples
     --------
@@ -66,8 +67,9 @@ class BoundedStream(io.RawIOBase):
     b'abc'
     """
 
-    def __init__(self, file: Any, most: int, name: str) -> None:
+    def __init__(self, file: Any, most: int, name: str, size: int | None = None) -> None:
         self._file, self._most, self.name = file, most, name
+        self._is_small = size is not None and size <= most
         self._at = 0
 
     def readable(self) -> bool:
@@ -88,32 +90,43 @@ class BoundedStream(io.RawIOBase):
             self._at = int(self._file.seek(offset, whence))
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as the file goes.
+    def read(self, size: int | None = -1) -> bytes:
+        """Return up to ``size`` bytes, or the rest.
 
         Raises
         ------
         StreamError
             The bytes are damaged, or there are more than there may be.
         """
+        if size is not None and size >= 0:
+            return self._taken(self._file.read, size)
+        if self._is_small:
+            return self._taken(lambda _: self._file.read(), 0)
+        pieces: list[bytes] = []
+        while piece := self._taken(self._file.read, _PIECE_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def read1(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes, as many as come in one go."""
+        return self._taken(self._file.read1, size if size >= 0 else _PIECE_BYTES)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        """Return up to the end of the line."""
+        wanted = size if size is not None and size >= 0 else self._most
+        return self._taken(self._file.readline, wanted)
+
+    def _taken(self, take: Callable[[int], bytes], wanted: int) -> bytes:
         with damage_told(self.name):
             # One byte more tells that there are more.
-            found = self._file.read(min(len(buffer), max(0, self._most - self._at) + 1))
-        if self._at + len(found) > self._most:
+            found = take(min(wanted, max(0, self._most - self._at + 1)))
+        self._at += len(found)
+        if self._at > self._most:
             raise StreamError(
                 f"{self.name} holds more than the {self._most} bytes that it may.",
                 do="If it really is that large, give most_bytes= to the pipe that opens it.",
             )
-        buffer[: len(found)] = found
-        self._at += len(found)
-        return len(found)
-
-    def readall(self) -> bytes:
-        """Return the rest."""
-        pieces: list[bytes] = []
-        while piece := self.read(_PIECE_BYTES):
-            pieces.append(piece)
-        return b"".join(pieces)
+        return found
 
     def close(self) -> None:
         """Close the file below, too."""
@@ -122,10 +135,11 @@ class BoundedStream(io.RawIOBase):
         super().close()
 
 
-def bounded(file: Any, most: int, name: str, parent: Any = None) -> Any:
-    """Return ``file`` as a buffered stream that gives at most ``most`` bytes, wrapped."""
-    stream = io.BufferedReader(BoundedStream(file, most, name), _BUFFER_BYTES)
-    return StreamWrapper(stream, parent, name=name)
+def bounded(
+    file: Any, most: int, name: str, parent: Any = None, *, size: int | None = None
+) -> StreamWrapper:
+    """Return ``file`` as a stream that gives at most ``most`` bytes, wrapped."""
+    return StreamWrapper(BoundedStream(file, most, name, size), parent, name=name)
 
 
 def checked_most(most: int) -> int:

@@ -121,7 +121,7 @@ class TarArchiveLoader(DataPipe):
                 path = member_path(name, info.name)
                 with damage_told(name):
                     file = tar.extractfile(info)
-                yield path, bounded(file, self.most_bytes, path, stream)
+                yield path, bounded(file, self.most_bytes, path, stream, size=info.size)
 
     def __len__(self) -> int:
         """Return ``length``; TypeError if it was not given."""

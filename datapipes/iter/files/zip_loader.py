@@ -106,7 +106,7 @@ class ZipArchiveLoader(DataPipe):
                     path = member_path(name, info.filename)
                     with damage_told(path):
                         file = archive.open(info)
-                    yield path, bounded(file, self.most_bytes, path, stream)
+                    yield path, bounded(file, self.most_bytes, path, stream, size=info.file_size)
                     del file
             finally:
                 # Closed now, or with the last member that somebody holds.

@@ -216,8 +216,12 @@ def test_compressed_files(form, compress):
             stream.read()
     # 10 MB of zeros in some kilobytes: nothing beyond the bound is given.
     _, bomb = opened(compress(bytes(10**7)), most_bytes=10**6)
+    for _ in range(2):
+        with pytest.raises(StreamError, match="more than the 1000000 bytes"):
+            bomb.read()
+    bomb.seek(10**6 + 5)
     with pytest.raises(StreamError, match="more than the 1000000 bytes"):
-        bomb.read()
+        bomb.readline()
 
 
 @pytest.mark.parametrize("form", ["tar", "zip"])
