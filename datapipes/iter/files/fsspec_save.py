@@ -8,17 +8,19 @@ from typing import Any
 from ....core.errors import placed
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits
+from ....volumes.stores.location import is_url, local_path
 from ...datapipe import chained
 from .connection import Connected, options_of, reached, tried
 from .streams import janitor, length_or_type_error, pair_of
-from .written import pieces_of
+from .written import pieces_of, write_whole
 
 
 @chained("save_by_fsspec")
 class FSSpecSaver(Connected):
     """Write the data of each ``(name, data)`` to a path or URL, and yield that.
 
-    Whole objects are put in one go, so a failed attempt is simply made again.
+    Whole objects are put in one go, so a failed attempt is simply made again. Local files appear
+    whole, and their folders are made.
 
     Parameters
     ----------
@@ -87,15 +89,14 @@ class FSSpecSaver(Connected):
             yield url
 
     def _write(self, url: str, data: Any) -> None:
+        is_whole = self.mode.strip("bt") == "w" and not self.kwargs_for_open
+        if is_whole and not is_url(url):
+            write_whole(local_path(url), data)
+            return
         system, path = reached(url, self.storage_options)
         content = b"".join(pieces_of(data))
-        if self.mode.strip("bt") == "w" and not self.kwargs_for_open:
-
-            def put() -> None:
-                system.makedirs(system._parent(path), exist_ok=True)
-                system.pipe_file(path, content)
-
-            tried(url, self.storage_options, "writing", put)
+        if is_whole:
+            tried(url, self.storage_options, "writing", lambda: system.pipe_file(path, content))
             return
         binary = f"{self.mode.replace('t', '').replace('b', '')}b"
         with system.open(path, binary, **self.kwargs_for_open) as file:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -67,6 +68,7 @@ class HttpStream(io.RawIOBase):
         self._size = -1
         self._ranges = False
         self._version = ""
+        self._inherited: list[Any] = []
         self._session: Any = None
         self._response: Any = None
         self._tried(self._connect)
@@ -92,6 +94,7 @@ class HttpStream(io.RawIOBase):
         wanted = max(0, base + offset)
         if wanted != self._at:
             self._at = wanted
+            self._after_fork()
             self._run(self._disconnect)
         return self._at
 
@@ -113,12 +116,23 @@ class HttpStream(io.RawIOBase):
 
     def close(self) -> None:
         """Close the connection."""
-        # A forked child has neither the loop nor the right to say goodbye.
-        if not self.closed and self._session is not None and self._owner == os.getpid():
+        # A forked child has neither the loop nor the right to say goodbye; and once the
+        # interpreter ends, the loop's thread does not run any more.
+        ours = self._owner == os.getpid() and not sys.is_finalizing()
+        if not self.closed and self._session is not None and ours:
             self._run(self._disconnect)
         super().close()
 
+    def _after_fork(self) -> None:
+        """Leave the connection to the parent process, in a child of it."""
+        if self._owner != os.getpid():
+            self._owner = os.getpid()
+            self._inherited.append((self._session, self._response))
+            self._session = self._response = None
+
     def _tried(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._after_fork()
+
         def once() -> T:
             try:
                 return self._run(call)

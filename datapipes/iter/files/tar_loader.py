@@ -12,6 +12,16 @@ from .bounded_stream import MOST_BYTES, bounded, checked_most, damage_told
 from .member_names import member_path
 from .streams import length_or_type_error, named_stream
 
+# Headers that hold names and the like of the member after them.
+_NOTES = frozenset(
+    {
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    }
+)
+# Paths have some hundred bytes, extended attributes at most 64 KiB each.
+_MOST_NOTE_BYTES = 1024**2
+
 
 class CompleteTar(tarfile.TarInfo):
     """A header of a member; one that is cut off or garbled is an error, not the end."""
@@ -23,6 +33,14 @@ class CompleteTar(tarfile.TarInfo):
             return super().fromtarfile(tarfile_)
         except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:  # type: ignore[attr-defined]
             raise tarfile.SubsequentHeaderError(str(error)) from error  # type: ignore[attr-defined]
+
+    def _proc_member(self, tarfile_: Any) -> Any:
+        # tarfile's own place for this. It reads long names and the like into memory, whatever
+        # size the header says: a few bytes that are compressed may say gigabytes.
+        if self.type in _NOTES and self.size > _MOST_NOTE_BYTES:
+            msg = f"a header of {self.size} bytes"
+            raise tarfile.SubsequentHeaderError(msg)  # type: ignore[attr-defined]
+        return super()._proc_member(tarfile_)  # type: ignore[misc]
 
 
 def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
@@ -36,6 +54,11 @@ def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
         if hasattr(tarfile, "data_filter"):
             tar.extraction_filter = tarfile.data_filter
         return tar
+
+
+def _is_stored(tar: Any, stream: Any) -> bool:
+    """Whether an archive is not compressed: a member is then no larger than what is stored."""
+    return tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
 
 
 @chained("load_from_tar")
@@ -55,7 +78,7 @@ class TarArchiveLoader(DataPipe):
     length
         What ``len()`` says, if it is known; else that is a TypeError.
     most_bytes
-        What one member may hold, decoded; 16 GiB.
+        What one member may hold, decoded; by default 16 GiB in compressed archives.
 
     Raises
     ------
@@ -88,13 +111,13 @@ class TarArchiveLoader(DataPipe):
         mode: str = "r:*",
         length: int = -1,
         *,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int | None = None,
     ) -> None:
         super().__init__()
         self.parent = parent
         self.mode = mode
         self.length = length
-        self.most_bytes = checked_most(most_bytes)
+        self.most_bytes = None if most_bytes is None else checked_most(most_bytes)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the members, archive by archive, in the order in which they are stored."""
@@ -121,7 +144,11 @@ class TarArchiveLoader(DataPipe):
                 path = member_path(name, info.name)
                 with damage_told(name):
                     file = tar.extractfile(info)
-                yield path, bounded(file, self.most_bytes, path, stream, size=info.size)
+                most = self.most_bytes
+                if most is None:
+                    is_plain = _is_stored(tar, stream) and not info.issparse()
+                    most = info.size if is_plain else MOST_BYTES
+                yield path, bounded(file, most, path, stream, size=info.size)
 
     def __len__(self) -> int:
         """Return ``length``; TypeError if it was not given."""

@@ -59,7 +59,7 @@ class ZipArchiveLoader(DataPipe):
     length
         What ``len()`` says, if it is known; else that is a TypeError.
     most_bytes
-        What one member may hold, decoded; 16 GiB.
+        What one member may hold, decoded; by default 16 GiB if it is compressed.
 
     Raises
     ------
@@ -83,11 +83,11 @@ class ZipArchiveLoader(DataPipe):
 
     traits: ClassVar[Any] = Traits(voxels=True)
 
-    def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int | None = None) -> None:
         super().__init__()
         self.parent = parent
         self.length = length
-        self.most_bytes = checked_most(most_bytes)
+        self.most_bytes = None if most_bytes is None else checked_most(most_bytes)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the members, archive by archive, in the order of its table of contents."""
@@ -106,7 +106,11 @@ class ZipArchiveLoader(DataPipe):
                     path = member_path(name, info.filename)
                     with damage_told(path):
                         file = archive.open(info)
-                    yield path, bounded(file, self.most_bytes, path, stream, size=info.file_size)
+                    most = self.most_bytes
+                    if most is None:
+                        is_stored = info.compress_type == zipfile.ZIP_STORED
+                        most = info.file_size if is_stored else MOST_BYTES
+                    yield path, bounded(file, most, path, stream, size=info.file_size)
                     del file
             finally:
                 # Closed now, or with the last member that somebody holds.

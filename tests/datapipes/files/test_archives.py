@@ -238,6 +238,43 @@ def test_a_member_may_not_grow(form):
     assert contents(getattr(source, f"load_from_{form}")(most_bytes=10**6)) == {"x/a": bytes(10**6)}
 
 
+def test_what_is_stored_as_it_is_may_be_large(monkeypatch):
+    """Nobody can make much of little there; what is compressed is bounded."""
+    for module in ("tar_loader", "zip_loader"):
+        monkeypatch.setattr(f"voxpipe.datapipes.iter.files.{module}.MOST_BYTES", 999)
+    large = {"a": bytes(1000)}
+    for content in (tar_bytes(large), Arriving(tar_bytes(large))):
+        assert contents(pipe_of("x", content).load_from_tar()) == {"x/a": bytes(1000)}
+    stored = zip_bytes(large, zipfile.ZIP_STORED)
+    assert contents(pipe_of("x", stored).load_from_zip()) == {"x/a": bytes(1000)}
+    for pipe in (
+        pipe_of("x", tar_bytes(large, "w:gz")).load_from_tar(),
+        pipe_of("x", Arriving(tar_bytes(large, "w:gz"))).load_from_tar(),
+        pipe_of("x", zip_bytes(large)).load_from_zip(),
+    ):
+        with pytest.raises(StreamError, match="more than the 999 bytes"):
+            contents(pipe)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_may_not_grow(kind):
+    """Tarfile reads it into memory before anybody sees a member."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = kind, 64 * 1024**2
+    content = gzip.compress(info.tobuf() + bytes(info.size + 1024))
+
+    for source in (content, Arriving(content)):
+        with pytest.raises(StreamError, match="a header of 67108864 bytes"):
+            contents(pipe_of("x", source).load_from_tar())
+
+
+def test_long_names():
+    """Those that need a header of their own."""
+    name = "/".join(["a" * 90] * 5)
+
+    assert contents(pipe_of("x", tar_bytes({name: b"y"})).load_from_tar()) == {f"x/{name}": b"y"}
+
+
 def test_an_encrypted_member_is_told():
     """Zipfile raises RuntimeError, without the archive's name."""
     content = bytearray(zip_bytes({"a": b"x"}))

@@ -2,7 +2,10 @@
 
 import gc
 import io
+import multiprocessing
 import pickle
+import subprocess
+import sys
 import zipfile
 
 import fsspec
@@ -203,6 +206,47 @@ def test_in_forked_workers():
         assert list(loader) == [b"x", b"y"]
         assert len(stream.read()) == 10**6 - 1
         del items, stream
+
+
+AT_EXIT = """
+import sys
+from torch.utils.data.datapipes.iter import IterableWrapper
+import voxpipe.datapipes
+kept = [stream for _, stream in IterableWrapper([sys.argv[1]]).read_from_http()]
+kept[0].read(1)
+sys.kept = kept
+"""
+
+
+def test_a_stream_that_is_open_when_the_program_ends():
+    """The thread with the connection has ended by then: nobody may wait for it."""
+    with WebServer({"/a": b"x" * 10**6}) as server:
+        command = [sys.executable, "-c", AT_EXIT, server.url + "/a"]
+        done = subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def rest_in_a_child(stream, told):
+    told.send(stream.read())
+
+
+def test_a_stream_of_the_parent_goes_on_in_a_forked_child():
+    """With a connection of its own, from where the parent stood."""
+    with WebServer({"/a": CONTENT}) as server:
+        ((_, stream),) = IterableWrapper([server.url + "/a"]).read_from_http()
+        stream.read(100)
+        fork = multiprocessing.get_context("fork")
+        ours, theirs = fork.Pipe()
+        child = fork.Process(target=rest_in_a_child, args=(stream, theirs))
+        child.start()
+        assert ours.recv() == CONTENT[100:]
+        child.join()
+        child.close()
+        ours.close()
+        theirs.close()
+        assert stream.read() == CONTENT[100:]
+        stream.close()
 
 
 def test_drives_and_rar_archives_are_refused():
