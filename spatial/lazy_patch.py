@@ -244,7 +244,7 @@ class LazyPatch(NoArithmetic):
         return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
-        return step.op.draw(self._stream(step).generator())
+        return step.draw(self._stream(step).generator())
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
@@ -361,7 +361,7 @@ class LazyPatch(NoArithmetic):
         }
 
     def __repr__(self) -> str:
-        values = "".join(f" · {step.op.describe()}" for step in self.values)
+        values = "".join(f" · {step.describe()}" for step in self.values)
         return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
 
 
