@@ -64,8 +64,9 @@ class Elastic:
         object.__setattr__(self, "locked", as_count("locked", self.locked))
         object.__setattr__(self, "space", as_space(self.space))
         object.__setattr__(self, "p", as_probability("p", self.p))
+        distances: Any = per_axis(spacing)
         for axis, (entry, distance) in enumerate(
-            zip(per_axis(self.amount), per_axis(spacing), strict=True)
+            zip(per_axis(self.amount), distances, strict=True)
         ):
             least, most = ends_of(entry)
             if least < 0:
@@ -96,7 +97,8 @@ class Elastic:
             The spacing is so small that there would be more than ``MOST_POINTS`` per axis.
         """
         sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
-        spacing = [float(d) / s for d, s in zip(per_axis(self.spacing), sizes, strict=True)]
+        distances: Any = per_axis(self.spacing)
+        spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(drawn["amount"]):
             return plan.interpolated()
         lattice = Lattice.over(plan.shape, spacing)
@@ -164,4 +166,3 @@ def _lock(points: NDArray[np.float64], layers: int) -> None:
             along = np.moveaxis(points, axis, 0)
             along[:layers] = 0
             along[-layers:] = 0
-
