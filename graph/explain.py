@@ -25,14 +25,8 @@ def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> s
     left, right = ["as written", *_lines(before)], ["as it runs", *_lines(after)]
     width = max(map(len, left)) + _GAP
     table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
-    told = list(dict.fromkeys(_change_text(change) for change in changes))
+    told = list(dict.fromkeys(map(str, changes)))
     return "\n".join(table + (["", *told] if told else []))
-
-
-def _change_text(change: Change) -> str:
-    if change.refused is not None:
-        return f"refused  {change.at}: {change.refused}   ({change.rule})"
-    return f"changed  {change.at} → {change.became}   ({change.rule})"
 
 
 def _lines(sink: Pipe) -> list[str]:

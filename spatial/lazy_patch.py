@@ -98,11 +98,10 @@ class LazyPatch(NoArithmetic):
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs.
         """
-        from .made_volume import MadeVolume
+        from .made_volume import made_of
 
-        made = MadeVolume(self)
-        pending = replace(self.pending, references={made.name: made}, steps=(), moving=None)
-        return replace(self, volume=made, pending=pending, values=())
+        empty = replace(self.pending, steps=(), moving=None)
+        return made_of(replace(self, pending=empty, values=()), self)
 
     @property
     def plan(self) -> SpatialPlan:

@@ -7,7 +7,7 @@ on the grid of the plan so far. It is as lazy as a file: a read of a region real
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -84,6 +84,13 @@ class MadeVolume:
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Any:
         """Begin to bring in what :meth:`read` is going to ask for."""
         return self.patch.prefetch_plan(self.patch.plan.crop(region.start, region.shape))
+
+
+def made_of(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
+    """Return ``patch`` on the voxels that ``before`` gives, in the place of those that it had."""
+    made = MadeVolume(before)
+    pending = replace(patch.pending, references={made.name: made})
+    return replace(patch, volume=made, pending=pending)
 
 
 def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:

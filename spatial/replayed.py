@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ..core.recorded import Recorded
 from ..intensity import ValueStep
 from .lazy_patch import LazyPatch
+from .made_volume import MadeVolume, made_of
 from .op import Step
 
 S = TypeVar("S", Step, ValueStep)
@@ -30,10 +31,21 @@ def replayed(patch: LazyPatch, draws: Mapping[str, Any]) -> LazyPatch:
         Random numbers that belong to voxels (noise) are those of its own item: a record holds
         parameters, not voxels.
     """
+    if isinstance(patch.volume, MadeVolume):
+        patch = made_of(patch, replayed(patch.volume.patch, draws))
     steps = tuple(_recorded(step, draws) for step in patch.pending.steps)
     values = tuple(_recorded(step, draws) for step in patch.values)
     pending = patch.pending.following(patch.pending.identity, steps)
     return replace(patch.with_pending(pending), values=values)
+
+
+def streams_of(patch: LazyPatch) -> set[str]:
+    """Return the names of the streams that a patch draws from, those before a flush among them."""
+    mine = {step.stream_name for step in patch.pending.steps}
+    mine |= {step.stream_name for step in patch.values}
+    if isinstance(patch.volume, MadeVolume):
+        mine |= streams_of(patch.volume.patch)
+    return mine
 
 
 def _recorded(step: S, draws: Mapping[str, Any]) -> S:
