@@ -103,6 +103,13 @@ def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:
     return stored_region(made.patch, made.patch.plan.crop(region.start, region.shape))
 
 
+def boxes_moved(patch: LazyPatch, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return boxes (N, 6) of the stored volume in voxels of a patch, through any made ones."""
+    if isinstance(patch.volume, MadeVolume):
+        boxes = boxes_moved(patch.volume.patch, boxes)
+    return patch.plan.boxes_to_output(boxes)
+
+
 def interpolations(patch: LazyPatch) -> tuple[int, int]:
     """Return how often the voxels of a patch are interpolated, and how often only copied."""
     is_copy = int(patch.plan.is_copy)

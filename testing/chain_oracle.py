@@ -20,8 +20,8 @@ from ..spatial import Policy, SpatialOp
 from .op_oracle import Moved, moved_by
 from .spatial_oracle import Floats, sample_at
 
-# A place within this of whole voxels was moved by whole voxels.
-_WHOLE = 1e-6
+# A place within this of a whole voxel is that voxel: what plans promise, in voxels.
+_WHOLE = 1e-4
 
 
 @dataclass
@@ -75,6 +75,8 @@ class Chain:
 
     def _whole_box(self, number: int) -> Region | None:
         """Return the source voxels of the grid after a step, if it was moved by whole voxels."""
+        if any(step.bends for step in self.steps[:number]):
+            return None
         where = np.indices(self.steps[number].grid.shape, dtype=np.float64).reshape(3, -1)
         for step in reversed(self.steps[: number + 1]):
             where = step.back(where)

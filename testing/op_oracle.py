@@ -31,6 +31,8 @@ class Moved:
     """The grid after it, as an eager library would store it."""
     hard: bool = False
     """Whether nothing outside of the new grid exists any more."""
+    bends: bool = False
+    """Whether straight lines may become bent, however little."""
 
 
 def moved_by(op: SpatialOp, drawn: Mapping[str, Any], grid: Grid) -> Moved:
@@ -47,7 +49,7 @@ def moved_by(op: SpatialOp, drawn: Mapping[str, Any], grid: Grid) -> Moved:
                 found = found + spline_at(stage.control, _apply(stage.matrix, found))
         return np.asarray(found)
 
-    return Moved(back, alone.grid, bool(getattr(op, "hard", False)))
+    return Moved(back, alone.grid, bool(getattr(op, "hard", False)), alone.is_displaced)
 
 
 def _apply(matrix: Floats, where: Floats) -> Floats:
@@ -290,7 +292,7 @@ def _elastic(op: Elastic, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     def back(where: Floats) -> Floats:
         return where + spline_at(ringed, (where - first) / step + 1)
 
-    return Moved(back, grid)
+    return Moved(back, grid, bends=any(drawn["amount"]))
 
 
 _OPS: dict[str, Callable[[Any, Mapping[str, Any], Grid], Moved]] = {
