@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region
 from ..spatial import Policy, SpatialOp
+from ..spatial.choice import SpatialChoice
 from .op_oracle import Moved, moved_by
 from .spatial_oracle import Floats, sample_at
 
@@ -49,7 +50,13 @@ class Chain:
         return self.steps[-1].grid if self.steps else self.source
 
     def add(self, op: SpatialOp, drawn: Mapping[str, Any]) -> None:
-        """Append an op that was drawn to do ``drawn``."""
+        """Append an op that was drawn to do ``drawn``; of a choice what was chosen, in turn."""
+        if isinstance(op, SpatialChoice):
+            for member, each in zip(drawn["chosen"], drawn["drawn"], strict=True):
+                for (_, one), values in zip(op.members[member], each, strict=True):
+                    if values is not None:
+                        self.add(one, values)
+            return
         self.steps.append(moved_by(op, drawn, self.grid))
 
     def places(self) -> tuple[Floats, NDArray[np.bool_], Region]:

@@ -16,26 +16,32 @@ from voxpipe.spatial import (
     Affine,
     Augment,
     CenterCrop,
+    Choices,
     Crop,
     CropOrPad,
     DivisiblePad,
     Elastic,
     FixedPatch,
     Flip,
+    OneOf,
     Orientation,
     Pad,
+    RandomApply,
     RandomCrop,
+    RandomOrder,
     ResampleTo,
     Resize,
     Rotate,
     Rotate90,
     Shear,
+    SomeOf,
     Spacing,
     SpatialOp,
     Translate,
     UniformPatch,
     Zoom,
 )
+from voxpipe.spatial.choice import SpatialChoice
 
 Draw = Callable[[Any], Any]
 
@@ -187,16 +193,32 @@ def guessed(op: type) -> Callable[[Draw, Grid], SpatialOp]:
     raise AssertionError(f"say in {__name__} how a random {op.__name__} is made")
 
 
+def _choice(draw: Draw, grid: Grid) -> SpatialOp:
+    """Some of several ops, which may be chains and choices themselves."""
+    makers = [*MOVING.values(), LATTICE[Flip], LATTICE[Orientation], LATTICE[Pad]]
+    ops: list[Any] = [draw(st.sampled_from(makers))(draw, grid) for _ in range(3)]
+    inner = RandomOrder(ops[1:]) if draw(flags) else ops[1:]
+    made = {
+        "one": lambda: OneOf([ops[0], inner]),
+        "some": lambda: SomeOf(ops, (1, 3)),
+        "order": lambda: RandomOrder([ops[0], inner] if isinstance(inner, Choices) else ops),
+        "apply": lambda: RandomApply([ops[0], *ops[1:]]),
+    }
+    found = made[draw(st.sampled_from(sorted(made)))]().spatial
+    assert found is not None
+    return found
+
+
 def every_op() -> dict[type, Callable[[Draw, Grid], SpatialOp]]:
     """Return what makes a random op of each kind there is."""
     known = {**LATTICE, **MOVING}
     new = {op: guessed(op) for op in chained_ops() if op not in known}
-    return {**known, **new}
+    return {**known, **new, SpatialChoice: _choice}
 
 
 def lattice_ops() -> dict[type, Callable[[Draw, Grid], SpatialOp]]:
     """Return what makes a random op that moves whole voxels only."""
-    return {op: make for op, make in every_op().items() if op.lattice}  # type: ignore[attr-defined]
+    return {op: make for op, make in every_op().items() if op.lattice is True}  # type: ignore[attr-defined]
 
 
 @st.composite

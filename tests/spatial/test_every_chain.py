@@ -16,6 +16,7 @@ from random_ops import Draw, chained_ops, every_op, grids, lattice_ops
 from voxpipe.core import Grid
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import Policy, ResampleTo, Source, SpatialOp, SpatialPlan, resample
+from voxpipe.spatial.choice import SpatialChoice
 from voxpipe.spatial.pull_back import COPY_TOLERANCE
 from voxpipe.testing.chain_oracle import Chain
 from voxpipe.testing.spatial_oracle import Floats, sample_at
@@ -163,6 +164,10 @@ def test_the_geometry_is_that_of_the_eager_chain(made: Made) -> None:
     assert plan.shape == eager.shape
     assert np.allclose(plan.affine, eager.affine, rtol=1e-9, atol=1e-6)
     assert SpatialPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    told = plan.explain(dtype="int16")
+    assert "\n" not in told
+    assert ("copy of" in told) == (plan.is_copy and not plan.source_region().is_empty)
+    assert any(word in told for word in ("no interpolation", "1 interpolation", "all fill"))
 
 
 @given(
@@ -209,4 +214,5 @@ def test_the_inverse_of_an_integer_chain_is_exact(made: Made, order: str) -> Non
 def test_every_op_takes_part() -> None:
     """Ops that have a chained form are drawn, new ones too."""
     assert set(chained_ops()) | {ResampleTo} <= set(every_op())
+    assert SpatialChoice in every_op()
     assert len(chained_ops()) >= 18
