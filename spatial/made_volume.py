@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
+from .clip import Clip
+from .displacement import Displacement
+from .stages import Stage
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
@@ -103,11 +106,25 @@ def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:
     return stored_region(made.patch, made.patch.plan.crop(region.start, region.shape))
 
 
-def boxes_moved(patch: LazyPatch, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return boxes (N, 6) of the stored volume in voxels of a patch, through any made ones."""
-    if isinstance(patch.volume, MadeVolume):
-        boxes = boxes_moved(patch.volume.patch, boxes)
-    return patch.plan.boxes_to_output(boxes)
+def whole_plan(patch: LazyPatch) -> SpatialPlan:
+    """Return one plan from the stored volume to a patch, through any number of made ones.
+
+    For places: it says where voxels come from, and nothing of where padding began in between.
+    """
+    after = patch.plan
+    if not isinstance(patch.volume, MadeVolume):
+        return after
+    before = whole_plan(patch.volume.patch)
+    matrix, back = before.matrix, before.to_output
+    moved: list[Stage] = [
+        stage.after(back)
+        if isinstance(stage, Clip)
+        else Displacement(np.tensordot(matrix[:3, :3], stage.control, axes=1), stage.matrix @ back)
+        for stage in after.stages
+    ]
+    stages = (*before.stages, *moved)
+    whole = matrix @ after.matrix
+    return type(after)(before.source, whole, after.shape, None, stages, keeps_dtype=False)
 
 
 def interpolations(patch: LazyPatch) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from ...core import Sample
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
-from ...spatial.made_volume import boxes_moved
+from ...spatial.made_volume import whole_plan
 from ..datapipe import PerItem, chained, wrong_item
 
 
@@ -68,18 +68,18 @@ class MoveBoxes(PerItem):
         """Return the sample with its boxes moved."""
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put move_boxes() before batch_patches().")
-        patch = self._patch(item)
+        plan = whole_plan(self._patch(item))
         moved = {}
         for key in self.keys:
             if key not in item:
                 msg = f"move_boxes() is to move {key!r}, but the sample has {', '.join(item)}"
                 raise SampleError(msg, do="Name entries of the case.").at(self.origin, item.case)
             try:
-                found = boxes_moved(patch, np.asarray(item[key], dtype=np.float64).reshape(-1, 6))
+                found = plan.boxes_to_output(np.reshape(np.asarray(item[key], float), (-1, 6)))
             except (TypeError, ValueError) as error:
                 msg = f"{key!r} holds no boxes (N, 6) that can be moved: {error}"
                 raise SampleError(msg).at(self.origin, item.case) from None
-            moved[key] = self._kept(found, patch.plan.shape).tolist()
+            moved[key] = self._kept(found, plan.shape).tolist()
         return item.with_data(**moved)
 
     def _patch(self, item: Sample) -> LazyPatch:

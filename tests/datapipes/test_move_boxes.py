@@ -74,6 +74,21 @@ def test_a_batch_has_a_list_per_sample() -> None:
     assert "move_boxes()" in vp.explain(pipe)
 
 
+def test_boxes_do_not_grow_by_being_eager() -> None:
+    """A flush does not take the box around a box: they are those of the fused chain."""
+    pipe = (
+        opened().rotate((-30, 30)).elastic(1, spacing=6).zoom(0.8).rotate(20).elastic(1, spacing=9)
+    )
+    pipe = pipe.flip(0).crop((1, 1, 1), (9, 9, 8), hard=True).rotate(5).move_boxes(least=0)
+    found = []
+    for chain in (pipe, vp.Eager()(pipe)):
+        torch.manual_seed(1)
+        found.append(next(iter(chain)))
+
+    assert found[1]["seg"].volume.access == "made"
+    assert np.allclose(found[0]["boxes"], found[1]["boxes"], atol=1e-6)
+
+
 def test_no_boxes_are_fine() -> None:
     """A case without lesions."""
     assert next(iter(opened([]).flip(0).move_boxes()))["boxes"] == []
