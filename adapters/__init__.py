@@ -3,7 +3,20 @@
 from .adapter import Adapter
 from .eager import Eager
 from .fuse_spatial import FuseSpatial
+from .lint import Lint, Mistake
 from .profile import Profile
+from .shuffle import Shuffle
 from .timeout import Limits, Timeout, limits_of
 
-__all__ = ["Adapter", "Eager", "FuseSpatial", "Limits", "Profile", "Timeout", "limits_of"]
+__all__ = [
+    "Adapter",
+    "Eager",
+    "FuseSpatial",
+    "Limits",
+    "Lint",
+    "Mistake",
+    "Profile",
+    "Shuffle",
+    "Timeout",
+    "limits_of",
+]
