@@ -2,6 +2,7 @@
 
 from .adapter import Adapter
 from .cache_timeout import CacheTimeout
+from .eager import Eager
 from .fuse_spatial import FuseSpatial
 from .lint import Lint, Mistake
 from .profile import Profile
@@ -11,6 +12,7 @@ from .timeout import Limits, Timeout, limits_of
 __all__ = [
     "Adapter",
     "CacheTimeout",
+    "Eager",
     "FuseSpatial",
     "Limits",
     "Lint",

@@ -98,11 +98,10 @@ class LazyPatch(NoArithmetic):
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs.
         """
-        from .made_volume import MadeVolume
+        from .made_volume import made_of
 
-        made = MadeVolume(self)
-        pending = replace(self.pending, references={made.name: made}, steps=(), moving=None)
-        return replace(self, volume=made, pending=pending, values=())
+        empty = replace(self.pending, steps=(), moving=None)
+        return made_of(replace(self, pending=empty, values=()), self)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -244,7 +243,7 @@ class LazyPatch(NoArithmetic):
         return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
-        return step.op.draw(self._stream(step).generator())
+        return step.draw(self._stream(step).generator())
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
@@ -361,7 +360,7 @@ class LazyPatch(NoArithmetic):
         }
 
     def __repr__(self) -> str:
-        values = "".join(f" · {step.op.describe()}" for step in self.values)
+        values = "".join(f" · {step.describe()}" for step in self.values)
         return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
 
 
