@@ -15,6 +15,7 @@ from .dataloader2 import DataLoader2
 from .iterator import DataLoader2Iterator
 from .pausing import PauseIteration
 from .state import State
+from .stats import Stats
 
 __all__ = [
     "CheckpointableReadingServiceInterface",
@@ -30,6 +31,7 @@ __all__ = [
     "Report",
     "SequentialReadingService",
     "State",
+    "Stats",
     "check",
     "volumes_of",
 ]

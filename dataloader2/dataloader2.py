@@ -11,13 +11,22 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..adapters import Adapter, Profile
+from ..adapters import Adapter
 from ..core.errors import BudgetExceeded, LoaderShutDown
 from ..core.whole import whole
 from ..datapipes.cost import cost_of
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..diagnosing.twins import untimed
-from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
+from ..graph import (
+    Change,
+    Pipe,
+    clone,
+    explain_rewritten,
+    fingerprint,
+    origin_of,
+    verify,
+    walk,
+)
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
 from ..volumes.scheme import ReadScheme
@@ -27,11 +36,13 @@ from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
 from .state import State, checkpoint_of, restore_service
+from .stats import Waits
+from .telling import Telling
 
 MAX_SEED = 2**64
 
 
-class DataLoader2:
+class DataLoader2(Telling):
     """Iterate over a chain of datapipes.
 
     Parameters
@@ -82,7 +93,7 @@ class DataLoader2:
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
-        self._pace = Pace()
+        self._pace, self._waits = Pace(), Waits()
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(datapipe)
@@ -159,8 +170,14 @@ class DataLoader2:
         self._seed, self._epoch, self._place = seed, 0, Place()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch``, from its beginning."""
+        """Make the next iteration epoch ``epoch``, from its beginning.
+
+        An iterator that was not asked for a batch yet is that iteration.
+        """
         epoch = whole("epoch", epoch, least=0)
+        if self._progress is not None and not self._progress.begun:
+            self._progress.epoch, self._progress.place = epoch, Place()
+            return
         self._end_live()
         self._epoch, self._place = epoch, Place()
 
@@ -289,13 +306,6 @@ class DataLoader2:
                 joinings=self._negotiated.joinings,
             )
         return self._negotiated
-
-    def profile(self) -> str:
-        """Return the table of the ``Profile`` among the adapters."""
-        for adapter in self._adapters:
-            if isinstance(adapter, Profile):
-                return adapter.table()
-        raise ValueError("this loader is not profiled; give it the adapter Profile()")
 
     def diagnose(
         self,
