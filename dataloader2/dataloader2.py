@@ -33,7 +33,7 @@ from ..volumes.scheme import ReadScheme
 from .asked import checked_service, checked_state, checked_step, refuse_others
 from .epoch_setter import EpochSetter
 from .iterator import DataLoader2Iterator, Progress
-from .listed import AdapterLike, listed
+from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated, negotiated
 from .state import State, checkpoint_of, restore_service
 from .stats import Waits
@@ -96,7 +96,7 @@ class DataLoader2(Telling):
         self._pace, self._waits = Pace(), Waits()
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
-        self._written = verify(datapipe)
+        self._written = verify(iterable(datapipe))
         self._graph = clone(self._written)
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]

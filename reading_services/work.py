@@ -16,6 +16,7 @@ from ..core import Origin, Stream
 from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
+from ..datapipes.skipping import items_from
 from ..graph import (
     Cut,
     NoCut,
@@ -227,7 +228,9 @@ def jobs(split: Cut, seed: int, epoch: int, place: Place, part: Part = WHOLE) ->
     held: list[Any] = []
     first: list[Any] = []
     size, index = part.size(split.group), 0
-    for item in _planned(split, seed, epoch):
+    if part.uneven != WRAP:  # which wants the first items, too
+        index = place.next
+    for item in _planned(split, seed, epoch, index * size):
         if part.uneven == WRAP and len(first) < size:
             first.append(item)
         held.append(item)
@@ -240,11 +243,14 @@ def jobs(split: Cut, seed: int, epoch: int, place: Place, part: Part = WHOLE) ->
         yield Job(index, part.of(rest), part.rank)
 
 
-def _planned(split: Cut, seed: int, epoch: int) -> Iterator[Any]:
-    """Yield what the planner yields; a user's function in it draws the same in every run."""
+def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
+    """Yield what the planner yields from item ``start`` on.
+
+    A user's function in it draws the same in every run.
+    """
     set_epoch(split.planner, seed, epoch)
     if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
-        yield from split.planner
+        yield from items_from(split.planner, start)
         return
     items = iter(split.planner)
     for number in count():
@@ -256,7 +262,8 @@ def _planned(split: Cut, seed: int, epoch: int) -> Iterator[Any]:
                 return
             except Exception as error:
                 raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
-        yield item
+        if number >= start:
+            yield item
 
 
 def batch_count(work: Work) -> int:
