@@ -8,9 +8,9 @@ from typing import Any
 
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
-from ..volumes.chunk_cache import CHUNKS
-from ..volumes.joining import using_joinings
+from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
+from ..volumes.stores.joining import using_joinings
 from .pipe_runner import PipeRunner, Replica
 from .running import begin, end
 from .spending import budgets, checked

@@ -13,7 +13,7 @@ from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
 from ..core.origin import warn
 from ..spatial import LazyPatch
-from ..volumes.joining import reads_of
+from ..volumes.stores.joining import reads_of
 from .memory import Layout, batch_memory
 from .realized import Realized
 from .threads import in_threads
