@@ -42,7 +42,7 @@ class BoxNeed:
         >>> BoxNeed("label", labels=(1, 2)).describe()
         "labels 1, 2 of 'label'"
         """
-        from ..volumes.occupied import Interest
+        from ..volumes.catalog.occupied import Interest
 
         coarse = f" at level {self.level}" if self.level else ""
         return f"{Interest(self.above, self.labels).describe()} of {self.key!r}{coarse}"
@@ -58,7 +58,7 @@ class BoxNeed:
             if inner is None or inner.is_empty:
                 return inner
             return box_to_output(plan, inner, volume.grid)
-        from ..volumes.occupied import Interest, known_box, occupied_box
+        from ..volumes.catalog.occupied import Interest, known_box, occupied_box
 
         find = occupied_box if may_read() else known_box
         found = find(volume, Interest(self.above, self.labels), self.level)

@@ -29,7 +29,8 @@ from voxpipe.spatial import (
     without_reading,
 )
 from voxpipe.testing import SpatialOpContract
-from voxpipe.volumes import Volume, occupied
+from voxpipe.volumes import Volume
+from voxpipe.volumes.catalog import occupied
 
 FOLDER = ROOT / "tests" / "data"
 

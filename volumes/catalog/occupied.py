@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Region
-from ..core.errors import VolumeError
-from .cache_directory import cache_directory, write_whole
-from .content import content_key
+from ...core import Region
+from ...core.errors import VolumeError
+from ..cache.cache_directory import cache_directory, write_whole
+from ..content import content_key
+from ..pyramid import at_level, coarser_levels
+from ..volume import Volume
 from .statistics import MOST_REMEMBERED, SLAB_VOXELS, slabs
-from .volume import Volume
 
 _REMEMBERED: OrderedDict[tuple[Any, ...], Region] = OrderedDict()
 # Of what is kept on disk: another one is not read.
@@ -112,6 +113,10 @@ def forget_boxes() -> None:
 
 
 def _computed(volume: Volume, interest: Interest, level: int) -> Region:
+    number = min(level, len(coarser_levels(volume)) if level else 0)
+    if number:
+        coarse = occupied_box(at_level(volume, number), interest)
+        return coarse if coarse.is_empty else _widened(coarse, volume, number)
     if volume.dtype.kind == "c":
         raise VolumeError(
             f"{volume.name} holds complex numbers, of which none is above another.",
@@ -131,6 +136,16 @@ def _computed(volume: Volume, interest: Interest, level: int) -> Region:
                 lows[axis] = min(lows[axis], region.start[axis] + int(hits[0]))
                 highs[axis] = max(highs[axis], region.start[axis] + int(hits[-1]) + 1)
     return _NOTHING if highs[0] == 0 else Region(tuple(lows), tuple(highs))
+
+
+def _widened(box: Region, volume: Volume, number: int) -> Region:
+    """Return a box of a coarser level, one of its voxels larger on each side, in the own voxels."""
+    matrix = coarser_levels(volume)[number - 1]
+    steps, shift = matrix.diagonal()[:3], matrix[:3, 3]
+    lows = np.floor(steps * (np.array(box.start) - 1.5) + shift + 0.5).astype(int)
+    highs = np.ceil(steps * (np.array(box.stop) + 0.5) + shift + 0.5).astype(int)
+    wide = Region(tuple(map(int, lows)), tuple(map(int, highs)))
+    return wide.intersect(Region.of_shape(volume.spatial_shape))
 
 
 _NOTHING = Region((0, 0, 0), (0, 0, 0))
