@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core import TALLY, Grid, Region
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
-from voxpipe.datapipes.iter import from_cases
+from voxpipe.datapipes.iter import from_cases, from_manifest
 from voxpipe.spatial import (
     Answered,
     Elastic,
@@ -29,7 +30,7 @@ from voxpipe.spatial import (
     without_reading,
 )
 from voxpipe.testing import SpatialOpContract
-from voxpipe.volumes import Volume
+from voxpipe.volumes import Volume, index_cases, write_manifest
 from voxpipe.volumes.catalog import occupied
 
 FOLDER = ROOT / "tests" / "data"
@@ -277,6 +278,25 @@ def test_the_crop_is_the_same_for_all_patches_and_in_records(files: Any) -> None
     other = from_cases([{"image": image + 1, "label": image > 0}]).open_volume()
     again = next(iter(other.foreground_crop("label").replay({"foreground_crop": drawn})))
     assert np.array_equal(again["image"].realize()[0], (image + 1)[2:11, 8:14, 1:9])
+
+
+@pytest.mark.parametrize("field", [{"labels": 3}, {"labels": (1, 3)}, {"above": 2}, {}])
+def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
+    """With the boxes of its classes: not a voxel of the label is read for the decision."""
+    case, _, label = files
+    kinds = {"image": "intensity", "label": "label"}
+    volumes = [("one", key, Volume(path, kind=kinds[key])) for key, path in case.items()]
+    write_manifest(index_cases(volumes)[0], tmp_path / "m.json")
+    occupied.forget_boxes()
+    values = np.isin(label, field["labels"]) if "labels" in field else label > field.get("above", 0)
+    places = np.argwhere(values)
+    chain = from_manifest(tmp_path / "m.json").open_volume().foreground_crop("label", **field)
+    before = TALLY.snapshot()
+
+    shape = next(iter(chain))["image"].shape
+
+    assert shape == (1, *(places.max(axis=0) - places.min(axis=0) + 1))
+    assert (TALLY.snapshot() - before).bytes_read == 0
 
 
 def test_nothing_of_interest_is_an_error_or_the_whole(files: Any) -> None:

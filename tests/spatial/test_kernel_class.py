@@ -74,6 +74,20 @@ def test_an_axis_of_one_voxel_leads_nowhere() -> None:
     assert kernel_class(slice_turned) == "separable"
 
 
+def test_explain_tells_what_the_kernel_does_not_do() -> None:
+    """Two displacements, or a hard crop before one, are done place by place by NumPy."""
+    plan = SpatialPlan.identity(Grid((16, 16, 16), np.eye(4)))
+    control = np.full((3, 4, 4, 4), 0.5)
+    once = plan.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+    twice = once.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+
+    assert kernel_class(once) == kernel_class(twice) == "displacement"
+    assert "NumPy" not in once.explain()
+    assert ", 1 displacement(s) or hard crop(s) before the last displacement, so by NumPy" in (
+        twice.explain()
+    )
+
+
 def test_explain_tells_class_region_bytes_and_interpolations() -> None:
     """One line, with bytes where the stored type is known."""
     plan = planned(Zoom(0.5), Crop((6, 6, 6), 4))

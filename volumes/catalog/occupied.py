@@ -166,17 +166,31 @@ def _outer_first(regions: Sequence[T]) -> Iterator[T]:
 
 def _known(volume: Volume, interest: Interest, level: int) -> Region | None:
     """Return what the manifest or another process found out."""
-    file = _file(volume, interest, level)
+    recorded = _recorded(volume, interest)
+    file = _file(volume, interest, level) if recorded is None else None
     if file is None:
-        return None
+        return recorded
     with suppress(OSError, ValueError, TypeError, KeyError):
         start, stop = json.loads(file.read_text("utf-8"))["box"]
         return Region(tuple(map(int, start)), tuple(map(int, stop)))
     return None
 
 
+def _recorded(volume: Volume, interest: Interest) -> Region | None:
+    """Return the box around those classes of a manifest that are of interest; None without."""
+    boxes = getattr(volume.recorded_statistics, "boxes", ())
+    if not boxes:
+        return None
+    inside = interest.of(np.array([value for value, _ in boxes]))
+    chosen = np.array([box for _, box in boxes])[inside]
+    if len(chosen) == 0:
+        return _NOTHING
+    low, high = chosen[:, :3].min(axis=0).tolist(), chosen[:, 3:].max(axis=0).tolist()
+    return Region(tuple(low), tuple(high))
+
+
 def _keep(volume: Volume, interest: Interest, level: int, found: Region) -> None:
-    file = _file(volume, interest, level)
+    file = None if _recorded(volume, interest) else _file(volume, interest, level)
     if file is not None:
         # Only saves time: a full or read-only disk must not stop anybody.
         with suppress(OSError):
