@@ -116,7 +116,8 @@ def chained_name(pipe: Any) -> str:
     for name, function in registry.items():
         if getattr(function, "args", (None,))[0] is kind:
             return name
-    return kind.__name__
+    # torch's own are told by the name under which they are imported.
+    return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__
 
 
 def _function_text(function: Any) -> str:
