@@ -125,7 +125,7 @@ class Displacement:
             taps = [np.clip(cell.astype(np.intp) + n - 1, 0, size - 1) for n in range(4)]
             cells.append(taps)
         total = np.zeros((3, *np.broadcast_shapes(*(place.shape for place in found))))
-        # One index into the points of an axis, which NumPy looks up several times faster than three.
+        # One index into the points of an axis, which NumPy looks up much faster than three.
         points = self.control.reshape(3, -1)
         _, rows, columns = self.control.shape[1:]
         for a, b in itertools.product(range(4), repeat=2):

@@ -34,7 +34,7 @@ def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channe
     if crops:
         parts.append(f"inside {crops} hard crop(s)")
     earlier = len(plan.lowered.earlier)
-    if earlier:
+    if not plan.lowered.is_for_kernel:
         parts.append(
             f"{earlier} displacement(s) or hard crop(s) before the last displacement, so by NumPy "
             "and not by the kernel"
