@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..core.errors import GraphError
+from ..core.errors import GraphError, NotRemovable
 from .node import Pipe, describe, origin_of, parents_of, with_parents
 from .walk import walk
 
@@ -50,8 +50,10 @@ def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
 
     Raises
     ------
+    NotRemovable
+        If ``pipe`` is a source or reads from several pipes; this is a ``RuntimeError``.
     GraphError
-        If ``pipe`` is not in the graph, is a source, or reads from several pipes.
+        If it is not in the graph.
 
     Examples
     --------
@@ -63,7 +65,7 @@ def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
     parents = parents_of(pipe)
     if len(parents) != 1:
         msg = f"{describe(pipe)} reads from {len(parents)} pipes: what should take its place?"
-        raise GraphError(msg, do="Name it: replace_pipe(graph, pipe, other).").at(origin_of(pipe))
+        raise NotRemovable(msg, do="Name it: replace_pipe(graph, pipe, other).").at(origin_of(pipe))
     return replace_pipe(sink, pipe, parents[0])
 
 
