@@ -15,7 +15,8 @@ from .spatial import Adding, SpatialPipe, stepped
 class NeedingPipe(SpatialPipe):
     """A pipe that adds an op which asks one volume of the sample, when its plan is worked out."""
 
-    is_step = False  # the step of each sample asks another volume
+    is_step = False
+    stands_apart = "asks a volume of each sample, by a step of its own"
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the step added to its plan; no voxel is read."""

@@ -13,8 +13,10 @@ from checkout import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from voxpipe.adapters import FuseSpatial
 from voxpipe.core import TALLY, Grid, Region
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
+from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases, from_manifest
 from voxpipe.spatial import (
     Answered,
@@ -297,6 +299,24 @@ def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
 
     assert shape == (1, *(places.max(axis=0) - places.min(axis=0) + 1))
     assert (TALLY.snapshot() - before).bytes_read == 0
+
+
+def test_fusing_pipes_changes_nothing(files: Any) -> None:
+    """The pipe stands apart, with the reason; the plan is one all the same."""
+    case, _, _ = files
+
+    def batch(*adapters: Any) -> tuple[Any, str]:
+        chain = from_cases([case]).open_volume().rotate((-9, 9)).flip(p=0.5)
+        chain = chain.foreground_crop("label", labels=3, margin=1).elastic(1, spacing=8).flip()
+        with DataLoader2(chain.batch_patches(1), list(adapters)) as loader:
+            loader.seed(7)
+            return next(iter(loader))["image"].numpy(), loader.explain()
+
+    plain, _ = batch()
+    fused, told = batch(FuseSpatial())
+
+    assert np.array_equal(plain, fused)
+    assert "asks a volume of each sample" in told
 
 
 def test_nothing_of_interest_is_an_error_or_the_whole(files: Any) -> None:

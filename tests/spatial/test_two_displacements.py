@@ -14,7 +14,8 @@ from voxpipe.core import TALLY, Grid
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy, Source, SpatialPlan, native, resample
 
-PATHS = [p for p in ("portable", "avx2", "avx512") if native.available()]
+PATHS = ("portable", "avx2", "avx512")
+needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel is not built")
 # Of values of 0 to 255: displacements agree to 1e-5 of the range, not to the bit (decision 0008).
 TOLERANCE = 255e-5
 
@@ -47,6 +48,7 @@ def resampled(volume: Any, plan: SpatialPlan, policy: Policy) -> Any:
     return out
 
 
+@needs_kernel
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**30))
 def test_the_kernel_gives_what_numpy_gives(seed: int) -> None:
@@ -71,7 +73,7 @@ def test_the_kernel_gives_what_numpy_gives(seed: int) -> None:
             assert np.array_equal(found[0], other), (mode, padding)
 
 
-@pytest.mark.skipif(not native.available(), reason="the kernel is not built")
+@needs_kernel
 def test_it_is_the_kernel_that_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elastic and grid distortion in one chain: one interpolation, and NumPy has no part in it."""
     volume = np.random.default_rng(0).integers(0, 255, (20, 18, 16)).astype(np.int16)
