@@ -3,8 +3,9 @@
 s3fs takes 1 ms of Python for a GET, and botocore nearly all of it: it resolves the endpoint,
 checks parameters, signs, and parses answers anew each time. Of the GETs of one bucket only key,
 range, date and signature differ. So the first is sent by s3fs, and what botocore made of it is
-the pattern of those that follow; they go over the same connections, with the same credentials,
-proxies and certificates.
+the pattern of those that follow, with the same credentials and certificates. They go over
+connections of their own (:mod:`.http_get`), or where there is a proxy or a limit that the user
+set, over those of s3fs.
 
 Where anything is unusual (another signature than version 4, a query, versions, an answer that is
 neither bytes nor a plain failure), s3fs sends the request. Answers that only it gets make it
@@ -16,13 +17,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import ssl
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import lru_cache
 from inspect import isawaitable
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 from weakref import WeakKeyDictionary
+
+from .http_get import Connections, UnusualAnswer
+from .in_flight import MOST_REQUESTS
 
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^,]+/\d{8}/(?P<region>[^/]+)/s3/aws4_request, *"
@@ -116,26 +123,46 @@ class Pattern:
 
     def _authorization(self, url: str, headers: Mapping[str, str], credentials: Credentials) -> str:
         """Return what proves that whoever holds the credentials sends this: SigV4."""
-        parts = urlsplit(url)
-        told = {"host": _host(parts.scheme, parts.netloc)}
+        server, path = split_url(url)
+        told = {"host": server}
         told.update((name, " ".join(headers[name].split())) for name in self.signed)
         own = (name for name in _OWN if name in headers)
         told.update((name, headers[name]) for name in own)
         names = sorted(told)
         listed = ";".join(names)
         lines = "".join(f"{name}:{told[name]}\n" for name in names)
-        canonical = f"GET\n{parts.path}\n\n{lines}\n{listed}\n{headers['x-amz-content-sha256']}"
+        canonical = f"GET\n{path}\n\n{lines}\n{listed}\n{headers['x-amz-content-sha256']}"
         moment = headers["x-amz-date"]
         scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
         digest = hashlib.sha256(canonical.encode()).hexdigest()
-        signing = f"AWS4{credentials.secret_key}".encode()
-        for part in scope.split("/"):
-            signing = hmac.digest(signing, part.encode(), "sha256")
+        signing = _signing_key(credentials, scope)
         to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}".encode()
         return (
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
             f"SignedHeaders={listed}, Signature={hmac.digest(signing, to_sign, 'sha256').hex()}"
         )
+
+
+@lru_cache(maxsize=8)
+def _signing_key(credentials: Credentials, scope: str) -> bytes:
+    """Return what everything in a scope (day, region, service) is signed with."""
+    signing = f"AWS4{credentials.secret_key}".encode()
+    for part in scope.split("/"):
+        signing = hmac.digest(signing, part.encode(), "sha256")
+    return signing
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return what a request for a URL says of its server, and the path.
+
+    Examples
+    --------
+    >>> split_url("https://host:443/b/a%20key"), split_url("http://host:90/k")
+    (('host', '/b/a%20key'), ('host:90', '/k'))
+    """
+    scheme, _, rest = url.partition("://")
+    netloc, _, path = rest.partition("/")
+    return netloc.removesuffix(f":{_PORTS.get(scheme, '')}"), f"/{path}"
 
 
 class _Get(NamedTuple):
@@ -189,7 +216,9 @@ def can_sign(system: Any) -> bool:
     return (kind.__module__, kind.__name__) == ("s3fs.core", "S3FileSystem")
 
 
-async def signed_get(system: Any, path: str, start: int, stop: int | None) -> bytes:
+async def signed_get(
+    system: Any, path: str, start: int, stop: int | None
+) -> bytes | bytearray:
     """Return bytes of an object; raises what s3fs would, or :class:`PlainFailure`.
 
     Parameters
@@ -257,17 +286,63 @@ async def _learnt(
 
 async def _sent(
     system: Any, bucket: str, pattern: Pattern, key: str, asked: str
-) -> tuple[int, bytes]:
-    """Send one request over the connections of s3fs; return status and body."""
+) -> tuple[int, bytes | bytearray]:
+    """Send one request and return status and body."""
     client = await system.get_s3(bucket)
     credentials = await _credentials(client) if pattern.region is not None else None
     now = datetime.now(timezone.utc)
     url, headers = pattern.request(key, asked, credentials, now)
+    lanes = _LANES.setdefault(system, {})
+    if pattern.base not in lanes:
+        lanes[pattern.base] = _lane(client, pattern.base)
+        weakref.finalize(system, _close, lanes[pattern.base])
+    lane = lanes[pattern.base]
+    if lane is not None:
+        server, target = split_url(url)
+        try:
+            return await lane.get(target, {"host": server, **headers, **_PLAIN})
+        except UnusualAnswer:
+            lanes[pattern.base] = None
+    return await _sent_by_s3fs(client, url, headers)
+
+
+async def _sent_by_s3fs(client: Any, url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
+    """Send one request over the connections of s3fs."""
     answer = await _http(client).send(_Get(url, headers))
     try:
         return answer.status_code, await answer.content
     finally:
         answer.raw.close()  # one that was not read to its end is not used again
+
+
+# Connections of our own, by file system and server; None where those of s3fs are used.
+_LANES: WeakKeyDictionary[Any, dict[str, Connections | None]] = WeakKeyDictionary()
+_PLAIN = {"accept-encoding": "identity", "accept": "*/*"}
+
+
+def _close(lane: Connections | None) -> None:
+    if lane is not None:
+        lane.close()
+
+
+def _lane(client: Any, base: str) -> Connections | None:
+    """Return connections of our own; None where there is a proxy or a bound."""
+    http, config = _http(client), client.meta.config
+    limited = config.max_pool_connections < MOST_REQUESTS
+    try:
+        proxied = http._proxy_config.proxy_url_for(base)
+        context = http._sessions[None].connector._ssl
+    except (AttributeError, KeyError, TypeError):
+        return None
+    parts = urlsplit(base)
+    secure = parts.scheme == "https"
+    if limited or proxied or parts.hostname is None or "@" in parts.netloc:
+        return None
+    if secure and not isinstance(context, ssl.SSLContext):
+        return None
+    port = parts.port or _PORTS[parts.scheme]
+    limits = config.connect_timeout, config.read_timeout
+    return Connections(parts.hostname, port, limits, context if secure else None)
 
 
 def _http(client: Any) -> Any:
@@ -286,11 +361,6 @@ async def _credentials(client: Any) -> Credentials:
     if isawaitable(frozen):
         frozen = await frozen
     return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
-
-
-def _host(scheme: str, netloc: str) -> str:
-    usual = f":{_PORTS.get(scheme, '')}"
-    return netloc.removesuffix(usual)
 
 
 def _text(value: Any) -> str:
