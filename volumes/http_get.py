@@ -169,12 +169,12 @@ class _Connection(asyncio.BufferedProtocol):
         self._begin()
         self._answer = self._loop.create_future()
         self._heard = self._loop.time()
-        timer = self._loop.call_at(self._heard + self._silence, self._listen)
+        self._timer = self._loop.call_at(self._heard + self._silence, self._listen)
         self._transport.write(head)
         try:
             return await self._answer
         finally:
-            timer.cancel()
+            self._timer.cancel()
 
     def _listen(self) -> None:
         """End the wait of a request whose server has said nothing for too long."""
@@ -184,7 +184,7 @@ class _Connection(asyncio.BufferedProtocol):
         if due <= self._loop.time():
             self._fail(TimeoutError(f"the server sent nothing for {self._silence:g} s"))
         else:
-            self._loop.call_at(due, self._listen)
+            self._timer = self._loop.call_at(due, self._listen)
 
     def close(self) -> None:
         """End it at once."""
