@@ -92,8 +92,9 @@ class Connections:
                 continue  # closed by the server while it was idle: it has not seen the request
         try:
             return await self._asked(await self._opened(), head)
-        except _Stale:
-            raise ConnectionResetError("the server closed a new connection") from None
+        except _Stale as ended:
+            why = ended.args[0] or ConnectionResetError("the server closed a new connection")
+            raise why from None
 
     def close(self) -> None:
         """Close what is idle, from any thread; what is in use goes when it is answered."""
@@ -138,7 +139,7 @@ class Connections:
 
 
 class _Stale(Exception):
-    """The connection ended before the first byte of an answer."""
+    """The connection ended before the first byte of an answer; with the error, or None."""
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -165,7 +166,7 @@ class _Connection(asyncio.BufferedProtocol):
     async def ask(self, head: bytes) -> HttpAnswer:
         """Send a request and return its answer."""
         if self._transport is None or self._transport.is_closing():
-            raise _Stale
+            raise _Stale(None)
         self._begin()
         self._answer = self._loop.create_future()
         self._heard = self._loop.time()
@@ -201,7 +202,7 @@ class _Connection(asyncio.BufferedProtocol):
             lost = error or ConnectionResetError("the server closed the connection in an answer")
             self._fail(lost)
         else:
-            self._fail(_Stale() if error is None or isinstance(error, OSError) else error)
+            self._fail(_Stale(error))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._body is not None:
@@ -269,6 +270,8 @@ class _Connection(asyncio.BufferedProtocol):
     def _succeed(self, body: bytes | bytearray) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(HttpAnswer(self._status, body))
+        # TLS asks for a buffer between answers too, and takes an empty one for the end.
+        self._begin()
 
     def _fail(self, error: Exception) -> None:
         if self._answer is not None and not self._answer.done():
@@ -302,7 +305,8 @@ def unchunked(data: bytes) -> bytes | None:
     >>> unchunked(b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"), unchunked(b"3\r\nab")
     (b'abcde', None)
     """
-    whole, at = [], 0
+    whole: list[bytes] = []
+    at = 0
     while (end := data.find(b"\r\n", at)) >= 0:
         try:
             length = int(data[at:end].partition(b";")[0], 16)

@@ -216,9 +216,7 @@ def can_sign(system: Any) -> bool:
     return (kind.__module__, kind.__name__) == ("s3fs.core", "S3FileSystem")
 
 
-async def signed_get(
-    system: Any, path: str, start: int, stop: int | None
-) -> bytes | bytearray:
+async def signed_get(system: Any, path: str, start: int, stop: int | None) -> bytes | bytearray:
     """Return bytes of an object; raises what s3fs would, or :class:`PlainFailure`.
 
     Parameters
