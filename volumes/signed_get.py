@@ -1,4 +1,4 @@
-"""GETs of objects in S3, signed here: a quarter of the processor time of botocore's.
+"""GETs of objects in S3, signed and sent here: a sixth of the processor time of s3fs's.
 
 s3fs takes 1 ms of Python for a GET, and botocore nearly all of it: it resolves the endpoint,
 checks parameters, signs, and parses answers anew each time. Of the GETs of one bucket only key,
