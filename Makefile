@@ -49,7 +49,8 @@ sanitize: build/fuzz $(VENV)/installed-test
 	$(RUN) tools/link_package.py
 	CFLAGS="$(SANITIZERS)" LDFLAGS="$(SANITIZERS)" $(RUN) setup.py --quiet build_ext --inplace --force
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
-		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/spatial; \
+		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/spatial \
+		tests/intensity/test_counter_noise.py; \
 		status=$$?; $(RUN) setup.py --quiet build_ext --inplace --force; exit $$status
 
 build/fuzz: tests/native/fuzz_resample.cpp $(wildcard native/*)

@@ -49,6 +49,9 @@ def _neighbours(site: Site) -> Pair | Refused | None:
         return Refused("a timed pipe stands between; give FuseSpatial before Profile")
     if not isinstance(first, (SpatialPipe, FusedSpatial)):
         return None
+    for pipe in (first, second):
+        if isinstance(pipe, SpatialPipe) and not pipe.is_step:
+            return Refused(f"{pipe.describe()} gives volumes plans of their own")
     if site.is_shared(first):
         return Refused(f"{first.describe()} has another reader")
     return first, second

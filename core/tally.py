@@ -36,6 +36,8 @@ class Tally:
     """Calls of the resampler that only copied (integer plans)."""
     headers: int = 0
     """Headers parsed."""
+    value_passes: int = 0
+    """Times that a value op went over a patch; what the resampler does in passing is none."""
 
     def __sub__(self, other: Tally) -> Tally:
         return Tally(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))

@@ -20,12 +20,20 @@ from typing import Any
 import numpy as np
 
 from ..core import Grid
-from ..core.errors import VoxpipeError, WorkerDied
+from ..core.errors import VolumeNotFound, VoxpipeError, WorkerDied
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest
 from ..graph import is_pipe, traits_of, walk
 from ..reading_services.script import WORKER_NAME, not_sent
 from ..spatial import LazyPatch, PendingPlan
-from ..volumes import Finding, Volume, custom_backends, custom_decoders, find_volumes, serve
+from ..volumes import (
+    Finding,
+    Volume,
+    custom_backends,
+    custom_decoders,
+    find_volumes,
+    is_volume,
+    serve,
+)
 
 # A header takes milliseconds; a bucket that answers slowly half a minute.
 TIMEOUT = 60.0
@@ -44,6 +52,8 @@ class Report:
 
     findings: tuple[Finding, ...]
     """One per volume, and one more per case whose volumes do not fit each other."""
+    volumes: int = 0
+    """How many volumes were looked at."""
 
     @property
     def bad(self) -> tuple[Finding, ...]:
@@ -56,7 +66,7 @@ class Report:
         return not self.bad
 
     def __str__(self) -> str:
-        counted = f"{len(self.findings)} checked, {len(self.bad)} bad"
+        counted = f"{self.volumes} checked, {len(self.bad)} bad"
         return "\n".join([*(str(finding) for finding in self.bad), counted])
 
 
@@ -74,8 +84,8 @@ def check(
     ----------
     cases
         A pipe of cases (``list_cases``, ``from_cases``, ``from_manifest``, with or without
-        ``open_volume()``), a list of mappings of key to path, a folder or its URL, or the
-        path of a manifest (``.json``).
+        ``open_volume()``), a list of mappings of key to path, a folder or its URL, one volume,
+        or the path of a manifest (``.json``).
     workers
         Processes that read.
     voxels
@@ -99,9 +109,14 @@ def check(
     if workers < 1:
         msg = f"workers is at least 1, got {workers}"
         raise ValueError(msg)
+    if not timeout > 0:
+        msg = f"timeout is a number of seconds above 0, got {timeout}"
+        raise ValueError(msg)
     tasks = list(_tasks(cases))
+    if not tasks:
+        raise VolumeNotFound("there are no cases to check.", do="Check the list or the patterns.")
     findings = _run(tasks, workers, voxels, timeout, progress or _silent)
-    return Report((*findings, *_mismatches(findings)))
+    return Report((*findings, *_mismatches(findings)), len(tasks))
 
 
 def volumes_of(cases: Any) -> Iterator[tuple[str, str, Volume]]:
@@ -124,6 +139,8 @@ def _pipe_of(cases: Any) -> Any:
         place = os.fspath(cases)
         if place.lower().endswith(".json"):
             return from_manifest(place)
+        if is_volume(place):
+            return from_cases([{"image": place}])
         found = find_volumes(place)
         return from_cases([{"case": case, **volumes} for case, volumes in found.items()])
     return cases if is_pipe(cases) else from_cases(list(cases))

@@ -12,7 +12,8 @@ from typing import Any
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
-from ..spatial import LazyPatch
+from ..spatial import LazyPatch, without_reading
+from ..spatial.made_volume import breaks, interpolations, stored_region
 from ..spatial.native import available, path
 from .epoch import set_epoch
 from .iter.cases import FromCases, ListCases
@@ -42,6 +43,8 @@ class Cost:
     """Per volume of the first sample: key, kind, mode, padding and fill, in words."""
     kernel: str = ""
     """What resamples in this process; workers have the same."""
+    unfused: tuple[str, ...] = ()
+    """Per volume of the first sample that is interpolated anew: after which op, and where."""
 
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
@@ -53,6 +56,7 @@ class Cost:
             f"{self.copies:g} copies   (mean of {self.patches} plans)"
         ]
         lines += [f"  {line}" for line in self.sampled]
+        lines += self.unfused
         if self.kernel:
             lines.append(f"resampled by: {self.kernel}")
         return "\n".join(lines)
@@ -71,7 +75,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_reading():
             warnings.simplefilter("ignore")  # they come when the patches are made
             samples = [dict(_patches(item)) for item in islice(planner, PLANS)]
             cost = _mean([list(patches.values()) for patches in samples if patches])
@@ -81,7 +85,8 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     if cost is None:
         return None
     # Not where warnings are ignored: that the kernel is missing is said once.
-    return replace(cost, sampled=_sampled(next(filter(None, samples))), kernel=_kernel())
+    first = next(filter(None, samples))
+    return replace(cost, sampled=_sampled(first), kernel=_kernel(), unfused=_unfused(first))
 
 
 def may_look_ahead(planner: Pipe) -> bool:
@@ -105,10 +110,19 @@ def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     )
 
 
+def _unfused(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+    return tuple(
+        f"not fused: {key} is sampled anew after {what}"
+        for key, patch in patches.items()
+        for what in breaks(patch)
+    )
+
+
 def _policy(patch: LazyPatch) -> str:
     policy = patch.policy
     fill = f" {policy.fill:g}" if policy.padding == "constant" else ""
-    return f"{policy.mode}, {policy.padding}{fill} outside"
+    smooth = ", antialiased" if policy.antialias else ""
+    return f"{policy.mode}{smooth}, {policy.padding}{fill} outside"
 
 
 def _kernel() -> str:
@@ -124,20 +138,20 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
         return None
     every = [patch for patches in samples for patch in patches]
     count = len(samples)
-    copies = sum(patch.plan.is_copy for patch in every)
+    interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
     return Cost(
         patches=count,
         reads=sum(not patch.source_region.is_empty for patch in every) / count,
         bytes_needed=sum(_bytes(patch, whole_chunks=False) for patch in every) / count,
         bytes_read=sum(_bytes(patch, whole_chunks=True) for patch in every) / count,
-        interpolations=(len(every) - copies) / count,
+        interpolations=interpolated / count,
         copies=copies / count,
     )
 
 
 def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    region = patch.source_region
-    volume: Any = patch.volume  # where it is a Volume it tells how it is stored
+    region = stored_region(patch)
+    volume: Any = getattr(patch.volume, "stored", patch.volume)  # a Volume tells how it is stored
     chunks = volume.chunks
     if whole_chunks and chunks is not None:
         region = ChunkGrid(volume.shape[1:], chunks).cover(region)

@@ -20,7 +20,7 @@ import numpy as np
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
-from ..spatial import LazyPatch
+from ..spatial import LazyPatch, without_reading
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .cost import may_look_ahead
@@ -81,12 +81,11 @@ def asked_of(
     seen: dict[str, list[LazyPatch]] = {}
     cases: set[int] = set()
     order: list[int] = []
-    end = clock() + SECONDS
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_reading():
             warnings.simplefilter("ignore")  # they come when the patches are made
             skipped = batches * split.group
-            for item in islice(_within(planner, clock, end), skipped, skipped + PLANS):
+            for item in _for_a_while(islice(planner, skipped, skipped + PLANS), clock):
                 if not isinstance(item, Sample):
                     continue
                 order.append(item.identity[0])
@@ -104,9 +103,11 @@ def asked_of(
         return Asked(unknown=f"planning ahead failed: {type(error).__name__}")
 
 
-def _within(items: Iterable[Any], clock: Callable[[], float], end: float) -> Iterator[Any]:
-    """Yield items until a moment; the first in any case."""
+def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[Any]:
+    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped."""
+    end = math.inf
     for item in items:
+        end = min(end, clock() + SECONDS)
         yield item
         if clock() >= end:
             return

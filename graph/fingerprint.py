@@ -50,6 +50,8 @@ def stable_text(value: Any) -> str:
         return "{" + ", ".join(f"{k}: {v}" for k, v in inside) + "}"
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(map(stable_text, value))) + "}"
+    if isinstance(value, slice):
+        return f"slice{stable_text((value.start, value.stop, value.step))}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(stable_text, value)) + "]"
     return _text_of_object(value)

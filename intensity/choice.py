@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.choice import Choice
+from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
 Chain = tuple[tuple[int, ValueOp], ...]
@@ -38,6 +39,30 @@ class ValueChoice(ValueOp):
         """Whether all of them do; so the type does not depend on which is chosen."""
         return all(op.keeps_dtype for chain in self.members for _, op in chain)
 
+    def __post_init__(self) -> None:
+        for op in self._ops():
+            if type(op).channels is not ValueOp.channels or type(op).dtype is not ValueOp.dtype:
+                msg = f"a choice cannot hold {op.name}: the shape or type would depend on a draw"
+                raise ValueError(msg)
+        if len({op.mask_key for op in self._ops()} - {None}) > 1:
+            msg = "the members of a choice take statistics inside one label at most"
+            raise ValueError(msg)
+
+    def _ops(self) -> Iterator[ValueOp]:
+        for chain in self.members:
+            for _, op in chain:
+                yield op
+
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        """Whether all of them are."""
+        return all(op.pointwise for op in self._ops())
+
+    @property
+    def mask_key(self) -> str | None:
+        """The label that one of them takes statistics inside of."""
+        return next(filter(None, (op.mask_key for op in self._ops())), None)
+
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return which members act, and what each of their ops drew."""
         chosen = self.choice.draw(generator)
@@ -62,6 +87,14 @@ class ValueChoice(ValueOp):
             a, b, c = op.halo(values, grid)
             i, j, k = i + a, j + b, k + c
         return (i, j, k)
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+        """Return those which act as one, where each of them is an epilogue."""
+        together: Epilogue | None = Epilogue()
+        for op, values in self._acting(drawn):
+            one = op.as_epilogue(values, facts)
+            together = None if together is None or one is None else together.then(one)
+        return together
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return the array after those that act."""

@@ -9,7 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from .epilogue import Epilogue
 from .value_op import Drawn, Facts, ValueOp
+
+# In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
+MOST_SHIFT = 10.0
 
 
 def normalize(
@@ -54,10 +58,18 @@ class Normalize(ValueOp):
     """What to subtract; None for the mean of the volume."""
     std: float | None = None
     """What to divide by, above or equal 0; None for the deviation of the volume."""
+    above: float | None = None
+    """Statistics of voxels above this; None for all."""
+    inside: str | None = None
+    """Statistics of voxels inside the label of this key, on the same grid; None for all."""
 
     name: ClassVar[str] = "normalize"
+    pointwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.above is not None and not math.isfinite(self.above):
+            msg = f"above is a finite number or None, got {self.above!r}"
+            raise ValueError(msg)
         for name in ("mean", "std"):
             value = getattr(self, name)
             if value is None:
@@ -68,19 +80,38 @@ class Normalize(ValueOp):
                 raise ValueError(msg)
             object.__setattr__(self, name, float(value))
 
-    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Normalize ``array`` in place; statistics are asked for only if needed."""
+    @property
+    def mask_key(self) -> str | None:
+        """The label inside which statistics are taken."""
+        return self.inside
+
+    def _numbers(self, facts: Facts) -> tuple[float, float]:
+        """Return mean and deviation; statistics are asked for only if needed."""
         mean, std = self.mean, self.std
         if mean is None or std is None:
-            statistics = facts.statistics()
+            statistics = facts.statistics(self.above)
             mean = statistics.mean if mean is None else mean
             std = statistics.std if std is None else std
-        return normalize(array, mean, std, out=array)
+        return mean, std
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+        """Return scale and shift; None where a small difference of large numbers is wanted."""
+        mean, std = self._numbers(facts)
+        scale = 1 / std if std else 1.0
+        if not (math.isfinite(mean) and math.isfinite(scale)):
+            return None
+        return None if abs(mean * scale) > MOST_SHIFT and std else Epilogue(scale, -mean * scale)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Normalize ``array`` in place."""
+        return normalize(array, *self._numbers(facts), out=array)
 
     def describe(self) -> str:
         """Return the op in words."""
+        where = "" if self.inside is None else f" inside {self.inside}"
+        where += "" if self.above is None else f" above {self.above:g}"
         if self.mean is None and self.std is None:
-            return "normalize by the mean and deviation of each volume"
+            return f"normalize by the mean and deviation of each volume{where}"
         mean = "the mean of each volume" if self.mean is None else f"{self.mean:g}"
         std = "the deviation of each volume" if self.std is None else f"{self.std:g}"
-        return f"normalize by mean {mean}, deviation {std}"
+        return f"normalize by mean {mean}, deviation {std}{where}"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
+from .epilogue import Epilogue
 
 Drawn = Mapping[str, Any]
 """The parameters of one application, as plain data (JSON): enough to repeat it."""
@@ -22,8 +23,8 @@ Halo = tuple[int, int, int]
 NO_HALO: Halo = (0, 0, 0)
 
 
-class VolumeStatistics(Protocol):
-    """Numbers over all voxels of a volume."""
+class RecordedStatistics(Protocol):
+    """Numbers over all voxels of a volume, as they are kept."""
 
     @property
     def mean(self) -> float:
@@ -32,6 +33,21 @@ class VolumeStatistics(Protocol):
     @property
     def std(self) -> float:
         """Population standard deviation of the values."""
+
+    @property
+    def minimum(self) -> float:
+        """Smallest value."""
+
+    @property
+    def maximum(self) -> float:
+        """Largest value."""
+
+
+class VolumeStatistics(RecordedStatistics, Protocol):
+    """Numbers over all voxels of a volume, and any percentile."""
+
+    def percentile(self, q: float) -> float:
+        """Return the value that ``q`` percent of the voxels do not exceed, 0 to 100."""
 
 
 class Facts(Protocol):
@@ -43,6 +59,10 @@ class Facts(Protocol):
     @property
     def grid(self) -> Grid:
         """Shape and affine of the array, halo included."""
+
+    @property
+    def source(self) -> Grid:
+        """Grid of the whole volume, in the same world as ``grid``."""
 
     @property
     def corner(self) -> tuple[int, int, int]:
@@ -59,8 +79,14 @@ class Facts(Protocol):
         one key for all patches of its case.
         """
 
-    def statistics(self) -> VolumeStatistics:
-        """Return the statistics of the whole volume, as stored; may read it, once."""
+    def statistics(self, above: float | None = None) -> VolumeStatistics:
+        """Return the statistics of the whole volume; may read it, once.
+
+        They are those of the stored values after the ops before this one, as far as these change
+        each value on its own (``pointwise``); others, such as noise, are passed over. With
+        ``above`` only larger values count, and with a mask (``ValueOp.mask_key``) only
+        voxels inside it.
+        """
 
 
 class ValueOp:
@@ -73,6 +99,16 @@ class ValueOp:
     exactly or nearly. Else a later spatial op interpolates anew, of what this op made."""
     keeps_dtype: ClassVar[bool] = False
     """Whether it takes and gives arrays of any type; else float32, in and out."""
+    pointwise: ClassVar[bool] = False
+    """Whether a value's result depends on that value and the parameters alone, so that
+    statistics can follow."""
+    kind: ClassVar[str] = "intensity"
+    """The kind of volume that it changes where none is named."""
+
+    @property
+    def mask_key(self) -> str | None:
+        """The volume whose voxels above 0 are those that statistics are taken of."""
+        return None
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it.
@@ -93,6 +129,13 @@ class ValueOp:
     def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
         """Return the type of the result for an array of type ``given``."""
         return given if self.keeps_dtype else np.dtype(np.float32)
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+        """Return the same as scale, shift and clamp, which the resampler does in passing.
+
+        None where it is something else, or where digits would be lost.
+        """
+        return None
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return the result for ``array``, (C, I, J, K), which may be changed in place.

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Grid, Origin
+from ..core import TALLY, Grid, Origin
+from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
 
@@ -25,6 +26,10 @@ class ValueStep:
     """Where the user wrote it."""
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all."""
+    key: str = ""
+    """Which volume of the sample: parameters are drawn for the sample, noise for each volume."""
+    mask: Any = None
+    """The volume that ``op.mask_key`` names, where it names one."""
     draws_from: str = ""
     """Name of a stream that it shares, so that both choose alike; empty for its own."""
 
@@ -65,4 +70,18 @@ def applied(acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any
         if not step.op.keeps_dtype and array.dtype != np.float32:
             array = array.astype(np.float32)
         array = step.op.apply(array, drawn, facts)
+        TALLY.count(value_passes=1)
     return array
+
+
+def folded(
+    acting: Sequence[tuple[ValueStep, Drawn, Facts]],
+) -> tuple[Epilogue | None, Sequence[tuple[ValueStep, Drawn, Facts]]]:
+    """Return the first steps as one epilogue, as far as that goes, and the others."""
+    together: Epilogue | None = None
+    for n, (step, drawn, facts) in enumerate(acting):
+        epilogue = step.op.as_epilogue(drawn, facts)
+        if epilogue is None:
+            return together, acting[n:]
+        together = epilogue if together is None else together.then(epilogue)
+    return together, ()

@@ -1,16 +1,23 @@
 // The door of the library: check the job, choose the path for this processor.
 
 #include "job.h"
+#include "values.h"
 
 namespace voxpipe_portable {
 int64_t run(const VoxpipeJob& job);
+int64_t noise(const VoxpipeNoise& job);
+int64_t filter(const VoxpipeFilter& job);
 }
 #if defined(__x86_64__)
 namespace voxpipe_avx2 {
 int64_t run(const VoxpipeJob& job);
+int64_t noise(const VoxpipeNoise& job);
+int64_t filter(const VoxpipeFilter& job);
 }
 namespace voxpipe_avx512 {
 int64_t run(const VoxpipeJob& job);
+int64_t noise(const VoxpipeNoise& job);
+int64_t filter(const VoxpipeFilter& job);
 }
 #endif
 
@@ -93,7 +100,45 @@ bool is_field(const VoxpipeJob& job) {
   return stays_near(job.control_matrix, job.out_size);
 }
 
+// Whether an array of values is one that can be gone through.
+template <class Job>
+bool is_array(const Job& job) {
+  if (!job.values || !is_between(job.channels, 1, MANY)) return false;
+  for (int a = 0; a < 3; a++)
+    if (!is_between(job.size[a], 1, MANY)) return false;
+  return true;
+}
+
+int64_t path_of(int64_t asked) {
+  const int64_t best = best_path();
+  return asked == VOXPIPE_BEST || asked > best ? best : asked;
+}
+
 }  // namespace
+
+int64_t voxpipe_values_abi(void) { return VOXPIPE_VALUES_ABI; }
+
+int64_t voxpipe_noise(const VoxpipeNoise* job) {
+  if (!job || job->abi != VOXPIPE_VALUES_ABI || !is_array(*job) ||
+      !is_between(job->kind, VOXPIPE_GAUSSIAN, VOXPIPE_RICIAN))
+    return VOXPIPE_BAD_JOB;
+#if defined(__x86_64__)
+  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::noise(*job);
+  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::noise(*job);
+#endif
+  return voxpipe_portable::noise(*job);
+}
+
+int64_t voxpipe_filter(const VoxpipeFilter* job) {
+  if (!job || job->abi != VOXPIPE_VALUES_ABI || !is_array(*job) || !job->weights ||
+      !is_between(job->axis, 0, 2) || !is_between(job->radius, 0, MANY))
+    return VOXPIPE_BAD_JOB;
+#if defined(__x86_64__)
+  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::filter(*job);
+  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::filter(*job);
+#endif
+  return voxpipe_portable::filter(*job);
+}
 
 int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }
 
@@ -108,8 +153,7 @@ int64_t voxpipe_run(const VoxpipeJob* job) {
   for (int64_t n = 0; n < job->clip_count; n++)
     if (!stays_near(clips + 15 * n, job->out_size)) return VOXPIPE_UNSUPPORTED;
 #if defined(__x86_64__)
-  const int64_t best = best_path();
-  int64_t path = job->path == VOXPIPE_BEST || job->path > best ? best : job->path;
+  const int64_t path = path_of(job->path);
   if (path == VOXPIPE_AVX512) return voxpipe_avx512::run(*job);
   if (path == VOXPIPE_AVX2) return voxpipe_avx2::run(*job);
 #endif

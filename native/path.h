@@ -2,8 +2,10 @@
 // instruction set, and includes this.
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "job.h"
+#include "values.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -22,6 +24,8 @@ namespace VOXPIPE_PATH_NAME {
 #include "tables.h"
 #include "copy.h"
 #include "zoom.h"
+#include "noise.h"
+#include "filter.h"
 
 inline bool is_wide(const VoxpipeJob& job) {
   switch (job.out_type) {  // as _working_type in spatial/interpolate.py

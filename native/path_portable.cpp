@@ -15,6 +15,7 @@
 #elif defined(__SSE2__)
 #include <emmintrin.h>
 #define VOXPIPE_ROUND(x) _mm_cvtps_epi32(x)
+#define VOXPIPE_MULTIPLY_WORDS(a, b) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
 #endif
 
 #include "path.h"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .reading_services import InProcessReadingService, MultiProcessingReadingService
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
+        AxisMap,
         BackendRequest,
         Decoder,
         Volume,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Adapter",
+    "AxisMap",
     "BackendRequest",
     "DataLoader2",
     "DataPipe",
@@ -80,6 +82,7 @@ _HOMES = {
     "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (
+        "AxisMap",
         "BackendRequest",
         "Decoder",
         "Volume",

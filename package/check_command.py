@@ -13,20 +13,31 @@ def add(commands: Any) -> None:
         "check",
         help="open every volume of a data set and name every bad one",
         description="Open every volume of a manifest, or below a folder, in worker processes, and "
-        "name every bad one with its reason. The exit status is 1 if there is one.",
+        "name every bad one with its reason, also images and labels that do not fit each other. "
+        "The exit status is 1 if there is one.",
     )
     command.add_argument(
-        "data", metavar="MANIFEST_OR_FOLDER", help="a manifest (.json), or a folder or URL"
+        "data",
+        metavar="DATA",
+        help="a manifest (.json), a folder or URL, or one volume; with patterns, a glob of case "
+        "folders (in quotes)",
     )
     command.add_argument(
-        "--workers", type=int, default=2, metavar="N", help="processes (default: %(default)s)"
+        "patterns",
+        metavar="KEY=PATTERN",
+        nargs="*",
+        help="the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz "
+        "(default: every volume that is found)",
+    )
+    command.add_argument(
+        "--workers", type=_whole, default=2, metavar="N", help="processes (default: %(default)s)"
     )
     command.add_argument(
         "--voxels", action="store_true", help="decode every voxel too: finds damage inside files"
     )
     command.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         metavar="S",
         help="longest time for one volume, in seconds (default: 60; 600 with --voxels)",
     )
@@ -38,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from .dataloader2 import check
+    from .index_command import listed
 
+    cases = listed(options.data, options.patterns) if options.patterns else options.data
     with tqdm(desc="check", unit="volume", leave=False, file=sys.stderr) as bar:
 
         def progress(done: int, total: int) -> None:
@@ -46,11 +59,27 @@ def run(options: argparse.Namespace) -> int:
             bar.update(done - bar.n)
 
         report = check(
-            options.data,
-            workers=max(1, options.workers),
+            cases,
+            workers=options.workers,
             voxels=options.voxels,
             timeout=options.timeout or (600.0 if options.voxels else 60.0),
             progress=progress,
         )
     print(report)
+    if not options.voxels:
+        print("voxpipe: headers only; --voxels also finds damage inside of files", file=sys.stderr)
     return 0 if report.ok else 1
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from .core.errors import VoxpipeError
@@ -14,9 +15,9 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "index",
         help="write a manifest of a data set: headers, statistics, versions",
-        description="Write a manifest: shape, affine, type, layout, statistics and version of "
-        "every volume. vp.from_manifest() then plans without opening a file. Given again, only "
-        "volumes that changed are read.",
+        description="Write a manifest: shape, affine, type, layout, statistics (mean, range, "
+        "percentiles, class counts) and version of every volume. vp.from_manifest() then plans "
+        "without opening a file. Given again, only volumes that changed are read.",
     )
     command.add_argument(
         "url", metavar="URL", help="a folder of cases; with patterns, a glob of case folders"
@@ -85,21 +86,35 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pipe(options: argparse.Namespace) -> Any:
-    from .core.errors import SampleError
-    from .datapipes.iter import OpenVolume, from_cases, list_cases
+    from .datapipes.iter import OpenVolume, from_cases
     from .volumes import find_volumes
 
     labels: dict[str, Any] = {} if options.labels is None else {"labels": tuple(options.labels)}
-    patterns = dict(text.partition("=")[::2] for text in options.patterns)
-    for key, pattern in patterns.items():
-        if not (key and pattern):
-            raise SampleError(
-                f"{key or pattern!r} is no KEY=PATTERN.", do="Write image=ct.nii.gz, for instance."
-            )
-    if patterns:
-        return OpenVolume(list_cases(options.url, **patterns), **labels)
+    if options.patterns:
+        return OpenVolume(listed(options.url, options.patterns), **labels)
     found = find_volumes(options.url)
     return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **labels)
+
+
+def listed(url: str, patterns: Sequence[str]) -> Any:
+    """Return the cases that a glob and patterns ``KEY=PATTERN`` find.
+
+    Raises
+    ------
+    SampleError
+        A pattern without a key.
+    """
+    from .core.errors import SampleError
+    from .datapipes.iter import list_cases
+
+    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in patterns)
+    for key, pattern in by_key.items():
+        if not (key and pattern):
+            raise SampleError(
+                f"{key or pattern!r} is no KEY=PATTERN.",
+                do='Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".',
+            )
+    return list_cases(url, **by_key)
 
 
 def _earlier(output: str) -> Any:

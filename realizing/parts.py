@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region, Sample
-from ..intensity import VolumeStatistics
+from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
 from ..volumes import Volume, volume_statistics
 from ..volumes.fetched import touch
@@ -178,7 +178,7 @@ def _in_memory(patch: LazyPatch, known: dict[tuple[int, Region], Voxels]) -> Laz
         known[key] = replace(voxels, array=voxels.array.copy(order="K"))
     statistics = patch.statistics or volume_statistics
 
-    def of_the_real_one(_: Any) -> VolumeStatistics:
+    def of_the_real_one(_: Any) -> RecordedStatistics:
         return statistics(volume)
 
     held: Any = _InMemory(volume, region, known[key])

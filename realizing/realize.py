@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class ApplyValue:
 
     step: ValueStep
     keys: Collection[str] | None
-    """Volumes it applies to; by default all that are not labels."""
+    """Volumes it applies to; by default all of the kind that the op is for."""
     origin: Origin
     """Where the user wrote the pipe."""
 
@@ -61,24 +61,45 @@ class ApplyValue:
         if not isinstance(item, Sample):
             msg = f"a sample expected, got {type(item).__name__}"
             raise SampleError(msg, do=f"Put {name}() after open_volume().").at(self.origin)
-        keys = self.keys if self.keys is not None else _intensities(item)
+        keys = self.keys if self.keys is not None else _of_kind(item, self.step.op.kind)
         for key in keys:
             if key not in item:
                 msg = f"{name}() is to change {key!r}, but the sample has {', '.join(item)}"
                 raise SampleError(msg, do="Name one of these in keys=.").at(self.origin, item.case)
-        return item.with_data(**{key: self._changed(item, key) for key in keys})
+        changed = {key: self._changed(item, key) for key in keys}
+        data = {key: new for key, (new, _) in changed.items()}
+        patches = {key: patch for key, (_, patch) in changed.items() if patch is not None}
+        return item.replace(data={**dict(item), **data}, patches={**item.patches, **patches})
 
-    def _changed(self, sample: Sample, key: str) -> Any:
+    def _changed(self, sample: Sample, key: str) -> tuple[Any, LazyPatch | None]:
+        """Return the volume with the op applied; and, if it is realized, what it is made of."""
+        step = replace(self.step, key=key, mask=self._mask(sample))
         thing = sample[key]
         if isinstance(thing, LazyPatch):
-            return thing.with_value(self.step)
+            return thing.with_value(step), None
         made_from = sample.patches.get(key)
         if not isinstance(made_from, LazyPatch) or not isinstance(thing, Realized):
             name = self.step.op.name
             msg = f"{name}() does not know where {key!r} of case {sample.case} comes from"
             do = "It changes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
-        return Realized(made_from.with_value(self.step).changed(thing.array))
+        after = made_from.with_value(step)
+        return Realized(after.changed(thing.array)), after
+
+    def _mask(self, sample: Sample) -> Any:
+        """Return the stored volume that the op wants statistics inside of, if it wants one."""
+        key = self.step.op.mask_key
+        if key is None:
+            return None
+        patch: Any = sample.get(key)
+        if not isinstance(patch, LazyPatch):
+            patch = sample.patches.get(key)
+        if not isinstance(patch, LazyPatch):
+            msg = f"{self.step.op.name}() takes statistics inside {key!r}, but the sample has "
+            msg += ", ".join(sample)
+            do = "Name one of these in inside=."
+            raise SampleError(msg, do=do).at(self.origin, sample.case)
+        return getattr(patch.volume, "stored", patch.volume)
 
 
 def _made(entry: tuple[str, LazyPatch]) -> NDArray[Any]:
@@ -87,7 +108,7 @@ def _made(entry: tuple[str, LazyPatch]) -> NDArray[Any]:
         return patch.realize()
 
 
-def _intensities(sample: Sample) -> list[str]:
+def _of_kind(sample: Sample, kind: str) -> list[str]:
     lazy = {k: v for k, v in sample.items() if isinstance(v, LazyPatch)}
     realized = {k: v for k, v in sample.patches.items() if isinstance(v, LazyPatch)}
-    return [k for k, v in {**realized, **lazy}.items() if v.kind != "label"]
+    return [k for k, v in {**realized, **lazy}.items() if (v.kind == "label") == (kind == "label")]

@@ -1,5 +1,6 @@
 """Spatial work: plans, ops, which voxels they need, and the resampler."""
 
+from ..intensity import Epilogue
 from .affine_op import Affine
 from .amounts import Amount
 from .augment import Augment
@@ -8,21 +9,31 @@ from .clip import Clip
 from .crop import CenterCrop, Crop
 from .crop_or_pad import CropOrPad
 from .displacement import Displacement
+from .divisible_pad import DivisiblePad
 from .elastic import Elastic
-from .epilogue import Epilogue
+from .extent import Extent
 from .flip import Flip
+from .kernel_class import KernelClass, kernel_class
 from .lazy_patch import LazyPatch
+from .mask_index import forget_masks, sampling_mask, without_reading
+from .masked_patch import MaskedPatch, MaskedRegion
 from .matrices import Space
 from .op import SpatialOp, Step
+from .orientation import Orientation
 from .pad import Pad
 from .patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
 from .pending import GRID_TOLERANCE, PendingPlan, joined
 from .plan import SpatialPlan
 from .policy import INTENSITY, LABEL, Policy, policy_of
+from .random_crop import RandomCrop
 from .resample import Source, resample
+from .resample_to import ResampleTo
+from .resize import Resize
 from .rotate import Rotate
 from .rotate90 import Rotate90
+from .sampling_mask import SamplingMask
 from .shear import Shear
+from .spacing import Spacing
 from .stages import Lowered
 from .translate import Translate
 from .uniform_region import UniformRegion, usual_align
@@ -41,26 +52,37 @@ __all__ = [
     "Crop",
     "CropOrPad",
     "Displacement",
+    "DivisiblePad",
     "Elastic",
     "Epilogue",
+    "Extent",
     "FixedPatch",
     "Flip",
     "GridPatch",
+    "KernelClass",
     "LazyPatch",
     "Lowered",
+    "MaskedPatch",
+    "MaskedRegion",
     "OneOf",
+    "Orientation",
     "Pad",
     "PatchLargerThanVolume",
     "PendingPlan",
     "Policy",
     "RandomApply",
+    "RandomCrop",
     "RandomOrder",
+    "ResampleTo",
+    "Resize",
     "Rotate",
     "Rotate90",
+    "SamplingMask",
     "Shear",
     "SomeOf",
     "Source",
     "Space",
+    "Spacing",
     "SpatialOp",
     "SpatialPlan",
     "Step",
@@ -68,9 +90,13 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
+    "forget_masks",
     "joined",
+    "kernel_class",
     "policy_of",
     "positions",
     "resample",
+    "sampling_mask",
     "usual_align",
+    "without_reading",
 ]

@@ -7,15 +7,24 @@ versions, and always the same number of times, whatever the amounts are.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
-Range = tuple[float, float]
-Entry = float | Range
+from ..core.amounts import Entry, as_entry, as_probability, entries_of, entry_at, is_integer
+
+__all__ = [
+    "Amount",
+    "amount_at",
+    "as_amount",
+    "as_probability",
+    "as_triple",
+    "draw_amount",
+    "entries_of",
+    "is_integer",
+]
+
 Amount = Entry | tuple[Entry, Entry, Entry]
 """A scalar, a range (low, high), or three entries, each a scalar or a range."""
 
@@ -54,22 +63,7 @@ def as_amount(name: str, value: Any, *, positive: bool = False) -> Amount:
 
 
 def _entry(name: str, value: Any, positive: bool) -> Entry:
-    pair = entries_of(value)
-    is_range = len(pair) == 2
-    numbers = pair if is_range else (value,)
-    if not all(isinstance(v, Real) and not isinstance(v, (bool, np.bool_)) for v in numbers):
-        msg = f"{name} is {_FORMS}, got {value!r}"
-        raise ValueError(msg)
-    floats = [float(v) for v in numbers]
-    if not all(map(math.isfinite, floats)) or (positive and min(floats) <= 0):
-        msg = f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
-        raise ValueError(msg)
-    if not is_range:
-        return floats[0]
-    if floats[0] > floats[1]:
-        msg = f"{name} takes a range (low, high) with low <= high, got {value!r}"
-        raise ValueError(msg)
-    return (floats[0], floats[1])
+    return as_entry(name, value, positive=positive, forms=_FORMS)
 
 
 def draw_amount(
@@ -98,26 +92,35 @@ def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) 
     else:
         entries = (amount,) * 3
         random = (random[0],) * 3 if shared else random
-    return [_at(entry, u) for entry, u in zip(entries, random, strict=True)]
+    return [entry_at(entry, u) for entry, u in zip(entries, random, strict=True)]
 
 
-def _at(entry: Entry, u: float) -> float:
-    low, high = entry if isinstance(entry, tuple) else (entry, entry)
-    return low + (high - low) * u
-
-
-def as_probability(name: str, value: Any) -> float:
-    """Return a probability as a float.
+def as_flag(name: str, value: Any) -> bool:
+    """Return True or False.
 
     Raises
     ------
     ValueError
-        It is not a number from 0 to 1.
+        It is neither; what counts as true elsewhere in Python is not taken.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
-        msg = f"{name} is a probability from 0 to 1, got {value!r}"
-        raise ValueError(msg)
-    return float(value)
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    msg = f"{name} is True or False, got {value!r}"
+    raise ValueError(msg)
+
+
+def as_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises
+    ------
+    ValueError
+        It is not.
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}"
+    raise ValueError(msg)
 
 
 def as_count(name: str, value: Any) -> int:
@@ -149,21 +152,3 @@ def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, in
         msg = f"{name} takes three integers{least}, got {value!r}"
         raise ValueError(msg)
     return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
-
-
-def is_integer(value: Any) -> bool:
-    """Whether ``value`` is an integer of Python or NumPy, and no bool."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def entries_of(value: Any) -> tuple[Any, ...]:
-    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none.
-
-    Examples
-    --------
-    >>> entries_of([1, 2]), entries_of(1)
-    ((1, 2), ())
-    """
-    if isinstance(value, np.ndarray):
-        return tuple(value) if value.ndim == 1 else ()
-    return tuple(value) if isinstance(value, (tuple, list)) else ()

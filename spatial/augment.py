@@ -11,7 +11,7 @@ import numpy as np
 from ..core.rows import NO_TURN
 from .amounts import Amount, amount_at, as_amount, as_probability, entries_of
 from .flip import mirror
-from .matrices import Space, as_space, pull_back, rotation, scaling, shearing
+from .matrices import Space, as_space, pull_back, scaling, shearing, turning
 from .op import Drawn
 from .plan import SpatialPlan
 from .rotate import in_words
@@ -75,7 +75,7 @@ class Augment:
         """Return the plan followed by the bundle."""
         plan = plan.interpolated()
         for forward, move in (
-            (rotation(drawn["rotate"]), _STAY),
+            (turning(plan, drawn["rotate"], self.space), _STAY),
             (scaling(drawn["zoom"]), _STAY),
             (NO_TURN, drawn["translate"]),
             (shearing(drawn["shear"]), _STAY),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.rows import Rows, affine
-from .amounts import as_probability, entries_of, is_integer
+from .amounts import as_flag, as_probability, entries_of, is_integer
 from .op import Drawn
 from .plan import SpatialPlan
 
@@ -24,12 +24,16 @@ class Flip:
     'flip axis 0 (p=0.5), axis 2 (p=0.5)'
     >>> Flip((0, 2), p=(1, 0.1)).describe()
     'flip axis 0, axis 2 (p=0.1)'
+    >>> Flip(p=0.5, one=True).describe()
+    'flip one of the axes 0, 1, 2 (p=0.5)'
     """
 
     axes: int | Sequence[int] = (0, 1, 2)
     """Spatial axes 0, 1, 2 of (I, J, K)."""
     p: float | Sequence[float] = 1.0
     """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
+    one: bool = False
+    """Whether one axis is drawn, each as likely, and flips alone; ``p`` is one number then."""
 
     name: ClassVar[str] = "flip"
     lattice: ClassVar[bool] = True
@@ -41,6 +45,9 @@ class Flip:
             msg = f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}"
             raise ValueError(msg)
         object.__setattr__(self, "axes", tuple(int(a) for a in axes))
+        object.__setattr__(self, "one", as_flag("one", self.one))
+        if self.one:
+            object.__setattr__(self, "p", as_probability("p", self.p))
         object.__setattr__(self, "p", _probabilities(self.p, len(axes)))
 
     def _chances(self) -> list[tuple[int, float]]:
@@ -51,6 +58,13 @@ class Flip:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the axes to flip, or None."""
         random = generator.random(3).tolist()
+        if self.one:
+            axes: Any = self.axes
+            return (
+                {"axes": [axes[int(random[1] * len(axes))]]}
+                if random[0] < self._chances()[0][1]
+                else None
+            )
         # A number belongs to an axis, whatever other axes are listed.
         found = [axis for axis, chance in self._chances() if random[axis] < chance]
         return {"axes": found} if found else None
@@ -61,6 +75,10 @@ class Flip:
 
     def describe(self) -> str:
         """Return the axes in words."""
+        if self.one:
+            axes: Any = self.axes
+            chance = f" (p={self.p:g})" if self.p != 1 else ""
+            return f"flip one of the axes {', '.join(map(str, axes))}{chance}"
         each = [f"axis {a}" + (f" (p={p:g})" if p != 1 else "") for a, p in self._chances()]
         return f"flip {', '.join(each)}"
 

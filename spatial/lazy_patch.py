@@ -7,18 +7,18 @@ the value ops in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region, Stream
 from ..core.errors import GraphError, PatchSizeError, UnknownFormat
-from ..intensity import Drawn, ValueStep, VolumeStatistics
+from ..intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ..intensity.value_op import Halo
-from ..intensity.value_step import applied, total_halo, types_of
+from ..intensity.value_step import applied, folded, total_halo, types_of
 from .convert import convert
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
@@ -26,52 +26,14 @@ from .pending import PendingPlan
 from .plan import SpatialPlan
 from .policy import Policy
 from .resample import Source, resample
+from .volume_like import VolumeLike
 
 if TYPE_CHECKING:
     import torch
 
 
-class VoxelsLike(Protocol):
-    """What reading a region gives: stored voxels and how to turn them into values."""
-
-    @property
-    def array(self) -> NDArray[Any]:
-        """(C, i, j, k), stored type, any strides and byte order."""
-
-    @property
-    def slope(self) -> float:
-        """``value = array * slope + intercept``."""
-
-    @property
-    def intercept(self) -> float:
-        """See ``slope``."""
-
-
-class VolumeLike(Protocol):
-    """What a patch asks of its volume."""
-
-    @property
-    def name(self) -> str:
-        """Path or URL, without credentials."""
-
-    @property
-    def kind(self) -> str:
-        """``"intensity"`` or ``"label"``."""
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(C, I, J, K)."""
-
-    @property
-    def grid(self) -> Grid:
-        """Spatial shape and affine."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values that reads stand for, native byte order."""
-
-    def read(self, region: Region, box: OrientedBox | None = None) -> VoxelsLike:
-        """Return the voxels of a region inside the volume; they are only needed in the box."""
+# A matrix entry below this moves no voxel of any axis by as much as plans are exact to.
+_FLAT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +48,7 @@ class LazyPatch(NoArithmetic):
     """How they are sampled."""
     values: tuple[ValueStep, ...] = ()
     """What is done to the values afterwards."""
-    statistics: Callable[[Any], VolumeStatistics] | None = None
+    statistics: Callable[[Any], RecordedStatistics] | None = None
     """Where value ops get the statistics of the volume; by default from ``volumes``."""
 
     def __post_init__(self) -> None:
@@ -139,7 +101,7 @@ class LazyPatch(NoArithmetic):
         from .made_volume import MadeVolume
 
         made = MadeVolume(self)
-        pending = replace(self.pending, references={made.name: made}, steps=())
+        pending = replace(self.pending, references={made.name: made}, steps=(), moving=None)
         return replace(self, volume=made, pending=pending, values=())
 
     @property
@@ -194,8 +156,7 @@ class LazyPatch(NoArithmetic):
     @property
     def _resampled_dtype(self) -> np.dtype[Any]:
         """Type of what comes out of the resampler, before any value op."""
-        keeps = all(step.op.lattice for step in self.pending.steps)
-        if keeps or self.kind == "label":
+        if self.pending.keeps_dtype or self.kind == "label":
             stored = np.dtype(self.volume.dtype)
             return np.dtype(np.uint8) if stored.kind == "b" else stored
         return np.dtype(np.float32)
@@ -203,7 +164,7 @@ class LazyPatch(NoArithmetic):
     @property
     def source_region(self) -> Region:
         """Exactly the voxels of the volume that ``realize`` reads; empty if all is fill."""
-        return self._wide.source_region(self.policy)
+        return self.widened(self.plan).source_region(self.policy)
 
     def realize(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the voxels: one read, one resample, then the value ops.
@@ -234,15 +195,17 @@ class LazyPatch(NoArithmetic):
         if not acting:
             self._resample_into(plan, out)
             return out
-        halo = total_halo(acting, plan.grid)
+        halo = self._halo(acting, plan)
         wide = _widened(plan, halo)
+        epilogue, rest = folded(self._with_facts(acting, wide))
         types = types_of([step for step, _ in acting], self._resampled_dtype)
+        first = types[len(acting) - len(rest)]
         channels = self.volume.shape[0]
-        in_place = wide is plan and out.dtype == types[0] and out.shape[0] == channels
-        array = out if in_place else np.empty((channels, *wide.shape), types[0])
-        self._resample_into(wide, array)
-        facts = [(step, drawn, self._facts(step, wide)) for step, drawn in acting]
-        result = applied(facts, array)
+        fits = wide is plan and out.shape[0] == channels
+        in_place = fits and (out.dtype == first or not rest)
+        array = out if in_place else np.empty((channels, *wide.shape), first)
+        self._resample_into(wide, array, epilogue)
+        result = applied(rest, array)
         if result is not out:
             inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))
             out[...] = convert(result[(slice(None), *inside)], out.dtype)
@@ -262,7 +225,7 @@ class LazyPatch(NoArithmetic):
         if not self._can_prefetch:
             return None
         volume: Any = self.volume
-        wide = _widened(plan, total_halo(self._acting, plan.grid))
+        wide = self.widened(plan)
         region = wide.source_region(self.policy)
         return None if region.is_empty else volume.prefetch(region, *self._box(wide))
 
@@ -283,14 +246,40 @@ class LazyPatch(NoArithmetic):
     def _drawn(self, step: ValueStep) -> Drawn | None:
         return step.op.draw(self._stream(step).generator())
 
-    @property
-    def _wide(self) -> SpatialPlan:
-        """The plan with the halo that value ops look at."""
+    def widened(self, plan: SpatialPlan) -> SpatialPlan:
+        """Return a plan with the halo that value ops look at."""
         acting = self._acting
-        return _widened(self.plan, total_halo(acting, self.plan.grid)) if acting else self.plan
+        return _widened(plan, self._halo(acting, plan)) if acting else plan
 
-    def _facts(self, step: ValueStep, plan: SpatialPlan) -> PatchFacts:
-        return PatchFacts(self.volume, plan, self._stream(step), self.statistics)
+    def _halo(self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan) -> Halo:
+        """Return the halo: none along an axis along which the volume has one voxel only."""
+        halo = total_halo(acting, plan.grid)
+        if not any(halo):
+            return halo
+        moves = np.abs(plan.matrix[:3, :3]) > _FLAT
+        flat = np.array(plan.source.shape) == 1
+        i, j, k = (h if moves[~flat, axis].any() else 0 for axis, h in enumerate(halo))
+        return (i, j, k)
+
+    def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
+        """Return the steps that act, with what they drew and what they may ask on ``plan``."""
+        return self._with_facts(self._acting, plan)
+
+    def _with_facts(
+        self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan
+    ) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
+        """Return the steps with facts, which know the steps before, of earlier flushes too."""
+        before: list[tuple[ValueStep, Drawn, PatchFacts]] = []
+        made = getattr(self.volume, "patch", None)
+        if made is not None:
+            before += made.acting_on(made.plan)
+        start = len(before)
+        for step, drawn in acting:
+            salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
+            stream = replace(self._stream(step), name=salted)
+            facts = PatchFacts(self.volume, plan, stream, self.statistics, tuple(before), step.mask)
+            before.append((step, drawn, facts))
+        return before[start:]
 
     def changed(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return what the last value op makes of voxels that this patch gave without it.
@@ -304,11 +293,16 @@ class LazyPatch(NoArithmetic):
             return array.astype(step.op.dtype(array.dtype))
         halo = step.op.halo(drawn, self.plan.grid)
         wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
-        result = applied([(step, drawn, self._facts(step, _widened(self.plan, halo)))], wide)
+        epilogue, rest = folded(self.acting_on(_widened(self.plan, halo))[-1:])
+        if epilogue is not None:  # as the resampler does in passing, to the same bits
+            wide = epilogue.on(wide.astype(np.float32, copy=False))
+        result = applied(rest, wide)
         inside = tuple(slice(h, h + n) for h, n in zip(halo, array.shape[1:], strict=True))
         return np.ascontiguousarray(result[(slice(None), *inside)])
 
-    def _resample_into(self, plan: SpatialPlan, out: NDArray[Any]) -> None:
+    def _resample_into(
+        self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None = None
+    ) -> None:
         region = plan.source_region(self.policy)
         start = (region.start[0], region.start[1], region.start[2])
         if region.is_empty:
@@ -318,7 +312,7 @@ class LazyPatch(NoArithmetic):
             self._refuse_complex()
             voxels = self.volume.read(region, *self._box(plan))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
-        resample(source, plan.matrix, self.policy, out, plan.lowered)
+        resample(source, plan.matrix, self.policy, out, plan.lowered, epilogue=epilogue)
 
     def _refuse_complex(self) -> None:
         """Say so before a voxel is read; ``Volume.numpy()`` returns complex numbers."""
@@ -347,6 +341,12 @@ class LazyPatch(NoArithmetic):
             raise ValueError(msg)
         voxels = self.realize()
         return voxels if dtype is None else voxels.astype(dtype, copy=False)
+
+    def explain(self) -> str:
+        """Return one line: the class of the work, the bytes that are read; reads headers."""
+        volume = self.volume
+        stored = getattr(volume, "disk_dtype", volume.dtype)
+        return self.widened(self.plan).explain(self.policy, stored, volume.shape[0])
 
     def provenance(self) -> dict[str, Any]:
         """Return where the voxels come from, as plain data.

@@ -17,6 +17,7 @@ from ..core import Grid, OrientedBox, Region
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
+    from .plan import SpatialPlan
 
 
 class Made(NamedTuple):
@@ -83,3 +84,32 @@ class MadeVolume:
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Any:
         """Begin to bring in what :meth:`read` is going to ask for."""
         return self.patch.prefetch_plan(self.patch.plan.crop(region.start, region.shape))
+
+
+def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:
+    """Return which voxels of the stored volume a patch reads, through any number of made ones."""
+    wide = patch.widened(patch.plan if plan is None else plan)
+    region = wide.source_region(patch.policy)
+    made = patch.volume
+    if not isinstance(made, MadeVolume) or region.is_empty:
+        return region
+    return stored_region(made.patch, made.patch.plan.crop(region.start, region.shape))
+
+
+def interpolations(patch: LazyPatch) -> tuple[int, int]:
+    """Return how often the voxels of a patch are interpolated, and how often only copied."""
+    is_copy = int(patch.plan.is_copy)
+    if not isinstance(patch.volume, MadeVolume):
+        return 1 - is_copy, is_copy
+    more, copies = interpolations(patch.volume.patch)
+    return more + 1 - is_copy, copies + is_copy
+
+
+def breaks(patch: LazyPatch) -> tuple[str, ...]:
+    """Return what breaks the fusion of a patch, first things first, and where it was written."""
+    if not isinstance(patch.volume, MadeVolume):
+        return ()
+    made = patch.volume.patch
+    by = [step for step in made.values if not step.op.commutes]
+    told = [f"{step.op.name}{f' at {step.origin}' if step.origin else ''}" for step in by]
+    return (*breaks(made), " and ".join(told) or "flush")

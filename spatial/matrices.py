@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 
 from ..core.errors import BadHeader
 from ..core.rows import Linear, Rows, Vector, affine, applied, inverse, linear_of, product
-from .plan import SpatialPlan
+from .plan import Shape, SpatialPlan
+from .planar import confined, flat_axes, normal
 
 Space = Literal["world", "voxel"]
 """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""
@@ -48,6 +49,28 @@ def rotation(degrees: Sequence[float]) -> Linear:
         *(cy * cz, up * cz - cx * sz, across * cz + sx * sz),
         *(cy * sz, up * sz + cx * cz, across * sz - sx * cz),
         *(-sy, sx * cy, cx * cy),
+    )
+
+
+def turning(plan: SpatialPlan, degrees: Sequence[float], space: Space) -> Linear:
+    """Return the rotation of a plan's content; 2-D data turn in their plane only.
+
+    Of the three angles these take the one about the axis next to their normal.
+    """
+    flat = flat_axes(plan)
+    if len(flat) != 1:
+        return rotation(degrees)
+    if space == "voxel":
+        return rotation([degrees[axis] if axis == flat[0] else 0.0 for axis in range(3)])
+    (x, y, z), nearest = normal(plan, flat[0])
+    if 1.0 in (x, y, z):
+        return rotation([degrees[axis] if axis == nearest else 0.0 for axis in range(3)])
+    c, s = _cos_sin(degrees[nearest])
+    v = 1 - c
+    return (
+        *(c + x * x * v, x * y * v - z * s, x * z * v + y * s),
+        *(y * x * v + z * s, c + y * y * v, y * z * v - x * s),
+        *(z * x * v - y * s, z * y * v + x * s, c + z * z * v),
     )
 
 
@@ -91,7 +114,8 @@ def pull_back(
     op after a rotation acts along the axes of the world, not along those of the turned grid. So
     a chain gives what its ops give one after another with the volume stored in between.
 
-    The content at ``centre + x`` goes to ``centre + forward @ x + move``.
+    The content at ``centre + x`` goes to ``centre + forward @ x + move``. 2-D data stay in their
+    plane.
 
     Parameters
     ----------
@@ -111,6 +135,34 @@ def pull_back(
     BadHeader
         The affine cannot be inverted and ``space`` is ``"world"``.
     """
+    turn, back = _in_voxels(plan, forward, move, space)
+    return about_centre(turn, plan.shape, plan.shape if shape is None else shape, back)
+
+
+def growing(
+    plan: SpatialPlan, forward: Linear, *, space: Space, whole: Callable[[float], int]
+) -> tuple[Rows, Shape]:
+    """Return the pull-back of a forward map, and the shape of a grid that holds what it gives.
+
+    Parameters
+    ----------
+    plan, forward, space
+        As for :func:`pull_back`.
+    whole
+        How many voxels are made of an extent, between the outer faces and in voxels.
+    """
+    turn, back = _in_voxels(plan, forward, _STAY, space)
+    out = inverse(turn)
+    rows = (out[0:3], out[3:6], out[6:9])
+    extents = (sum(abs(m) * n for m, n in zip(row, plan.shape, strict=True)) for row in rows)
+    i, j, k = (max(1, whole(extent)) for extent in extents)
+    return about_centre(turn, plan.shape, (i, j, k), back), (i, j, k)
+
+
+def _in_voxels(
+    plan: SpatialPlan, forward: Linear, move: Sequence[float], space: Space
+) -> tuple[Linear, Vector]:
+    """Return the linear part of a pull-back, and what it adds, in voxels of the present grid."""
     turn = inverse(forward)
     x, y, z = applied(turn, move)
     back = (-x, -y, -z)
@@ -122,8 +174,25 @@ def pull_back(
         to_voxel = _inverse_of_affine(to_world)
         back = applied(to_voxel, back)
         turn = turn if is_even else product(product(to_voxel, turn), to_world)
-    centre = _centre(plan.shape)
-    (i, j, k), (u, v, w) = centre, applied(turn, centre if shape is None else _centre(shape))
+    flat = flat_axes(plan)
+    if flat:
+        turn = confined(turn, flat)
+        i, j, k = (0.0 if axis in flat else b for axis, b in enumerate(back))
+        back = (i, j, k)
+    return turn, back
+
+
+def about_centre(
+    turn: Linear, before: Sequence[int], after: Sequence[int], back: Vector = _STAY
+) -> Rows:
+    """Return the pull-back with a linear part, from the centre of a grid to that of another.
+
+    Examples
+    --------
+    >>> about_centre(scaling((2, 2, 1)), (8, 9, 5), (4, 4, 5))
+    (2, 0.0, 0.0, 0.5, 0.0, 2, 0.0, 1.0, 0.0, 0.0, 1, 0.0)
+    """
+    (i, j, k), (u, v, w) = _centre(before), applied(turn, _centre(after))
     x, y, z = back
     return affine(turn, ((i - u) + x, (j - v) + y, (k - w) + z))
 

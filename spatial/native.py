@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -23,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.origin import warn
+from ..intensity.native import PATHS, requested_path
 from .policy import Policy
 from .stages import NO_STAGES, Lowered
 
 if TYPE_CHECKING:
+    from ..intensity import Epilogue
     from .clip import Clip
     from .displacement import Displacement
-    from .epilogue import Epilogue
     from .resample import Source
 
 ABI = 1  # VOXPIPE_ABI of native/job.h
@@ -43,7 +43,6 @@ _JOB = struct.Struct(
     "4q12d"  # control_matrix
     "q4d"  # high
 )
-PATHS = ("portable", "avx2", "avx512")
 _MODES = {"copy": 0, "nearest": 1, "linear": 2, "cubic": 3}
 _PADDINGS = {"border": 0, "reflection": 1, "constant": 2, "zeros": 3}
 _TYPES = {
@@ -67,7 +66,7 @@ def available() -> bool:
     >>> isinstance(available(), bool)
     True
     """
-    return _requested_path() is not None and _library() is not None
+    return requested_path() is not None and _library() is not None
 
 
 def path() -> str | None:
@@ -78,7 +77,7 @@ def path() -> str | None:
     >>> path() in (None, "portable", "avx2", "avx512")
     True
     """
-    library, requested = _library(), _requested_path()
+    library, requested = _library(), requested_path()
     if library is None or requested is None:
         return None
     best = int(library.voxpipe_best_path())
@@ -105,7 +104,7 @@ def run(
     source, matrix, policy, out, stages, epilogue, bfloat16
         See ``resample``; ``source`` holds exactly the voxels needed.
     """
-    requested = _requested_path()
+    requested = requested_path()
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
     if requested is None or stored is None or result is None or stages.earlier:
@@ -148,14 +147,6 @@ def _control(displacement: Displacement | None) -> tuple[Any, ...]:
 
 def _address(array: NDArray[Any]) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-def _requested_path() -> int | None:
-    """Return the path that the environment asks for, 0 for the best one, None for no kernel."""
-    value = os.environ.get("VOXPIPE_NATIVE", "")
-    if value == "0":
-        return None
-    return PATHS.index(value) + 1 if value in PATHS else 0
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,8 +23,9 @@ Drawn = Mapping[str, Any]
 class SpatialOp(Protocol):
     """A spatial op: a frozen dataclass, picklable, equal by value."""
 
-    name: ClassVar[str]
-    """The chained form, e.g. ``"rotate"``."""
+    @property
+    def name(self) -> str:
+        """The chained form, e.g. ``"rotate"``."""
 
     @property
     def lattice(self) -> bool:

@@ -47,8 +47,11 @@ class UniformPatch:
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
+        return self.placed(generator.random(3).tolist(), plan)
+
+    def placed(self, random: Sequence[float], plan: SpatialPlan) -> Drawn:
+        """Return the box that three numbers in [0, 1) choose."""
         centred = centred_start(plan.shape, self.size)
-        random = generator.random(3).tolist()
         start = [
             min(int(u * (n - s + 1)), n - s) if n >= s else c
             for u, n, s, c in zip(random, plan.shape, self.size, centred, strict=True)

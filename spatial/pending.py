@@ -19,6 +19,7 @@ from ..core import Grid, Stream
 from ..core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from .op import Drawn, Step
 from .plan import SpatialPlan
+from .resample_to import of_source
 
 # Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
@@ -72,6 +73,9 @@ class PendingPlan:
     """Which item: (case index, patch ordinal, ...)."""
     steps: tuple[Step, ...] = ()
     """The ops, in the order of the chain."""
+    moving: HasGrid | None = None
+    """A volume on another grid, whose plan this is: that of the references, but that voxels come
+    from this one, at the same places in the world."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "references", dict(self.references))
@@ -102,8 +106,21 @@ class PendingPlan:
             epoch=self.epoch,
             identity=identity,
             steps=steps,
+            moving=self.moving,
         )
         return plan
+
+    def of_moving(self, volume: HasGrid) -> PendingPlan:
+        """Return the plan of a volume on a grid of its own, which gives the same output grid.
+
+        The ops see the grids of the references, and draw what they draw for these.
+        """
+        return replace(self, moving=volume)
+
+    @property
+    def keeps_dtype(self) -> bool:
+        """Whether the ops, known or not yet drawn, move whole voxels only."""
+        return self.moving is None and all(step.op.lattice for step in self.steps)
 
     def child(self, ordinal: int) -> PendingPlan:
         """Return the plan of the ``ordinal``-th item made from this one.
@@ -162,6 +179,10 @@ class PendingPlan:
                 raise
             draws[step.stream_name] = drawn
         _SPARE.append(generator)
+        if self.moving is not None:
+            if self.moving.grid.is_singular:
+                raise singular(self.moving)
+            plan = of_source(plan, self.moving.grid)
         return grid, plan, draws
 
     def __getstate__(self) -> dict[str, Any]:
@@ -204,10 +225,7 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
     (first_key, first), *others = volumes.items()
     grid = first.grid
     if grid.is_singular:
-        raise BadHeader(
-            f"the affine of {first.name} cannot be inverted: {grid.affine[:3].tolist()}",
-            do="Pass affine= when opening, or mend the header.",
-        )
+        raise singular(first)
     for key, volume in others:
         distance = grid.distance_in_voxels(volume.grid)
         if distance <= GRID_TOLERANCE:
@@ -215,13 +233,13 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
         if grid.shape != volume.grid.shape:
             how = f"have different shapes, {grid.shape} and {volume.grid.shape}"
             do = (
-                f"Resample one of them onto the grid of the other before, or leave one out: "
+                f"Put .resample_to({first_key!r}) right after open_volume(), or leave one out: "
                 f"open_volume(keys=[{first_key!r}])."
             )
         else:
             how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
             do = (
-                "Resample one of them onto the grid of the other before, or pass affine= when "
+                f"Put .resample_to({first_key!r}) right after open_volume(), or pass affine= when "
                 "opening if a header is wrong."
             )
         raise GridMismatch(
@@ -229,3 +247,11 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
             do=do,
         )
     return grid
+
+
+def singular(volume: HasGrid) -> BadHeader:
+    """Return the error of a volume whose affine has no inverse."""
+    return BadHeader(
+        f"the affine of {volume.name} cannot be inverted: {volume.grid.affine[:3].tolist()}",
+        do="Pass affine= when opening, or mend the header.",
+    )

@@ -13,13 +13,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..core import Grid, OrientedBox, Region
 from ..core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
 from . import inverse
 from .clip import Clip
 from .displacement import Displacement, Moves
+from .downsampling import reaches, with_halo
+from .explain import explained
 from .policy import INTENSITY, Policy
 from .pull_back import Matrix, extremes, source_box, touched, whole_rows
 from .stages import NO_STAGES, Lowered, Stage, lowered, moves_of
@@ -40,7 +42,7 @@ class SpatialPlan:
     >>> patch.source_region()
     Region(2:6, 3:7, 4:8)
     >>> print(patch.explain())
-    4x4x4 from 10x10x10: copy of 2:6, 3:7, 4:8
+    4x4x4 from 10x10x10: copy of 2:6, 3:7, 4:8; 64 voxels read, no interpolation
 
     A changed copy; ``matrix=`` may be given, too:
 
@@ -245,7 +247,12 @@ class SpatialPlan:
 
         The result lies inside ``bounds``, and is empty where every output voxel is fill.
         """
-        return touched(self.rows, self.shape, self.bounds, policy.mode, policy.padding, self.moves)
+        region = touched(
+            self.rows, self.shape, self.bounds, policy.mode, policy.padding, self.moves
+        )
+        if not policy.antialias:
+            return region
+        return with_halo(region, self.bounds, reaches(self.rows, policy))
 
     def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
         """Return the oriented box in which the taps of :meth:`source_region` lie.
@@ -306,15 +313,21 @@ class SpatialPlan:
             bool(data["keeps_dtype"]),
         )
 
-    def explain(self, policy: Policy = INTENSITY) -> str:
-        """Return one line: the shapes, how the voxels are made, which are read."""
-        region = self.source_region(policy)
-        work = "copy" if self.is_copy else f"{policy.mode} interpolation"
-        reads = str(region)[len("Region(") : -1]
-        crops = sum(isinstance(stage, Clip) for stage in self.stages)
-        clipped = f", inside {crops} hard crop(s)" if crops else ""
-        sizes = f"{_times(self.shape)} from {_times(self.source.shape)}"
-        return f"{sizes}: {'all fill' if region.is_empty else f'{work} of {reads}'}{clipped}"
+    def explain(
+        self, policy: Policy = INTENSITY, dtype: DTypeLike | None = None, channels: int = 1
+    ) -> str:
+        """Return one line: the shapes, the class of the work, and which voxels are read.
+
+        Parameters
+        ----------
+        policy
+            How they are sampled.
+        dtype
+            Type in which the volume is stored; where it is given, the bytes are told.
+        channels
+            Channels of the volume, for these.
+        """
+        return explained(self, policy, dtype, channels)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpatialPlan):
@@ -354,7 +367,3 @@ def _points(points: Any) -> NDArray[np.float64]:
 def _shape(values: Sequence[int]) -> Shape:
     i, j, k = values
     return (int(i), int(j), int(k))
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .amounts import as_flag
+
 Mode = Literal["linear", "nearest", "cubic"]
 """How a value between voxel centres is found."""
 Padding = Literal["border", "reflection", "constant", "zeros"]
@@ -28,7 +30,7 @@ class Policy:
     Examples
     --------
     >>> Policy("linear", "constant", fill=-1024)
-    Policy(mode='linear', padding='constant', fill=-1024.0, dtype=None)
+    Policy(mode='linear', padding='constant', fill=-1024.0, dtype=None, antialias=False)
     """
 
     mode: Mode = "linear"
@@ -42,6 +44,9 @@ class Policy:
     """The value outside, after slope and intercept; also what a hard crop leaves outside."""
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: stored type where nothing is interpolated, else float32."""
+    antialias: bool = False
+    """Whether a plan that takes fewer voxels than there are smooths before, by what the whole
+    chain leaves out (``downsampling``). Not for nearest, which takes one voxel as it is."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -57,6 +62,10 @@ class Policy:
                 msg = f"a result is an integer or float type, got {dtype}"
                 raise ValueError(msg)
             object.__setattr__(self, "dtype", dtype.newbyteorder("="))
+        object.__setattr__(self, "antialias", as_flag("antialias", self.antialias))
+        if self.antialias and self.mode == "nearest":
+            msg = "antialias=True smooths before interpolating, and mode='nearest' does not do that"
+            raise ValueError(msg)
 
 
 INTENSITY = Policy("linear", "border")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region
 from ..core.rows import Rows, rows_of
+from .downsampling import reaches, with_halo
 from .padding import fold_interval
 from .policy import Policy
 
@@ -171,7 +172,8 @@ def source_region(
     Region(2:7, 0:4, 0:4)
     """
     rows = rows_of(matrix)
-    return touched(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
+    region = touched(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
+    return with_halo(region, bounds, reaches(rows, policy)) if policy.antialias else region
 
 
 @lru_cache(_REMEMBERED)
@@ -243,7 +245,7 @@ def source_box(
         return None
     if policy.padding == "reflection" and _leaves(rows, shape, bounds, moves):
         return None
-    reach = [_TAP_REACH[policy.mode]] * 3
+    reach = [_TAP_REACH[policy.mode] + more for more in reaches(rows_of(matrix), policy)]
     for axis, (low, high) in enumerate(moves):
         reach[axis] += max(abs(low), abs(high))
     # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.

@@ -12,19 +12,24 @@ instead of 46), because neither a float copy of the source nor a dense grid is m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY, Region
+from ..core.rows import rows_of
+from ..intensity import Epilogue
+from ..intensity.filter_axis import reach
 from . import native
 from .convert import bfloat16_bits, convert
 from .copy_voxels import copy_voxels
-from .epilogue import Epilogue
+from .displacement import Moves
+from .downsampling import sigmas
 from .interpolate import interpolate
 from .policy import Policy
+from .prefilter import smoothed
 from .pull_back import Matrix, source_region, whole_voxel_matrix
 from .stages import NO_STAGES, Lowered, moves_of
 
@@ -96,6 +101,8 @@ def resample(
 ) -> None:
     """Sample ``source`` on an output grid, in place.
 
+    Where ``policy.antialias`` is set, they are smoothed before, by what ``matrix`` leaves out.
+
     Parameters
     ----------
     source
@@ -136,7 +143,8 @@ def resample(
     _check(source, matrix, out, bfloat16)
     shape = out.shape[1:]
     moves = moves_of(matrix, shape, stages)
-    narrowed = source.narrow(source_region(matrix, shape, source.bounds, policy, moves))
+    needed = source_region(matrix, shape, source.bounds, policy, moves)
+    narrowed = _smoothed(source.narrow(needed), matrix, shape, policy, moves)
     is_affine = not any(stages)
     whole = whole_voxel_matrix(matrix, shape) if is_affine else None
     if whole is not None:
@@ -162,6 +170,18 @@ def resample(
     if target is not out:
         values = target if epilogue is None else epilogue.of(target)
         out[...] = bfloat16_bits(values) if bfloat16 else convert(values, out.dtype)
+
+
+def _smoothed(
+    source: Source, matrix: Matrix, shape: tuple[int, ...], policy: Policy, moves: Moves
+) -> Source:
+    """Return what is sampled: the voxels at hand, or smoothed where the policy asks for it."""
+    sigma = sigmas(rows_of(matrix)) if policy.antialias else (0.0, 0.0, 0.0)
+    if not any(map(reach, sigma)) or source.array.size == 0:
+        return source
+    plain = replace(policy, antialias=False)
+    region = source_region(matrix, shape, source.bounds, plain, moves)
+    return smoothed(source, region, sigma, policy.padding)
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:

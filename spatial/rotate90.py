@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,8 +26,9 @@ class Rotate90:
     'rotate 90 degrees from axis 0 to axis 2'
     """
 
-    k: int = 1
-    """Number of quarter turns; negative ones turn the other way."""
+    k: int | Sequence[int] = 1
+    """Number of quarter turns; negative ones turn the other way. ``(low, high)`` is drawn, each
+    number from ``low`` to ``high`` as likely."""
     axes: Sequence[int] = (0, 1)
     """Two different spatial axes out of 0, 1, 2."""
     p: float = 1.0
@@ -44,16 +45,26 @@ class Rotate90:
         if axes[0] == axes[1]:
             msg = f"axes are two different axes, got {self.axes!r}"
             raise ValueError(msg)
-        if not is_integer(self.k):
-            msg = f"k is a whole number of quarter turns, got {self.k!r}"
+        ends = (self.k, self.k) if is_integer(self.k) else entries_of(self.k)
+        if len(ends) != 2 or not all(map(is_integer, ends)) or ends[0] > ends[1]:
+            msg = (
+                "k is a whole number of quarter turns, or a range (low, high) with low <= high, "
+                f"got {self.k!r}"
+            )
             raise ValueError(msg)
-        object.__setattr__(self, "k", int(self.k))
+        low, high = (int(end) for end in ends)
+        object.__setattr__(self, "k", low if is_integer(self.k) else (low, high))
         object.__setattr__(self, "axes", (int(axes[0]), int(axes[1])))
         object.__setattr__(self, "p", as_probability("p", self.p))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the turn, or None."""
-        return {"k": self.k, "axes": list(self.axes)} if generator.random() < self.p else None
+        acts = generator.random() < self.p
+        k: Any = self.k
+        if isinstance(k, tuple):
+            low, high = k
+            k = low + int(generator.random() * (high - low + 1))
+        return {"k": k, "axes": list(self.axes)} if acts else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the turned plan."""
@@ -69,5 +80,7 @@ class Rotate90:
 
     def describe(self) -> str:
         """Return the turn in words."""
-        turn = f"rotate {90 * self.k} degrees from axis {self.axes[0]} to axis {self.axes[1]}"
+        k: Any = self.k
+        much = f"{90 * k[0]} to {90 * k[1]}" if isinstance(k, tuple) else f"{90 * k}"
+        turn = f"rotate {much} degrees from axis {self.axes[0]} to axis {self.axes[1]}"
         return turn + (f" (p={self.p:g})" if self.p != 1 else "")

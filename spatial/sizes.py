@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ..core.errors import PatchSizeError
+from .plan import SpatialPlan
+from .planar import flat_axes
 
 Size: TypeAlias = "int | Sequence[int]"
 """One whole number for all axes, or one per axis (I, J, K)."""
@@ -43,6 +45,36 @@ def three(what: str, value: Size, *, least: int) -> tuple[int, int, int]:
             flat = least == 1 and axis == 2 and number == 0
             raise PatchSizeError(msg, do=do if flat else "")
     return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
+
+
+def one_or_three(what: str, value: Any, *, least: int) -> int | tuple[int, int, int]:
+    """Return one whole number as it is, where :func:`three` would repeat it.
+
+    Raises
+    ------
+    PatchSizeError
+        As :func:`three`.
+    """
+    sizes = three(what, value, least=least)
+    return sizes[0] if _is_whole(value) else sizes
+
+
+def of_grid(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
+    """Return a size for the grid of ``plan``: one number leaves axes of 2-D data that are flat.
+
+    Parameters
+    ----------
+    size
+        What :func:`one_or_three` returned.
+    plan
+        The present plan.
+    """
+    if isinstance(size, tuple):
+        i, j, k = size
+        return (i, j, k)
+    flat = flat_axes(plan)
+    i, j, k = (1 if axis in flat else size for axis in range(3))
+    return (i, j, k)
 
 
 def whole_number(what: str, value: int, *, least: int) -> int:

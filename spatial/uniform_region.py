@@ -56,14 +56,20 @@ class UniformRegion:
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
+        places = [n - s + 1 for n, s in zip(plan.shape, self.size, strict=True)]
+        drawn = zip(generator.random(3).tolist(), places, strict=True)
+        return self.around([min(int(u * n), n - 1) if n > 0 else 0 for u, n in drawn], plan)
+
+    def around(self, place: Sequence[int], plan: SpatialPlan) -> Drawn:
+        """Return the box of the region to which the patch belongs that starts at ``place``."""
         start, extent = [], []
-        every = zip(plan.shape, self.region, self.size, self.align, strict=True)
-        for u, (n, r, s, a) in zip(generator.random(3).tolist(), every, strict=True):
+        every = zip(place, plan.shape, self.region, self.size, self.align, strict=True)
+        for at, n, r, s, a in every:
             block = (r - s + 1) // a * a
-            places = n - s + 1
-            first = min(int(u * places), places - 1) // block * block if places > 0 else 0
+            is_longer = n >= s
+            first = at // block * block if is_longer else 0
             start.append(first)
-            extent.append(min(block + s - 1, n - first) if places > 0 else n)
+            extent.append(min(block + s - 1, n - first) if is_longer else n)
         return {"start": start, "size": extent}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:

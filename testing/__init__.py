@@ -11,6 +11,7 @@ if find_spec("pytest") is not None:
     from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
     from .spatial_op_contract import SpatialOpContract
     from .store_contract import StoreCase, StoreContract
+    from .value_op_contract import ValueOpContract
 
 __all__ = [
     "RANGE_OBJECTS",
@@ -20,4 +21,5 @@ __all__ = [
     "SpatialOpContract",
     "StoreCase",
     "StoreContract",
+    "ValueOpContract",
 ]

@@ -4,7 +4,7 @@ import doctest
 import importlib
 
 import pytest
-from checkout import modules
+from checkout import ROOT, modules
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if not name.endswith(".__main__")])
@@ -14,5 +14,15 @@ def test_examples(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+
+    assert failed == 0
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
+def test_pages(page):
+    """Examples on the pages that are written as a session give what they show."""
+    failed, _ = doctest.testfile(
+        str(ROOT / "docs" / page), module_relative=False, optionflags=doctest.ELLIPSIS
+    )
 
     assert failed == 0

@@ -32,7 +32,7 @@ def texts():
     folders = [ROOT / name for name in (*package_dir().values(), *TEXT_FOLDERS)]
     files = [file for folder in folders for file in folder.rglob("*")]
     files += [file for file in ROOT.iterdir() if not file.name.startswith(".git")]
-    binary = {".pyc", ".so", ".png", ".gz", ".nii", ".zip"}
+    binary = {".pyc", ".so", ".png", ".gz", ".nii", ".npz", ".zip"}
     return [
         file
         for file in files

@@ -1,12 +1,14 @@
 """Volume, the backend registry, one file per format."""
 
 from . import builtin
+from .axis_map import AxisMap
 from .catalog import catalogued, describe_volume, index_cases
 from .convert import Converted, convert
 from .decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
 from .examine import Finding, examine, serve
 from .find import find_volumes, is_volume
 from .handles import close_volumes
+from .histogram import volume_histogram
 from .index import normalize_index
 from .manifest import Entry, Manifest, read_manifest, write_manifest
 from .recached import recached
@@ -22,6 +24,7 @@ from .volume import Volume
 from .voxels import Voxels
 
 __all__ = [
+    "AxisMap",
     "BackendRequest",
     "Converted",
     "Decoder",
@@ -50,6 +53,7 @@ __all__ = [
     "serve",
     "unregister_backend",
     "unregister_decoder",
+    "volume_histogram",
     "volume_statistics",
     "write_manifest",
 ]

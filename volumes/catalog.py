@@ -45,6 +45,11 @@ def describe_volume(
             f"{volume.name} {why}, which a manifest cannot say.",
             do="Give the path or URL of a format that is registered.",
         )
+    if volume.rearranged:
+        raise VolumeError(
+            f"{volume.name} has an axis map, which a manifest does not hold.",
+            do="Index what is stored, and give axis_map= to open_volume() after from_manifest().",
+        )
     # First of all: what is written while the rest is read makes the entry stale.
     stamp = stamp_at(located)
     backend = volume.probe()
@@ -113,10 +118,15 @@ def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool
         located is not None
         and entry.kind == volume.kind
         and entry.options == tuple(sorted(located.options.reader_kwargs.items()))
-        and (entry.statistics is not None or not statistics or entry.header.dtype.kind == "c")
+        and (not statistics or entry.header.dtype.kind == "c" or _is_complete(entry.statistics))
         and bool(entry.hash or not full_hash)
         and entry.stamp == stamp_at(located)
     )
+
+
+def _is_complete(statistics: Statistics | None) -> bool:
+    """Whether everything is there; an earlier version computed no percentiles."""
+    return statistics is not None and bool(statistics.percentiles)
 
 
 def catalogued(

@@ -18,6 +18,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+_FEW = 64  # entries more than twice the chunks before the table of moments is made anew
+
 ENTRY_BYTES = 512
 """What the entry of a chunk without voxels takes: key, array, places in the tables."""
 
@@ -172,6 +174,15 @@ class ChunkCache:
         self._idle.pop(key, None)
         self._number += 1
         heapq.heappush(self._by_moment, (-moments[0], self._number, key))
+        if len(self._by_moment) > 2 * len(self._chunks) + _FEW:
+            # Outdated ones sink below what is needed later and would never come up.
+            self._by_moment = [
+                (-self._coming[key][0], number, key)
+                for number, key in enumerate(self._chunks)
+                if key in self._coming
+            ]
+            self._number = len(self._chunks)
+            heapq.heapify(self._by_moment)
 
     def _took_back(self, key: Hashable, moments: deque[int], moment: int) -> None:
         was_next = moment == moments[0]
@@ -208,11 +219,12 @@ class Loan:
 
     def __init__(self, cache: ChunkCache, count: int) -> None:
         self._cache, self._count = cache, count
+        self._process = os.getpid()
 
     def close(self) -> None:
-        """End the loan; any number of times."""
+        """End the loan; any number of times. In a forked child there is nothing to give back."""
         count, self._count = self._count, 0
-        if count:
+        if count and self._process == os.getpid():
             self._cache.take_back(count)
 
 

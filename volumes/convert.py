@@ -151,14 +151,15 @@ def write_planned(
 
 
 def version_of(volume: Volume) -> str:
-    """Return a digest of where a volume is and of the version that is there now.
+    """Return a digest of where a volume is, of the version that is there now, and of its axis maps.
 
     Two volumes in memory never have the same one, nor do two processes for one of them.
     """
     located = volume.located
     if located is None:
         return volume.token
-    return content_key(located.token, (stamp_at(located),))
+    maps = (volume.rearranged,) if volume.rearranged else ()
+    return content_key(located.token, (stamp_at(located), *maps))
 
 
 def _write(

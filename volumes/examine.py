@@ -52,7 +52,10 @@ class Finding:
     ) -> Finding:
         """Return what an error says about a volume."""
         kind = type(error).__name__
-        told = f"{error.what} {error.do}" if isinstance(error, VoxpipeError) else str(error)
+        told = str(error)
+        if isinstance(error, VoxpipeError):
+            stop = "" if error.what.endswith(".") or not error.do else "."
+            told = f"{error.what}{stop} {error.do}"
         return cls(case, key, name, kind, told.strip() or kind, shape, affine)
 
     def __str__(self) -> str:

@@ -8,7 +8,6 @@ relative to it, so that both can be moved together. Credentials are never writte
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -177,7 +176,7 @@ def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
         "options": dict(entry.options),
         "stamp": {**asdict(entry.stamp), "header": list(header.stamp)},
         "hash": entry.hash or None,
-        "statistics": None if entry.statistics is None else _numbers_out(entry.statistics),
+        "statistics": None if entry.statistics is None else entry.statistics.to_json(),
     }
 
 
@@ -187,6 +186,7 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
     location = str(found["location"])
     if not (is_url(location) or os.path.isabs(location)):
         location = folder + location
+    statistics = found["statistics"]
     return Entry(
         case=case,
         key=key,
@@ -197,7 +197,7 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
             str(stamp["how"]), int(stamp["size"]), int(stamp["objects"]), str(stamp["version"])
         ),
         shards=_three(found["shards"]),
-        statistics=None if found["statistics"] is None else _numbers_in(found["statistics"]),
+        statistics=None if statistics is None else Statistics.from_json(statistics),
         hash=str(found["hash"] or ""),
         options=tuple(sorted(dict(found["options"]).items())),
     )
@@ -229,22 +229,6 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
         return None
     i, j, k = (int(n) for n in numbers)
     return i, j, k
-
-
-def _numbers_out(statistics: Statistics) -> dict[str, Any]:
-    """JSON has no NaN and no infinity; they are written as words."""
-    numbers = asdict(statistics)
-    return {k: v if math.isfinite(v) else str(v) for k, v in numbers.items()}
-
-
-def _numbers_in(found: Mapping[str, Any]) -> Statistics:
-    return Statistics(
-        mean=float(found["mean"]),
-        std=float(found["std"]),
-        minimum=float(found["minimum"]),
-        maximum=float(found["maximum"]),
-        count=int(found["count"]),
-    )
 
 
 def _write_beside(path: str, content: bytes) -> None:

@@ -33,6 +33,7 @@ class RecachedSource:
         self.chunk, self.codec, self.directory = chunk, codec, directory
         self.name = volume.name
         self.token = content_key(volume.token, ("recached", chunk, codec, directory))
+        self.rearranged = volume.rearranged
 
     @property
     def located(self) -> LocatedSource | None:

@@ -15,23 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import CorruptVolume
-from .array_source import ArraySource
-from .backend import Backend, as_array, as_tensor, boxed
+from .axis_map import AxisMap
+from .axis_mapped import AxisMappedSource, seen_through
+from .backend import Backend, as_array, as_tensor
 from .counted import check_inside, counted_read
+from .cut_out import cut_out
 from .handles import HANDLES
-from .header import (
-    Access,
-    Header,
-    Shape,
-    Triple,
-    affine_entries,
-    affine_matrix,
-    array_header,
-)
-from .index import index_ranges
+from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix
 from .scheme import ReadScheme, Refused, StoreLayout
 from .source import LocatedSource, Options, Source
 from .source_of import source_of
+from .stored_mask import StoredMaskSource
 from .voxels import Voxels
 
 if TYPE_CHECKING:
@@ -138,6 +132,35 @@ class Volume:
     def recorded_statistics(self) -> Any:
         """What a manifest says about the voxels, a ``Statistics``; None if there is none."""
         return getattr(self._source, "statistics", None)
+
+    @property
+    def axis_map(self) -> AxisMap | None:
+        """Which stored sections it shows where; None if it shows them as they are stored."""
+        return getattr(self._source, "axis_map", None)
+
+    @property
+    def rearranged(self) -> str:
+        """A key of all axis maps between the file and this volume; empty if there is none."""
+        return getattr(self._source, "rearranged", "")
+
+    def with_axis_map(self, axis_map: AxisMap) -> Volume:
+        """Return the volume with its sections where a map says; nothing is read now.
+
+        The affine is unchanged: index ``i`` lies in the world where it lay, and what is shown
+        there moves. The map is part of the token and of every cache key.
+        """
+        return self._of(seen_through(self._source, axis_map), self.kind)
+
+    def stored_mask(self) -> Volume | None:
+        """Return a label volume, 1 where something stored is shown; None unless the map has one."""
+        source = self._source
+        if isinstance(source, AxisMappedSource) and source.axis_map.has_mask:
+            return self._of(StoredMaskSource(source), "label")
+        return None
+
+    def _of(self, source: Source, kind: str) -> Volume:
+        affine = None if self._affine is None else affine_matrix(self._affine)
+        return Volume.of_source(source, kind, affine)
 
     @property
     def content_key(self) -> str:
@@ -295,15 +318,7 @@ class Volume:
         TypeError
             The index is none of the above.
         """
-        backend = self._backend()
-        ranges = index_ranges(item, backend.shape, self.name)
-        channels, region, selection = boxed(ranges)
-        voxels = counted_read(backend, region, channels)
-        array = voxels.array[selection].copy(order="K")
-        affine = affine_entries(self.affine @ _steps(ranges[1:]), self.name)
-        name = f"{self.name}[{', '.join(_range_text(r) for r in ranges)}]"
-        header = array_header(array, affine, name, slope=voxels.slope, intercept=voxels.intercept)
-        return Volume.of_source(ArraySource(array, header, name), self.kind)
+        return Volume.of_source(cut_out(self._backend(), item, self.affine, self.name), self.kind)
 
     @property
     def data(self) -> torch.Tensor:
@@ -345,10 +360,11 @@ class Volume:
         """Return the open backend of this process, and make sure it is what we know."""
         if self._header is None and hasattr(self._source, "known_header"):
             self._header = self._source.known_header()
-        if isinstance(self._source, ArraySource):
+        held: Backend | None = getattr(self._source, "backend", None)
+        if held is not None:
             # Not among the handles: they would keep the array when the volume is gone.
-            self._header = self._source.backend.header
-            return self._source.backend
+            self._header = held.header
+            return held
         backend = HANDLES.acquire(self._source, verify=self._header is None)
         if backend.header is self._header:
             return backend
@@ -382,15 +398,3 @@ class Volume:
     def __repr__(self) -> str:
         facts = "" if self._header is None else f", {self._header.shape} {self._header.dtype}"
         return f"Volume({self.name!r}, {self.kind}{facts})"
-
-
-def _steps(ranges: tuple[range, ...]) -> Affine:
-    """Return the matrix from an index into the ranges to the index that stands there."""
-    steps = np.diag([*(float(r.step) for r in ranges), 1.0])
-    steps[:3, 3] = [r.start for r in ranges]
-    return steps
-
-
-def _range_text(r: range) -> str:
-    step = "" if r.step == 1 else f":{r.step}"
-    return f"{r[0]}:{r[-1] + (1 if r.step > 0 else -1)}{step}"

@@ -13,6 +13,7 @@ import torch
 
 from ...core import Sample
 from ...core.errors import SampleError, VolumeNotFound
+from ...core.hidden import Hidden
 from ..datapipe import DataPipe
 from .case_names import CASE, name_of, names_of
 
@@ -120,7 +121,7 @@ class ListCases(Seeded):
         super().__init__()
         self.url = None if url is None else os.fspath(url)
         self.patterns = dict(patterns)
-        self.storage_options = dict(storage_options or {})
+        self.storage_options = Hidden(storage_options or {})
         self._cases: list[dict[str, str]] | None = None
         self._check()
 
@@ -290,4 +291,4 @@ def list_cases(
     -----
     Listing happens once, at the first iteration, with one glob per key.
     """
-    return ListCases(url, patterns, storage_options)
+    return ListCases(url, patterns, Hidden(storage_options or {}))

@@ -12,7 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 # The fields that are never told apart by their place, whatever else an op has.
-KEYWORD_ONLY = frozenset({"p", "space", "hard"})
+KEYWORD_ONLY = frozenset(
+    {
+        *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
+        *("end", "center", "slices", "scale"),
+    }
+)
 
 
 def signature_of(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core import Sample
 from ...core.errors import VoxpipeError
+from ...core.hidden import Hidden
 from ...volumes import Manifest, Volume, catalogued, read_manifest
 from .cases import Seeded, imports_for
 
@@ -22,7 +23,7 @@ class FromManifest(Seeded):
         self, location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__()
-        self.storage_options = dict(storage_options or {})
+        self.storage_options = Hidden(storage_options or {})
         try:
             self.manifest: Manifest = read_manifest(location, self.storage_options)
         except VoxpipeError as error:
@@ -88,4 +89,4 @@ def from_manifest(
     StaleEntry
         Later, where voxels are read: the volume has changed since; the message says how.
     """
-    return FromManifest(location, storage_options)
+    return FromManifest(location, Hidden(storage_options or {}))

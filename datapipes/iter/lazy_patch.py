@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ...core import Sample
 from ...core.errors import PatchSizeError, VoxpipeError
 from ...graph import Pipe, Traits
-from ...spatial import GridPatch, Step, UniformPatch, UniformRegion, usual_align
+from ...spatial import (
+    GridPatch,
+    MaskedPatch,
+    MaskedRegion,
+    SpatialOp,
+    Step,
+    UniformPatch,
+    UniformRegion,
+    usual_align,
+)
 from ...spatial.sizes import Size, three, whole_number
+from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
+from .inside_mask import masked_by
 from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")
@@ -35,6 +47,19 @@ class LazyPatches(DataPipe):
         which is drawn for the visit. Each place is as likely as without; patches of one visit are
         closer to each other, so that chunks are decoded once for several of them. What it should
         be is in the loader's ``explain()``. One number or three, at least ``size + align - 1``.
+    mask
+        With ``"uniform"``: patches lie where this says so. Key of a label or boolean volume of the
+        sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. It may be
+        coarser than the volumes and lie on a grid of its own: then leave its key out of
+        ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
+    min_share
+        With ``mask``: part of the patch that is inside, at least; to within the cells (8 voxels,
+        or a quarter of the patch) that faces of the patch cut.
+    class_weights
+        With ``mask``: how often a voxel of each label is in the middle, ``{0: 1, 2: 3}``. Labels
+        that a volume lacks leave their part to the others; ``min_share`` is of the drawn one.
+    otherwise
+        With ``mask``, where it has no such place: ``"error"``, or a patch ``"anywhere"``.
     align
         Regions begin at multiples of this: give the chunk of the stored volumes. By default the
         largest divisor of ``region`` for which it is large enough.
@@ -45,10 +70,14 @@ class LazyPatches(DataPipe):
     patch. Where the patch is larger than the volume, the patch is centred on it, the
     padding rule fills the rest, and one warning says so.
 
+    A mask is read once per volume, by the process that first works out a plan with it, and kept
+    as counts per cell, for files also on disk; :meth:`prepare` does it for all cases now.
+
     Raises
     ------
     PatchSizeError
-        At construction, for a size or overlap that cannot be.
+        At construction, for a size or overlap that cannot be. Later, where a mask has no place
+        for a patch; the message says so with the case.
 
     Examples
     --------
@@ -57,6 +86,15 @@ class LazyPatches(DataPipe):
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume()
     >>> [s["image"].shape for s in pipe.lazy_patch(4, samples_per_volume=2)]
     [(1, 4, 4, 4), (1, 4, 4, 4)]
+
+    Patches around label 2 and the background, half of them each:
+
+    >>> label = np.zeros((8, 8, 8), np.uint8)
+    >>> label[6, 6, 6] = 2
+    >>> pipe = from_cases([{"label": label}]).open_volume()
+    >>> pipe = pipe.lazy_patch(4, samples_per_volume=20, mask="label", class_weights={0: 1, 2: 1})
+    >>> {s["label"].draws["lazy_patch"]["class"] for s in pipe} == {0, 2}
+    True
     """
 
     traits = Traits()
@@ -71,6 +109,10 @@ class LazyPatches(DataPipe):
         overlap: Size = 0,
         region: Size | None = None,
         align: Size | None = None,
+        mask: str | Volume | None = None,
+        min_share: float = 0.0,
+        class_weights: Mapping[int, float] | None = None,
+        otherwise: str = "error",
         name: str = "lazy_patch",
     ) -> None:
         super().__init__()
@@ -79,11 +121,15 @@ class LazyPatches(DataPipe):
         self.sampling = sampling
         self.stream_names = (stream_name(parent, name),)
         self.region: UniformRegion | None = None
+        self.mask = mask
         try:
             self.size = three("size", size, least=1)
             self.overlap = three("overlap", overlap, least=0)
             self._check()
             self.region = self._region(region, align)
+            self._masked = masked_by(
+                self.size, mask, min_share, class_weights, otherwise, sampling, self.origin
+            )
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
 
@@ -114,21 +160,56 @@ class LazyPatches(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
-        step = Step(UniformPatch(self.size, self.origin), self.stream_names[0], self.origin)
-        adding = Adding([step])
-        placing = None
-        if self.region is not None:
-            placing = Adding([Step(self.region, self.stream_names[1], self.origin)])
+        anywhere = (UniformPatch(self.size, self.origin), self.region)
+        steps = None if self._masked is not None else self._adding(*anywhere)
         for sample in self.parent:
             if self.sampling == "grid":
                 yield from self._grid(sample)
                 continue
+            adding, placing = steps or self._adding(*self._inside_mask(sample))
             visit = sample
             if placing is not None:
                 # The region draws from the case, before there is an ordinal: one for all patches.
                 visit = stepped(self, sample, placing)
             for ordinal in range(self.samples_per_volume):
                 yield stepped(self, visit, adding, ordinal=ordinal)
+
+    def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
+        adding = Adding([Step(patch, self.stream_names[0], self.origin)])
+        if region is None:
+            return adding, None
+        return adding, Adding([Step(region, self.stream_names[1], self.origin)])
+
+    def _inside_mask(self, sample: Any) -> tuple[MaskedPatch, MaskedRegion | None]:
+        """Return the ops for one sample: each has a mask of its own."""
+        pending_of(self, sample)  # refuses what is no sample with volumes
+        assert self._masked is not None
+        try:
+            patch = self._masked(sample)
+        except VoxpipeError as error:
+            raise error.at(self.origin, sample.case)  # noqa: B904
+        return patch, None if self.region is None else MaskedRegion(self.region, patch)
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Read the masks of all cases now; return how many cases there are.
+
+        Parameters
+        ----------
+        progress
+            ``progress(done, total)`` in cases; by default a progress bar is shown.
+        """
+        from tqdm import tqdm
+
+        if self._masked is None:
+            return 0
+        samples = list(self.parent)
+        hidden = progress is not None
+        for number, sample in enumerate(tqdm(samples, "masks", unit="case", disable=hidden)):
+            patch, _ = self._inside_mask(sample)
+            patch.sampling_mask(pending_of(self, sample).plan)
+            if progress is not None:
+                progress(number + 1, len(samples))
+        return len(samples)
 
     def _grid(self, sample: Sample) -> Iterator[Sample]:
         shape = pending_of(self, sample).plan.shape
@@ -142,3 +223,10 @@ class LazyPatches(DataPipe):
         if self.sampling == "grid":
             raise TypeError("lazy_patch(sampling='grid') has no len(): it depends on every header")
         return length_of(self, self.parent) * self.samples_per_volume
+
+    def settings(self) -> Any:
+        """Return the arguments, with the name of a mask instead of its volume."""
+        shown, named = self._arguments
+        if not isinstance(self.mask, Volume):
+            return self._arguments
+        return shown, {**named, "mask": self.mask.name}

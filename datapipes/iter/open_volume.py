@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
 
 from ...core import Sample
 from ...core.errors import LikelyLabel, SampleError, placed
+from ...core.hidden import Hidden
 from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
-from ...volumes import Volume
+from ...volumes import AxisMap, Volume
 from ...volumes.local_io import check_io
 from ..datapipe import chained, length_of, wrong_item
 from .case_names import CASE, name_of
@@ -20,6 +24,11 @@ from .likely_labels import looks_like_label
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
+STORED = "_stored"
+"""What is appended to a key for the mask of its missing sections."""
+# A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
+SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
+"""How the mask of an intensity is sampled: the share of a value that is stored."""
 
 
 @chained("open_volume")
@@ -37,6 +46,12 @@ class OpenVolume(Seeded):
         Keys to open; by default every value that is a path, an array or a store.
     policies
         ``Policy`` by key, for what differs from the kind's own.
+    axis_map
+        ``AxisMap`` for missing, doubled or shifted sections, by key or of all volumes, whose
+        labels are then filled with 0. Where cases differ, give each
+        ``Volume(path).with_axis_map(...)`` instead of a path. With ``policy="mask"`` the sample
+        also gets ``image_stored``: how much of each value of ``image`` is stored, from 0 (all
+        filled in, or outside) to 1, in float32; of a label volume 0 or 1, in uint8.
     storage_options
         For fsspec, where paths are URLs. They never appear in messages or states.
     io
@@ -69,21 +84,31 @@ class OpenVolume(Seeded):
         labels: Collection[str] = LABELS,
         keys: Collection[str] | None = None,
         policies: Mapping[str, Policy] | None = None,
+        axis_map: AxisMap | Mapping[str, AxisMap] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
         **reader_kwargs: Any,
     ) -> None:
         super().__init__()
         self.parent = parent
+        self.axis_map = axis_map
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         # Keys that nobody needs to be warned of: all, once labels were chosen.
         self._settled = set(self.labels) if labels is LABELS else None
+        # Keys that were named by the user, by argument; the first sample must have them.
+        named: dict[str, Iterable[str]] = {
+            # The usual names may be there to spare, as in what LikelyLabel recommends.
+            "labels": [key for key in self.labels if key not in LABELS],
+            "policies": policies or (),
+            "axis_map": axis_map if isinstance(axis_map, Mapping) else (),
+        }
+        self._named = {argument: tuple(keys) for argument, keys in named.items()}
         self.keys = None if keys is None else tuple(keys)
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
         self._of_objects: dict[tuple[int, str], tuple[Any, Volume]] = {}
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
-        self.storage_options = dict(storage_options or {}) or None
+        self.storage_options = Hidden(storage_options or {}) or None
         self.io = check_io(io)
         self.reader_kwargs = reader_kwargs
 
@@ -118,16 +143,42 @@ class OpenVolume(Seeded):
                 "A path has a folder or a suffix, an array two axes or more; else name it in keys=."
             )
             raise SampleError(msg, do=do).at(self.origin, sample.case)
+        self._refuse_unknown(sample, keys)
         try:
-            volumes = {key: self._volume(key, sample[key]) for key in keys}
+            volumes = {key: self._shown(key, sample[key]) for key in keys}
+            volumes.update(_stored_masks(volumes, sample))
         except Exception as error:
             raise placed(error, self.origin, sample.case)  # noqa: B904
         pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
-            key: LazyPatch(volume, pending, self.policies.get(key) or policy_of(volume.kind))
+            key: LazyPatch(volume, pending, self.policies.get(key) or _policy(key, volumes))
             for key, volume in volumes.items()
         }
         return sample.with_data(**opened)
+
+    def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
+        """Raise where an argument names a volume that the first sample does not have."""
+        named, self._named = self._named, {}
+        for argument, given in named.items():
+            for key in given:
+                if key in keys:
+                    continue
+                near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+                have = ", ".join(map(repr, keys))
+                msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
+                do = f"Did you mean {near[0]!r}?" if near else f"Name one of them in {argument}=."
+                raise SampleError(msg, do=do).at(self.origin, sample.case)
+
+    def _shown(self, key: str, source: Any) -> Volume:
+        """Return the volume of a key, seen through its axis map."""
+        volume = self._volume(key, source)
+        given = self.axis_map
+        if isinstance(given, Mapping):
+            return volume.with_axis_map(given[key]) if key in given else volume
+        if given is None:
+            return volume
+        # Given for all of them: the fill is one for intensities, a missing label is background.
+        return volume.with_axis_map(given.filled(0) if volume.kind == "label" else given)
 
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
@@ -169,7 +220,36 @@ class OpenVolume(Seeded):
 
     def settings(self) -> Any:
         """Return the settings without the credentials, and without what changes no voxel."""
-        return (self.labels, self.keys, self.policies, self.reader_kwargs)
+        own = (self.labels, self.keys, self.policies, self.reader_kwargs)
+        if self.axis_map is None:
+            return own  # states saved before there were axis maps still fit
+        if isinstance(self.axis_map, AxisMap):
+            return (*own, self.axis_map.fingerprint())
+        return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
+
+
+def _stored_masks(volumes: Mapping[str, Volume], sample: Sample) -> dict[str, Volume]:
+    """Return what says of each volume with such an axis map how much of it is stored."""
+    found: dict[str, Volume] = {}
+    for key, volume in volumes.items():
+        mask = volume.stored_mask()
+        if mask is None:
+            continue
+        name = f"{key}{STORED}"
+        if name in sample:
+            msg = f"the mask of {key!r} is called {name!r}, which the sample has already"
+            raise SampleError(msg, do="Call that volume otherwise.")
+        found[name] = mask
+    return found
+
+
+def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
+    """Return the policy of a volume by its kind; a mask is sampled as what it speaks of."""
+    kind = volumes[key].kind
+    of = volumes.get(key.removesuffix(STORED)) if key.endswith(STORED) else None
+    if of is None or of.kind == "label" or of.stored_mask() is None:
+        return policy_of(kind)
+    return SHARE
 
 
 def _yields_the_same_objects(parent: Pipe) -> bool:

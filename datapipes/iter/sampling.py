@@ -12,7 +12,7 @@ from ...core.errors import PolicyConflict, SampleError
 from ...graph import Pipe, walk
 from ...spatial import LazyPatch, Policy
 
-SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype")
+SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
 """What every spatial pipe takes besides its own arguments."""
 EVERY_INTENSITY = ""
 """Stands for all volumes that are not labels; their sampling is only changed by key."""
@@ -29,18 +29,27 @@ class Sampling:
 
     @classmethod
     def of(
-        cls, *, mode: Any = None, padding: Any = None, fill: Any = None, dtype: Any = None
+        cls,
+        *,
+        mode: Any = None,
+        padding: Any = None,
+        fill: Any = None,
+        dtype: Any = None,
+        antialias: Any = None,
     ) -> Sampling:
         """Return what the arguments ask for; each is a value or a mapping by key."""
         changes: list[tuple[str, str, Any]] = []
-        asked = (("mode", mode), ("padding", padding), ("fill", fill), ("dtype", dtype))
-        for field, value in asked:
+        asked = {"mode": mode, "padding": padding, "fill": fill, "dtype": dtype}
+        asked["antialias"] = antialias
+        for field, value in asked.items():
             if isinstance(value, Mapping):
                 changes += [(key, field, v) for key, v in value.items()]
             elif value is not None:
                 changes.append((EVERY_INTENSITY, field, value))
         for _, field, value in changes:
             Policy(**{field: value})  # refuses unknown names here, where they were written
+        for place in dict.fromkeys(key for key, _, _ in changes):
+            Policy(**{field: value for key, field, value in changes if key == place})
         return cls(tuple(changes))
 
     def at(self, origin: Origin) -> Sampling:
@@ -71,7 +80,12 @@ class Sampling:
             for where, field, value in self.changes
             if where == key or (where == EVERY_INTENSITY and patch.kind != "label")
         }
-        return dataclasses.replace(patch.policy, **mine) if mine else patch.policy
+        try:
+            return dataclasses.replace(patch.policy, **mine) if mine else patch.policy
+        except ValueError as error:
+            msg = f"{key!r} is a {patch.kind} of mode={patch.policy.mode!r}: {error}"
+            do = "Leave antialias out for it, or give it mode='linear'."
+            raise PolicyConflict(msg, do=do).at(self.origin) from None
 
 
 def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:

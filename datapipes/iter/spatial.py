@@ -24,6 +24,8 @@ class SpatialPipe(PerItem):
     """The op, a frozen dataclass."""
     __signature__: ClassVar[Any]
     sampling: Sampling = Sampling()
+    is_step = True
+    """Whether it adds steps and does nothing else, so that several are as good as one."""
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
@@ -111,9 +113,10 @@ def pending_of(pipe: DataPipe, sample: Any) -> PendingPlan:
 
 def _pending(pipe: DataPipe, sample: Any) -> PendingPlan:
     if isinstance(sample, Sample):
-        for thing in sample.values():
-            if isinstance(thing, LazyPatch):
-                return thing.pending
+        plans = [thing.pending for thing in sample.values() if isinstance(thing, LazyPatch)]
+        if plans:
+            # Not that of a volume that comes from another grid, if there is one.
+            return min(plans, key=lambda pending: pending.moving is not None)
         if sample.patches:
             do = "Move realize() after the spatial pipes: they act on plans, not on voxels."
             raise wrong_item(pipe, sample, "a lazy volume", do)

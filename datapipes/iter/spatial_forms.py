@@ -17,12 +17,17 @@ from ...spatial import (
     CenterCrop,
     Crop,
     CropOrPad,
+    DivisiblePad,
     Elastic,
     Flip,
+    Orientation,
     Pad,
+    RandomCrop,
+    Resize,
     Rotate,
     Rotate90,
     Shear,
+    Spacing,
     Translate,
     Zoom,
 )
@@ -43,13 +48,18 @@ def spatial_form(op: Any, *, keywords_only: bool = False) -> Any:
 AffinePipe = spatial_form(Affine)
 AugmentPipe = spatial_form(Augment, keywords_only=True)
 CenterCropPipe = spatial_form(CenterCrop)
-CropPipe = spatial_form(Crop)
 CropOrPadPipe = spatial_form(CropOrPad)
+CropPipe = spatial_form(Crop)
+DivisiblePadPipe = spatial_form(DivisiblePad)
 ElasticPipe = spatial_form(Elastic)
 FlipPipe = spatial_form(Flip)
+OrientationPipe = spatial_form(Orientation)
 PadPipe = spatial_form(Pad)
-RotatePipe = spatial_form(Rotate)
+RandomCropPipe = spatial_form(RandomCrop)
+ResizePipe = spatial_form(Resize)
 Rotate90Pipe = spatial_form(Rotate90)
+RotatePipe = spatial_form(Rotate)
 ShearPipe = spatial_form(Shear)
+SpacingPipe = spatial_form(Spacing)
 TranslatePipe = spatial_form(Translate)
 ZoomPipe = spatial_form(Zoom)

@@ -9,7 +9,30 @@ from typing import Any, ClassVar
 
 from ...core.errors import VoxpipeError
 from ...graph import Pipe
-from ...intensity import Normalize, ValueStep
+from ...intensity import (
+    Anisotropy,
+    BiasField,
+    Blur,
+    Brightness,
+    Clamp,
+    Contrast,
+    DropBoxes,
+    DropChannels,
+    Gamma,
+    LowResolution,
+    MapValues,
+    MeanOfChannels,
+    Noise,
+    Normalize,
+    OneHot,
+    RemapLabels,
+    Rescale,
+    RescalePercentiles,
+    RicianNoise,
+    SelectChannels,
+    Sharpen,
+    ValueStep,
+)
 from ...realizing import ApplyValue
 from ..datapipe import PerItem, chained, stream_name
 from ..tensors import applied
@@ -21,7 +44,8 @@ MORE = [("keys", None), ("name", "")]
 class ValuePipe(PerItem):
     """A pipe that applies one value op to the volumes of each sample.
 
-    ``keys`` names the volumes, by default all that are not labels. Subclasses are made by
+    ``keys`` names the volumes, by default all that are not labels, or all labels for an op
+    on labels. Subclasses are made by
     ``value_form``.
     """
 
@@ -51,9 +75,37 @@ class ValuePipe(PerItem):
         return applied(self.instructions(), item)
 
 
-def value_form(op: Any) -> Any:
-    """Return the pipe of a value op, registered under the op's name."""
-    return chained(op.name)(form(ValuePipe, op, __name__, signature_of(op, MORE)))
+def value_form(op: Any, module: str = __name__) -> Any:
+    """Return the pipe of a value op, registered under the op's name.
+
+    Parameters
+    ----------
+    op
+        The class of the op.
+    module
+        Where the pipe is found as ``<Op>Pipe``, so that it can be pickled.
+    """
+    return chained(op.name)(form(ValuePipe, op, module, signature_of(op, MORE)))
 
 
+AnisotropyPipe = value_form(Anisotropy)
+BiasFieldPipe = value_form(BiasField)
+BlurPipe = value_form(Blur)
+BrightnessPipe = value_form(Brightness)
+ClampPipe = value_form(Clamp)
+ContrastPipe = value_form(Contrast)
+DropBoxesPipe = value_form(DropBoxes)
+DropChannelsPipe = value_form(DropChannels)
+GammaPipe = value_form(Gamma)
+LowResolutionPipe = value_form(LowResolution)
+MapValuesPipe = value_form(MapValues)
+MeanOfChannelsPipe = value_form(MeanOfChannels)
+NoisePipe = value_form(Noise)
 NormalizePipe = value_form(Normalize)
+OneHotPipe = value_form(OneHot)
+RemapLabelsPipe = value_form(RemapLabels)
+RescalePipe = value_form(Rescale)
+RescalePercentilesPipe = value_form(RescalePercentiles)
+RicianNoisePipe = value_form(RicianNoise)
+SelectChannelsPipe = value_form(SelectChannels)
+SharpenPipe = value_form(Sharpen)

@@ -120,3 +120,9 @@ def test_a_file_that_kills_or_hangs_its_reader_costs_one_line(
 
     assert bad(report) == [("p1", "seg", error)]
     assert len(report.findings) == 4
+
+
+def test_no_cases_are_an_error():
+    """Nothing that was looked at is nothing that is sound."""
+    with pytest.raises(VolumeNotFound, match="no cases"):
+        vp.check([])

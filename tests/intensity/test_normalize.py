@@ -16,12 +16,12 @@ from voxpipe.intensity import Normalize, ValueOp, normalize
 
 
 class NoFacts:
-    def statistics(self) -> Any:
+    def statistics(self, above: float | None = None) -> Any:
         raise AssertionError("a fixed mean and deviation need no statistics")
 
 
 class SomeFacts:
-    def statistics(self) -> Any:
+    def statistics(self, above: float | None = None) -> Any:
         return SimpleNamespace(mean=3.0, std=2.0)
 
 

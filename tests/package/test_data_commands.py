@@ -101,6 +101,43 @@ def test_what_is_stale_is_named(folder, capsys):
     assert "4 checked, 1 bad" in told
 
 
+def test_one_volume_or_patterns_are_checked(folder, capsys):
+    """As in ``voxpipe index``; volumes are counted, and a case that does not fit is told apart."""
+    image = nibabel.Nifti1Image(np.zeros((6, 8, 9), np.int16), np.eye(4))
+    nibabel.save(image, folder / "in" / "b" / "label.nii")
+
+    assert main(["check", f"{folder}/in/a/ct.nii.gz", "--workers", "1"]) == 0
+    assert "1 checked, 0 bad" in capsys.readouterr().out
+    arguments = ["check", f"{folder}/in/*/", "image=ct.nii.gz"]
+    assert main([*arguments, "--workers", "1"]) == 0
+    told = capsys.readouterr()
+    assert "2 checked, 0 bad" in told.out
+    assert "--voxels also finds damage" in told.err
+    assert main([*arguments, "label=label.nii", "--voxels"]) == 1
+    told = capsys.readouterr()
+    assert "4 checked, 1 bad" in told.out
+    assert "b/label.nii. Resample" in told.out
+    assert "--voxels" not in told.err
+
+
+def test_a_glob_without_quotes_is_explained(folder, capsys):
+    """The shell then gives folders where patterns are expected."""
+    assert main(["check", f"{folder}/in/a", f"{folder}/in/b"]) == 1
+    assert "needs quotes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [["--workers", "0"], ["--timeout", "0"], ["--timeout", "-1"]])
+def test_numbers_that_cannot_be_are_refused(folder, capsys, wrong):
+    """Instead of calling every volume bad."""
+    with pytest.raises(SystemExit) as caught:
+        main(["check", f"{folder}/in", *wrong])
+
+    assert caught.value.code == 2
+    assert wrong[1] in capsys.readouterr().err
+    with pytest.raises(ValueError, match="timeout is a number of seconds above 0"):
+        vp.check(f"{folder}/in", timeout=-1)
+
+
 @pytest.mark.parametrize("command", ["convert", "index", "check"])
 def test_help_tells(command, capsys):
     """Each command says what it is for and what it takes."""

@@ -194,9 +194,12 @@ def test_a_plan_explains_itself() -> None:
     plan = SpatialPlan.identity(Grid((10, 10, 10), np.eye(4)))
     turned = Rotate(20).then(plan, {"degrees": [20, 0, 0]}).crop((2, 2, 2), (4, 4, 4), hard=True)
 
-    assert plan.explain() == "10x10x10 from 10x10x10: copy of 0:10, 0:10, 0:10"
+    assert plan.explain() == (
+        "10x10x10 from 10x10x10: copy of 0:10, 0:10, 0:10; 1000 voxels read, no interpolation"
+    )
     assert turned.explain() == (
-        "4x4x4 from 10x10x10: linear interpolation of 2:6, 1:7, 1:7, inside 1 hard crop(s)"
+        "4x4x4 from 10x10x10: affine linear interpolation of 2:6, 1:7, 1:7, "
+        "inside 1 hard crop(s); 144 voxels read, 1 interpolation"
     )
     far = plan.crop((50, 0, 0), (4, 4, 4))
     assert far.explain(LABEL) == "4x4x4 from 10x10x10: all fill"

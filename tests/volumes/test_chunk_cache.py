@@ -85,3 +85,30 @@ def test_the_end_of_a_loan_drops_what_has_no_room():
     loan.close()
 
     assert [cache.holds(key) for key in "abc"] == [False, True, False]
+
+
+def test_the_table_of_moments_stays_as_small_as_the_chunks():
+    """A thousand rounds over the same few chunks leave no trail."""
+    cache = ChunkCache(10)
+    for key in range(10):
+        cache.put(key, np.zeros(1, np.uint8))
+
+    for _ in range(1000):
+        told = cache.announce(range(10))
+        for key in range(9):  # the last one is taken back instead
+            cache.get(key)
+        told.close()
+
+    assert len(cache._by_moment) <= 2 * 10 + 64
+
+
+def test_a_forked_child_has_nothing_to_give_back(monkeypatch):
+    """Closing what the parent lent leaves the child's cache as it is."""
+    cache = ChunkCache(0)
+    loan = cache.lend(1000)
+    cache.forget_parent()
+    monkeypatch.setattr("os.getpid", lambda: -1)
+
+    loan.close()
+
+    assert cache.most_bytes == 0

@@ -1,0 +1,108 @@
+"""How much: a fixed number, or a range to draw from.
+
+Only ``Generator.random`` is used, whose doubles NumPy does not change between versions.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+Range = tuple[float, float]
+Entry = float | Range
+"""A scalar, or a range (low, high) to draw from uniformly."""
+
+
+def as_entry(
+    name: str,
+    value: Any,
+    *,
+    positive: bool = False,
+    least: float = -math.inf,
+    forms: str = "a number or (low, high)",
+) -> Entry:
+    """Return what the user gave as a float or a pair of floats.
+
+    Parameters
+    ----------
+    name
+        Name of the argument, for the message.
+    value
+        What the user gave.
+    positive
+        Whether every number must be above zero.
+    least
+        The smallest number allowed.
+    forms
+        What is allowed, for the message.
+
+    Raises
+    ------
+    ValueError
+        The value has another form, is not finite, is too small, or the range runs backwards.
+
+    Examples
+    --------
+    >>> as_entry("std", [0, 0.1], least=0)
+    (0.0, 0.1)
+    """
+    pair = entries_of(value)
+    is_range = len(pair) == 2
+    numbers = pair if is_range else (value,)
+    if not all(isinstance(v, Real) and not isinstance(v, (bool, np.bool_)) for v in numbers):
+        msg = f"{name} is {forms}, got {value!r}"
+        raise ValueError(msg)
+    floats = [float(v) for v in numbers]
+    if not all(map(math.isfinite, floats)) or (positive and min(floats) <= 0):
+        msg = f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
+        raise ValueError(msg)
+    if min(floats) < least:
+        msg = f"{name} takes numbers >= {least:g}, got {value!r}"
+        raise ValueError(msg)
+    if not is_range:
+        return floats[0]
+    if floats[0] > floats[1]:
+        msg = f"{name} takes a range (low, high) with low <= high, got {value!r}"
+        raise ValueError(msg)
+    return (floats[0], floats[1])
+
+
+def entry_at(entry: Entry, u: float) -> float:
+    """Return the number that a uniform one from [0, 1) stands for."""
+    low, high = entry if isinstance(entry, tuple) else (entry, entry)
+    return low + (high - low) * u
+
+
+def as_probability(name: str, value: Any) -> float:
+    """Return a probability as a float.
+
+    Raises
+    ------
+    ValueError
+        It is not a number from 0 to 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        msg = f"{name} is a probability from 0 to 1, got {value!r}"
+        raise ValueError(msg)
+    return float(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether ``value`` is an integer of Python or NumPy, and no bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def entries_of(value: Any) -> tuple[Any, ...]:
+    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none.
+
+    Examples
+    --------
+    >>> entries_of([1, 2]), entries_of(1)
+    ((1, 2), ())
+    """
+    if isinstance(value, np.ndarray):
+        return tuple(value) if value.ndim == 1 else ()
+    return tuple(value) if isinstance(value, (tuple, list)) else ()

@@ -1,0 +1,91 @@
+"""Which mask says where the patches of a sample may lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core import Origin, Sample
+from ...core.errors import PatchSizeError, SampleError
+from ...spatial import LazyPatch, MaskedPatch
+from ...volumes import Volume
+
+
+@dataclass(frozen=True, eq=False)
+class InsideMask:
+    """Makes the op of each sample."""
+
+    size: Sequence[int]
+    """Of the patches."""
+    mask: str | Volume
+    """Key of the mask, or one for all cases."""
+    settings: Mapping[str, Any]
+    """Of every ``MaskedPatch``."""
+
+    def __call__(self, sample: Sample) -> MaskedPatch:
+        """Return what draws the patches of a sample.
+
+        Raises
+        ------
+        SampleError
+            It has no such mask.
+        """
+        if isinstance(self.mask, Volume):
+            return MaskedPatch(self.size, self.mask, self.mask.name, **self.settings)
+        return MaskedPatch(self.size, _volume(self.mask, sample), self.mask, **self.settings)
+
+
+def masked_by(
+    size: Sequence[int],
+    mask: Any,
+    min_share: float,
+    class_weights: Mapping[int, float] | None,
+    otherwise: str,
+    sampling: str,
+    origin: Origin,
+) -> InsideMask | None:
+    """Return what makes the ops of a pipe with these arguments; None without a mask.
+
+    Raises
+    ------
+    PatchSizeError
+        They make no sense, or do not go together.
+    """
+    given = {"min_share": min_share, "class_weights": class_weights}
+    if mask is None:
+        named = [name for name, value in given.items() if value]
+        if named or otherwise != "error":
+            msg = f"{(named or ['otherwise'])[0]} belongs to mask="
+            raise PatchSizeError(msg, do='Give mask= too: the key of a label, e.g. "label".')
+        return None
+    if sampling != "uniform":
+        raise PatchSizeError("mask belongs to sampling='uniform'; a grid covers everything")
+    if not isinstance(mask, (str, Volume)):
+        msg = f"mask is a key of the sample or a Volume, got {type(mask).__name__}"
+        raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
+    found = InsideMask(size, mask, {**given, "otherwise": otherwise, "origin": origin})
+    # One op of nothing: what the arguments alone show is refused where they were written.
+    MaskedPatch(size, _Nothing(), **found.settings)
+    return found
+
+
+class _Nothing:
+    token = ""
+
+
+def _volume(key: str, sample: Sample) -> Any:
+    thing = sample.get(key)
+    if isinstance(thing, LazyPatch):
+        return thing.volume
+    if isinstance(thing, Volume):
+        return thing
+    if isinstance(thing, (str, os.PathLike)):
+        return Volume(thing, kind="label")
+    have = ", ".join(map(repr, sample)) or "nothing"
+    what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
+    raise SampleError(
+        f"mask={key!r} names a volume of the sample, {what}; it has {have}",
+        do="Name one of them; write vp.Volume(array, affine=...) around an array.",
+    )

@@ -1,0 +1,97 @@
+"""Drop boxes: parts of the image are taken away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.amounts import Entry, as_entry
+from .counter_noise import philox
+from .random_op import RandomValueOp
+from .value_op import Drawn, Facts
+
+_PER_WORD = 2.0**-32
+
+
+@dataclass(frozen=True)
+class DropBoxes(RandomValueOp):
+    """Fill boxes with one value, strewn evenly over the lattice of the result.
+
+    Space is cut into cubes as large as the largest box; in each of them a box begins, or none.
+    So patches that overlap agree, wherever they begin. Boxes lie along the axes of the result,
+    whatever spatial ops come later.
+
+    Examples
+    --------
+    >>> DropBoxes((4, 12), 0.1).describe()
+    'drop_boxes size (4.0, 12.0) fraction 0.1 fill 0'
+    """
+
+    size: Entry
+    """Edge in voxels, drawn for each edge of each box: a number >= 1, or (low, high)."""
+    fraction: Entry
+    """About which part of all voxels is taken away, overlaps not counted: a number, or (low,
+    high)."""
+    fill: float = 0.0
+    """The value inside."""
+
+    name: ClassVar[str] = "drop_boxes"
+    amounts: ClassVar[Any] = {"fraction": {"least": 0.0}}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "size", as_entry("size", self.size, least=1))
+        object.__setattr__(self, "fill", float(self.fill))
+        highest = self.fraction[1] if isinstance(self.fraction, tuple) else self.fraction
+        if highest > self._most:
+            msg = f"boxes of size {self.size} take away at most {self._most:.3g}, got {highest!r}"
+            raise ValueError(msg)
+
+    @property
+    def _edges(self) -> tuple[int, int]:
+        low, high = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        return round(low), round(high)
+
+    @property
+    def _most(self) -> float:
+        """The fraction where every cube has a box."""
+        low, high = self._edges
+        return float(((low + high) / 2 / high) ** 3)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Change ``array`` in place."""
+        shape = (array.shape[1], array.shape[2], array.shape[3])
+        for box in self._boxes(shape, drawn["fraction"] / self._most, facts):
+            array[(slice(None), *box)] = self.fill
+        return array
+
+    def _boxes(
+        self, shape: tuple[int, int, int], chance: float, facts: Facts
+    ) -> Iterator[tuple[slice, ...]]:
+        """Yield the boxes that reach into an array, as slices of it."""
+        low, high = self._edges
+        cells = [
+            np.arange(math.floor((c - high) / high), (c + n - 1) // high + 1)
+            for c, n in zip(facts.corner, shape, strict=True)
+        ]
+        i, j, k = np.meshgrid(*cells, indexing="ij")
+        first = [w * _PER_WORD for w in philox((i, j, k, np.zeros_like(i)), facts.key[0])]
+        second = [w * _PER_WORD for w in philox((i, j, k, np.ones_like(i)), facts.key[0])]
+        for at in np.argwhere(first[3] < chance):
+            place = tuple(at)
+            slices = []
+            for axis in range(3):
+                size = low + int(second[axis][place] * (high - low + 1))
+                begin = cells[axis][at[axis]] * high + int(first[axis][place] * high)
+                start = int(begin) - facts.corner[axis]
+                slices.append(slice(max(start, 0), max(start + size, 0)))
+            yield tuple(slices)
+
+    def describe(self) -> str:
+        """Return the amounts in words."""
+        return self.in_words(size=self.size, fraction=self.fraction, fill=self.fill)

@@ -1,0 +1,141 @@
+"""Low resolution: as if the voxels had been larger, along all axes or along one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Grid
+from ..core.amounts import Entry, entries_of, is_integer
+from .random_op import RandomValueOp
+from .value_op import Drawn, Facts, Halo
+
+_FROM_1 = {"least": 1.0}
+
+
+def coarsened(
+    array: NDArray[np.float32], axis: int, factor: float, corner: int
+) -> NDArray[np.float32]:
+    """Return ``array`` with only every ``factor``-th voxel of an axis, and lines in between.
+
+    Which voxels stay is a matter of the lattice, not of where the array begins: number ``m``
+    is the voxel nearest to ``m * factor``.
+
+    Parameters
+    ----------
+    array
+        (C, I, J, K), with ``ceil(factor) + 1`` voxels around what is wanted.
+    axis
+        0, 1 or 2.
+    factor
+        At least 1.
+    corner
+        Lattice index of the first voxel along the axis.
+    """
+    length = array.shape[axis + 1]
+    place = (corner + np.arange(length)) / factor
+    before = np.floor(place)
+    taps = [
+        np.clip(np.rint(m * factor).astype(np.intp) - corner, 0, length - 1)
+        for m in (before, before + 1)
+    ]
+    weight = (place - before).astype(np.float32).reshape(-1, *[1] * (2 - axis))
+    low, high = (np.take(array, tap, axis=axis + 1) for tap in taps)
+    high -= low
+    high *= weight
+    low += high
+    return low
+
+
+def _reach(factor: float) -> int:
+    return math.ceil(factor) + 1 if factor > 1 else 0
+
+
+@dataclass(frozen=True)
+class LowResolution(RandomValueOp):
+    """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between.
+
+    Examples
+    --------
+    >>> LowResolution((1, 2), p=0.25).describe()
+    'low_resolution factor (1.0, 2.0) (p=0.25)'
+    """
+
+    factor: Entry
+    """How much larger the voxels are, at least 1: a number, or (low, high)."""
+
+    name: ClassVar[str] = "low_resolution"
+    commutes: ClassVar[bool] = False
+    amounts: ClassVar[Any] = {"factor": _FROM_1}
+
+    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+        """Return how far the nearest voxels that stay may be."""
+        reach = _reach(drawn["factor"])
+        return (reach, reach, reach)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Return a new array."""
+        for axis in range(3):
+            if drawn["factor"] > 1 and array.shape[axis + 1] > 1:
+                array = coarsened(array, axis, drawn["factor"], facts.corner[axis])
+        return array
+
+    def describe(self) -> str:
+        """Return the factor in words."""
+        return self.in_words(factor=self.factor)
+
+
+@dataclass(frozen=True)
+class Anisotropy(RandomValueOp):
+    """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between.
+
+    Examples
+    --------
+    >>> Anisotropy((1.5, 5), axes=2).describe()
+    'anisotropy factor (1.5, 5.0) along axis 2'
+    """
+
+    factor: Entry
+    """How much longer the voxels are, at least 1: a number, or (low, high)."""
+    axes: int | tuple[int, ...] = (0, 1, 2)
+    """One of these is drawn."""
+
+    name: ClassVar[str] = "anisotropy"
+    commutes: ClassVar[bool] = False
+    amounts: ClassVar[Any] = {"factor": _FROM_1}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        axes = entries_of(self.axes) or (self.axes,)
+        if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
+            msg = f"axes is 0, 1 or 2, or several of them, got {self.axes!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "axes", tuple(map(int, axes)))
+
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        """Return factor and axis, or None."""
+        drawn = super().draw(generator)
+        axes = entries_of(self.axes)
+        axis = axes[int(generator.random() * len(axes))]
+        return None if drawn is None else {**drawn, "axis": axis}
+
+    def halo(self, drawn: Drawn, grid: Grid) -> Halo:
+        """Return how far the nearest voxels that stay may be."""
+        i, j, k = (_reach(drawn["factor"]) * (axis == drawn["axis"]) for axis in range(3))
+        return (i, j, k)
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Return a new array."""
+        axis, factor = drawn["axis"], drawn["factor"]
+        if factor == 1 or array.shape[axis + 1] == 1:
+            return array
+        return coarsened(array, axis, factor, facts.corner[axis])
+
+    def describe(self) -> str:
+        """Return factor and axes in words."""
+        axes = " or ".join(map(str, entries_of(self.axes)))
+        return f"{self.in_words(factor=self.factor)} along axis {axes}"

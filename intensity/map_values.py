@@ -1,0 +1,73 @@
+"""Map values: a function of the user's own."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import NotPicklable, SampleError
+from .value_op import Drawn, Facts, ValueOp
+
+
+@dataclass(frozen=True)
+class MapValues(ValueOp):
+    """Apply a function to every patch: float32 (C, I, J, K) in, the same shape out.
+
+    Examples
+    --------
+    >>> MapValues(np.tanh).describe()
+    'map_values tanh, which later spatial ops wait for'
+    """
+
+    function: Callable[[NDArray[np.float32]], NDArray[Any]]
+    """At the top of a module, so that workers find it. It may change its array."""
+    commutes: bool = False  # type: ignore[misc]  # of other ops a matter of the class
+    """Whether later spatial ops may be done first, in the same interpolation as earlier ones: true
+    where the function treats every voxel alike and nearly linearly."""
+
+    name: ClassVar[str] = "map_values"
+
+    def __post_init__(self) -> None:
+        function: Any = self.function
+        if not callable(function):
+            msg = f"map_values takes a function, got {function!r}"
+            raise ValueError(msg)
+        try:
+            pickle.dumps(self.function)
+        except Exception as error:
+            raise NotPicklable(
+                f"map_values cannot send {_name_of(self.function)} to a worker: {error}",
+                do="Define the function at the top of a module (no lambda, none inside another).",
+            ) from error
+
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Return what the function makes of ``array``, as float32.
+
+        Raises
+        ------
+        SampleError
+            The function returns another shape.
+        """
+        shape = array.shape
+        result = np.asarray(self.function(array))
+        if result.shape != shape:
+            raise SampleError(
+                f"{_name_of(self.function)} made {result.shape} of a patch of {shape}",
+                do="A function for map_values keeps the shape.",
+            )
+        return result.astype(np.float32, copy=False)
+
+    def describe(self) -> str:
+        """Return the function's name."""
+        waits = "" if self.commutes else ", which later spatial ops wait for"
+        return f"{self.name} {_name_of(self.function)}{waits}"
+
+
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__qualname__", getattr(function, "__name__", None))
+    return name or type(function).__qualname__

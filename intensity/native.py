@@ -1,0 +1,94 @@
+"""The native library for values in place: noise of voxels, and filters along an axis.
+
+Built and found as the kernel of the resampler is, and switched by ``VOXPIPE_NATIVE`` as that is.
+Where it is missing, callers take the same steps in NumPy: the same bits, many times slower.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import struct
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ABI = 1  # VOXPIPE_VALUES_ABI of native/values.h
+PATHS = ("portable", "avx2", "avx512")
+_NOISE = struct.Struct("=3q3q3q3q3qQ2d")
+_FILTER = struct.Struct("=2q3q3q3q3q")
+_KINDS = {"gaussian": 0, "rician": 1}
+_DONE = 0
+
+
+def add_noise(
+    array: NDArray[np.float32],
+    kind: str,
+    corner: tuple[int, int, int],
+    key: int,
+    mean: float,
+    std: float,
+) -> bool:
+    """Add noise to ``array``, (C, I, J, K), in place, or return False and leave it alone."""
+    requested, library = requested_path(), _library()
+    if requested is None or library is None or not _fits(array):
+        return False
+    channels, *size = array.shape
+    channel_stride, *stride = array.strides
+    job = _NOISE.pack(
+        *(ABI, requested, _KINDS[kind], _address(array), channels, channel_stride),
+        *(*size, *stride, *corner, key, mean, std),
+    )
+    return bool(library.voxpipe_noise(job) == _DONE)
+
+
+def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float32]) -> bool:
+    """Filter ``array``, (C, I, J, K), along one of its spatial axes, 0 to 2, or return False."""
+    requested, library = requested_path(), _library()
+    if requested is None or library is None or not _fits(array):
+        return False
+    channels, *size = array.shape
+    channel_stride, *stride = array.strides
+    weights = np.ascontiguousarray(weights, np.float32)
+    job = _FILTER.pack(
+        *(ABI, requested, _address(array), channels, channel_stride),
+        *(*size, *stride, axis, _address(weights), weights.size - 1),
+    )
+    return bool(library.voxpipe_filter(job) == _DONE)
+
+
+def _fits(array: NDArray[Any]) -> bool:
+    return array.dtype == np.float32 and array.ndim == 4 and array.size > 0
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def requested_path() -> int | None:
+    """Return the path that the environment asks for, 0 for the best one, None for no library."""
+    value = os.environ.get("VOXPIPE_NATIVE", "")
+    if value == "0":
+        return None
+    return PATHS.index(value) + 1 if value in PATHS else 0
+
+
+@cache
+def _library() -> Any:
+    """Return the loaded library, or None: the resampler says so, once, where it is missing."""
+    spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
+    if spec is None or not spec.origin:
+        return None
+    try:
+        library = ctypes.CDLL(spec.origin)
+        for function in (library.voxpipe_noise, library.voxpipe_filter):
+            function.argtypes = [ctypes.c_char_p]
+        functions = (library.voxpipe_noise, library.voxpipe_filter, library.voxpipe_values_abi)
+        for function in functions:
+            function.restype = ctypes.c_int64
+        return library if library.voxpipe_values_abi() == ABI else None
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,47 @@
+"""Value ops with amounts: a fixed number, or a range to draw from, and whether to act at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..core.amounts import as_entry, as_probability, entry_at
+from .value_op import Drawn, ValueOp
+
+ABOVE_0: Mapping[str, Any] = {"positive": True}
+FROM_0: Mapping[str, Any] = {"least": 0.0}
+ANY: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class RandomValueOp(ValueOp):
+    """A value op whose ``amounts`` are drawn, one double each, after one that decides on ``p``."""
+
+    p: float = field(default=1.0, kw_only=True)
+    """Probability that the op acts."""
+
+    amounts: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """The fields that are numbers or ranges, in the order of drawing, and what they may be."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in self.amounts.items():
+            object.__setattr__(self, name, as_entry(name, getattr(self, name), **allowed))
+        object.__setattr__(self, "p", as_probability("p", self.p))
+
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        """Return the amounts by name, or None."""
+        acts = generator.random() < self.p
+        drawn = {name: entry_at(getattr(self, name), generator.random()) for name in self.amounts}
+        return drawn if acts else None
+
+    def in_words(self, **words: Any) -> str:
+        """Return the chained form, what was given, and ``p`` where it is not 1."""
+        told = "".join(f" {name} {_number(value)}" for name, value in words.items())
+        return f"{self.name}{told}{f' (p={self.p:g})' if self.p != 1 else ''}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

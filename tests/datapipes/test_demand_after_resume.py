@@ -1,0 +1,20 @@
+"""What is asked of the stores is found out in the middle of an epoch as at its beginning."""
+
+import itertools
+
+import numpy as np
+
+import voxpipe as vp
+from voxpipe.datapipes.demand import asked_of
+
+
+def test_skipped_batches_take_no_time_from_measuring():
+    """However long it takes to come to where the run was left, plans are looked at there."""
+    cases = [{"image": np.zeros((8, 8, 8), np.int16)}] * 50
+    pipe = vp.from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4).batch_patches(2)
+    slow = itertools.count(step=0.01)  # a hundredth of a second passes with each look
+
+    asked = asked_of(pipe, 0, 0, batches=90, clock=lambda: next(slow))
+
+    assert asked.unknown == ""
+    assert asked.demands["image"].items == 2

@@ -1,0 +1,70 @@
+"""Names and credentials that a user gives to the pipes that open volumes."""
+
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import SampleError
+from voxpipe.spatial import LABEL, Policy
+
+SECRET = "s3cr3t-of-nobody"
+CASES = [{"image": np.zeros((4, 4, 4)), "seg": np.zeros((4, 4, 4), np.uint8)}] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"labels": ("sge",)}, r"labels= speaks of 'sge', .* 'image', 'seg'"),
+        ({"labels": "my_label"}, r"labels= speaks of 'my_label'"),
+        ({"policies": {"imege": LABEL}}, r"policies= speaks of 'imege'"),
+        ({"axis_map": {"images": vp.AxisMap.shifted(0, 1)}}, r"axis_map= speaks of 'images'"),
+    ],
+)
+def test_a_name_that_no_sample_has_is_refused(arguments: Any, message: str) -> None:
+    """A typo would interpolate labels without a word."""
+    with pytest.raises(SampleError, match=message):
+        next(iter(vp.from_cases(CASES).open_volume(**arguments)))
+
+
+def test_names_that_are_there_are_taken() -> None:
+    """The same arguments, spelt right."""
+    policies = {"image": Policy("nearest")}
+    sample = next(iter(vp.from_cases(CASES).open_volume(labels="seg", policies=policies)))
+
+    assert sample["seg"].kind == "label"
+    assert sample["image"].policy.mode == "nearest"
+
+
+def _said(chain: Any) -> str:
+    """Everything that a program shows of a chain that fails."""
+    try:
+        next(iter(chain()))
+    except Exception as error:
+        return "".join(traceback.format_exception(error)) + repr(error.args)
+    raise AssertionError("nothing failed")
+
+
+@pytest.mark.parametrize("position", ["list", "manifest", "open"])
+def test_options_are_shown_by_nobody(position: str, tmp_path: Any) -> None:
+    """Neither our message nor what torch adds of a pipe's arguments tells a credential."""
+    options = {"key": "AKIA", "secret": SECRET}
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a" / "ct.npy", np.zeros((4, 4, 4)))
+    url = f"{tmp_path}/*/"
+    said = {
+        "list": lambda: _said(lambda: vp.list_cases(url, storage_options=options, image="no.npy")),
+        "manifest": lambda: _said(
+            lambda: vp.from_manifest(f"{tmp_path}/none.json", storage_options=options)
+        ),
+        "open": lambda: _said(
+            lambda: vp.list_cases(url, image="ct.npy").open_volume(
+                keys=("img",), storage_options=options
+            )
+        ),
+    }[position]()
+
+    assert SECRET not in said
+    assert "AKIA" not in said

@@ -1,0 +1,287 @@
+"""Value ops in chains: done in passing, with statistics that follow, where labels and masks are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import voxpipe as vp
+from voxpipe.core import TALLY
+from voxpipe.core.errors import NotPicklable, SampleError, VolumeError
+from voxpipe.datapipes.explain import explain
+from voxpipe.intensity import Epilogue
+
+
+def opened(shape: tuple[int, ...] = (14, 12, 10), **more: Any) -> Any:
+    """A chain of one case: an image of int16 and a label."""
+    random = np.random.default_rng(0)
+    image = random.integers(-100, 900, shape).astype(np.int16)
+    label = (image > 200).astype(np.uint8)
+    return vp.from_cases([{"image": image, "label": label, **more}]).open_volume()
+
+
+def voxels(pipe: Any, key: str = "image") -> Any:
+    """What the first sample has under a key."""
+    return next(iter(pipe))[key].realize()
+
+
+def passes(pipe: Any) -> int:
+    """How often value ops go over the patch of the first sample."""
+    patch = next(iter(pipe))["image"]
+    before = TALLY.snapshot()
+    patch.realize()
+    return (TALLY.snapshot() - before).value_passes
+
+
+AFFINE = st.one_of(
+    st.tuples(st.just("brightness"), st.tuples(st.floats(-2, 2), st.floats(-50, 50))),
+    st.tuples(st.just("contrast"), st.tuples(st.floats(0, 3), st.floats(-50, 50))),
+    st.tuples(st.just("clamp"), st.tuples(st.floats(-300, 0), st.floats(1, 700))),
+    st.tuples(st.just("normalize"), st.tuples(st.floats(-9, 9), st.floats(1, 100))),
+    st.tuples(st.just("rescale"), st.just(((-1.0, 3.0), (-90.0, 500.0), True))),
+)
+
+
+@given(ops=st.lists(AFFINE, min_size=1, max_size=5), turn=st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_folded_is_done_one_after_another(ops: Any, turn: bool) -> None:
+    """Scales, shifts and clamps are no pass of their own, and give the same to 1e-6 of the range.
+
+    A function that does nothing keeps the ops after it from being folded.
+    """
+    folded = opened().rotate(20) if turn else opened()
+    apart = folded.map_values(np.positive, commutes=True)
+    largest = 1000.0
+    for n, (name, arguments) in enumerate(ops):
+        folded = getattr(folded, name)(*arguments, name=f"{name}-{n}")
+        apart = getattr(apart, name)(*arguments, name=f"{name}-{n}")
+        largest = max(largest, float(np.abs(voxels(apart)).max()))
+
+    found, expected = voxels(folded), voxels(apart)
+
+    assert (passes(folded), passes(apart)) == (0, len(ops) + 1)
+    # Rounding is that of the largest value on the way, times what later ops make of it.
+    growth = 3.0 ** sum(name in ("brightness", "contrast") for name, _ in ops)
+    assert np.allclose(found, expected, rtol=0, atol=1e-6 * largest * growth)
+
+
+@given(st.data())
+def test_two_epilogues_in_one(data: Any) -> None:
+    """Any two compose, clamps and negative factors included."""
+    number = st.floats(-5, 5)
+    first, second = (
+        Epilogue(
+            data.draw(number), data.draw(number), *sorted([data.draw(number), data.draw(number)])
+        )
+        for _ in range(2)
+    )
+    values = np.linspace(-20, 20, 101)
+
+    assert np.allclose(first.then(second).of(values), second.of(first.of(values)), atol=1e-9)
+
+
+def test_folding_ends_where_it_must() -> None:
+    """What follows a curve is a pass of its own, what is before it is not."""
+    assert passes(opened().clamp(0, 500).rescale().gamma(0.7).brightness(2.0)) == 2
+
+
+def test_digits_come_before_speed() -> None:
+    """A mean far from 0 is subtracted in float64, in a pass of its own."""
+    volume = (np.arange(24).reshape(2, 3, 4) + 2**24).astype(np.int32)
+    pipe = vp.from_cases([{"image": volume}]).open_volume().normalize(2.0**24, 1.0)
+
+    assert passes(pipe) == 1
+
+
+def test_a_batch_has_the_same_values() -> None:
+    """Folded into the slot of the batch as into an array of its own."""
+    pipe = opened().rotate(10).clamp(-50, 700).normalize(100, 300)
+
+    batch = next(iter(pipe.batch_patches(1)))["image"].numpy()
+
+    assert np.array_equal(batch[0], voxels(pipe))
+
+
+def test_statistics_follow_what_came_before() -> None:
+    """Mean and deviation after a clamp, a curve and a flush are those of the changed volume."""
+    image = voxels(opened()).astype(np.float64)
+    clamped = np.clip(image, 0, 500)
+    expected = (clamped - clamped.mean()) / clamped.std()
+
+    assert np.allclose(voxels(opened().clamp(0, 500).normalize()), expected, atol=1e-5)
+    assert np.allclose(voxels(opened().clamp(0, 500).flush().normalize()), expected, atol=1e-5)
+    eager = opened().realize().clamp(0, 500).normalize()
+    assert np.allclose(next(iter(eager))["image"].numpy(), expected, atol=1e-5)
+    unit = (image - image.min()) / np.ptp(image)
+    bent = opened().rescale().gamma(2).rescale((0, 2))
+    assert np.allclose(voxels(bent), 2 * unit**2, atol=1e-4)
+
+
+def test_statistics_inside_a_label_and_above_a_threshold() -> None:
+    """Of the whole volume, wherever the patch lies."""
+    image, label = voxels(opened()), voxels(opened(), "label")
+    inside = image[label > 0].astype(np.float64)
+    bright = image[image > 400].astype(np.float64)
+    part = opened().crop((1, 1, 1), (3, 3, 3))
+    cut = image[:, 1:4, 1:4, 1:4]
+
+    by_label = voxels(part.normalize(inside="label"))
+    by_value = voxels(part.normalize(above=400))
+    percentiles = voxels(part.rescale_percentiles(10, 90, inside="label", clamp=False))
+
+    assert np.allclose(by_label, (cut - inside.mean()) / inside.std(), atol=1e-5)
+    assert np.allclose(by_value, (cut - bright.mean()) / bright.std(), atol=1e-5)
+    low, high = np.percentile(inside, [10, 90])
+    assert np.allclose(percentiles, (cut - low) / (high - low), atol=1e-5)
+
+
+def test_a_mask_that_is_not_there_is_named() -> None:
+    """With what the sample has."""
+    with pytest.raises(SampleError, match=r"inside 'seg', but the sample has image, label"):
+        next(iter(opened().normalize(inside="seg")))
+
+
+def test_labels_are_remapped_and_split() -> None:
+    """By default the label is changed, not the image, and turning may come later."""
+    pipe = opened().remap_labels({1: 3}).one_hot((0, 3)).rotate90(1, (0, 1))
+    label = np.rot90(voxels(opened(), "label")[0], 1, (0, 1))
+
+    found = next(iter(pipe))["label"]
+
+    assert found.shape == (2, *label.shape)
+    assert found.realize().dtype == np.uint8
+    assert np.array_equal(found.realize(), np.stack([label == 0, label == 1]))
+
+
+def test_channels_are_counted_when_planned() -> None:
+    """A channel that is not there is named before a voxel is read."""
+    with pytest.raises(VolumeError, match=r"select_channels is to keep \(2,\), of 1 channels"):
+        _ = next(iter(opened().select_channels(2)))["image"].shape
+    with pytest.raises(VolumeError, match="one channel, not of 2"):
+        _ = next(iter(opened().one_hot(2).one_hot(2, name="again")))["label"].shape
+
+
+def test_draws_are_in_the_meta() -> None:
+    """Plain numbers by name, None where the op did not act."""
+    pipe = opened().noise((1, 2)).gamma(2, p=0).batch_patches(1)
+
+    draws = next(iter(pipe))["meta"][0]["draws"]
+
+    assert draws["gamma"] is None
+    assert 1 <= draws["noise"]["std"] <= 2
+
+
+def test_noise_of_two_volumes_differs_and_its_strength_does_not() -> None:
+    """Parameters are drawn for the sample, numbers for each voxel of each volume."""
+    flat = np.zeros((20, 20, 20), np.float32)
+    pipe = vp.from_cases([{"t1": flat, "t2": flat}]).open_volume().noise((1, 9))
+    sample = next(iter(pipe))
+    one, two = sample["t1"].realize(), sample["t2"].realize()
+
+    assert sample["t1"].draws == sample["t2"].draws
+    assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 0.05
+    assert np.isclose(one.std(), two.std(), rtol=0.05)
+
+
+def test_boxes_take_about_their_fraction() -> None:
+    """Counted over a volume with room for a thousand of them."""
+    flat = np.ones((64, 64, 64), np.float32)
+    found = voxels(vp.from_cases([{"image": flat}]).open_volume().drop_boxes((3, 6), 0.2))
+
+    assert 0.15 < (found == 0).mean() < 0.22
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("blur", (1.5,)),
+        ("sharpen", (1.0,)),
+        ("low_resolution", (2.5,)),
+        ("anisotropy", (2, 2)),
+        ("bias_field", (0.4,)),
+        ("drop_boxes", (3, 0.2)),
+    ],
+)
+def test_two_dimensions(name: str, arguments: Any) -> None:
+    """One voxel along the last axis: nothing is read or mixed along it."""
+    flat = np.random.default_rng(0).uniform(1, 2, (16, 14, 1)).astype(np.float32)
+    padded = vp.from_cases([{"image": flat}]).open_volume().rotate((0, 0, 20), padding="constant")
+    patch = next(iter(getattr(padded, name)(*arguments)))["image"]
+
+    found = patch.realize()
+
+    assert found.shape == (1, 16, 14, 1)
+    assert patch.widened(patch.plan).shape[2] == 1
+
+
+def test_blur_is_in_millimetres_or_in_voxels() -> None:
+    """Of the grid as it is there: after a zoom by 2 a voxel is half as long."""
+    point = np.zeros((21, 21, 21), np.float32)
+    point[10, 10, 10] = 1
+    plain = vp.from_cases([{"image": point}]).open_volume().zoom(2)
+
+    by_mm, by_voxel = voxels(plain.blur(0.75)), voxels(plain.blur(1.5, "voxel"))
+
+    assert np.allclose(by_mm, by_voxel, atol=1e-7)
+
+
+def test_a_function_of_ones_own() -> None:
+    """It is applied after the interpolation, and may change its array."""
+    expected = np.abs(voxels(opened().rotate(5)))
+
+    assert np.array_equal(voxels(opened().rotate(5).map_values(np.abs)), expected)
+
+
+def test_a_function_that_cannot_travel_is_refused_where_it_is_written() -> None:
+    """A lambda, with what to do instead."""
+    with pytest.raises(NotPicklable, match=r"top of a module") as caught:
+        opened().map_values(lambda array: array)
+
+    assert "test_value_chains.py" in str(caught.value)
+
+
+def test_a_function_keeps_the_shape() -> None:
+    """Else it is named, with both shapes."""
+    with pytest.raises(SampleError, match=r"sum made \(\) of a patch of \(1, 14, 12, 10\)"):
+        voxels(opened().map_values(np.sum))
+
+
+def test_explain_says_which_op_breaks_the_fusion_and_where() -> None:
+    """Two interpolations of the image, one of the label, and bytes of the stored volume."""
+    pipe = opened().lazy_patch(6).rotate(10).blur(1).rotate(5).batch_patches(1)
+
+    text = explain(pipe)
+
+    assert "3 interpolations" in text
+    assert "not fused: image is sampled anew after blur at" in text
+    assert "test_value_chains.py" in text
+    assert "not fused" not in explain(opened().rotate(10).noise(1).rotate(5).batch_patches(1))
+    assert "anew after flush" in explain(opened().rotate(10).flush("image").rotate(5).realize())
+
+
+def test_bytes_are_those_of_the_stored_volume() -> None:
+    """A patch of a filtered volume needs the patch, the halo, and no more."""
+    pipe = opened().blur(0.5, "voxel").crop((5, 5, 5), (2, 2, 2)).batch_patches(1)
+
+    cost = vp.datapipes.cost.cost_of(pipe, 0, 0)
+
+    assert cost is not None
+    assert cost.bytes_needed == 6**3 * 2 + 2**3
+
+
+def test_a_choice_of_scales_is_done_in_passing() -> None:
+    """And what a choice drew is what its member does alone."""
+    pipe = opened().one_of([vp.intensity.Clamp(0, 500)]).normalize()
+
+    assert passes(pipe) == 0
+    assert np.allclose(voxels(pipe), voxels(opened().clamp(0, 500).normalize()), atol=1e-5)
+
+
+def test_a_choice_holds_nothing_that_changes_the_shape() -> None:
+    """The shape is known before anything is drawn."""
+    with pytest.raises(ValueError, match="a choice cannot hold one_hot"):
+        opened().one_of([vp.intensity.OneHot(2)])

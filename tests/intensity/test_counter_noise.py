@@ -1,0 +1,139 @@
+"""Numbers of voxels and filters: known answers, and the same bits in NumPy and native code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from voxpipe.intensity import counter_noise, native
+from voxpipe.intensity.filter_axis import filter_axis, gaussian
+
+PATHS = ["portable", "avx2", "avx512"]  # a path that the processor lacks gives way to a lesser
+ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+SIZES = st.tuples(st.integers(1, 2), *[st.integers(1, 9)] * 2, st.integers(1, 70))
+CORNERS = st.tuples(*[st.integers(-1000, 1000)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ((0, 0, 0, 0), 0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((2**32 - 1,) * 4, 2**64 - 1, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            0x299F31D0_A4093822,
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_known_answers(counter: Any, key: int, expected: Any) -> None:
+    """The three vectors that its authors publish (Random123, kat_vectors, philox4x32 10)."""
+    assert tuple(int(word) for word in counter_noise.philox(counter, key)) == expected
+
+
+def test_normals_are_normal() -> None:
+    """Moments, tails and the distribution function of 200,000 of them."""
+    numbers = np.sort(counter_noise.normals((1, 50, 50, 80), (-7, 3, 1), 99).ravel())
+    places = np.array([-2.0, -1.0, 0.0, 0.5, 1.5, 3.0])
+    expected = [0.0227501, 0.1586553, 0.5, 0.6914625, 0.9331928, 0.9986501]
+
+    assert abs(numbers.mean()) < 0.01
+    assert abs(numbers.std() - 1) < 0.01
+    assert abs((numbers**4).mean() - 3) < 0.1
+    assert np.allclose(np.searchsorted(numbers, places) / numbers.size, expected, atol=0.005)
+
+
+def test_neighbours_channels_and_planes_have_nothing_in_common() -> None:
+    """No correlation beyond chance, of 40,000 pairs."""
+    field = counter_noise.normals((2, 34, 34, 35), (0, 0, 0), 5)
+    other = counter_noise.normals((2, 34, 34, 35), (0, 0, 0), 5, plane=1)
+    pairs = [
+        (field[:, 1:], field[:, :-1]),
+        (field[:, :, 1:], field[:, :, :-1]),
+        *((field[..., n:], field[..., :-n]) for n in (1, 2, 3)),
+        (field[0], field[1]),
+        (field, other),
+    ]
+
+    for one, two in pairs:
+        assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 0.02
+
+
+@given(size=SIZES, corner=CORNERS, key=st.integers(0, 2**64 - 1))
+@settings(deadline=None, max_examples=40)
+def test_a_voxel_has_its_number_wherever_a_patch_begins(size: Any, corner: Any, key: int) -> None:
+    """A patch that begins elsewhere agrees where both are."""
+    shape = (size[0], *(n + 3 for n in size[1:]))
+    wide = counter_noise.normals(shape, tuple(c - 2 for c in corner), key)
+
+    narrow = counter_noise.normals(size, corner, key)
+
+    inside = tuple(slice(2, 2 + n) for n in size[1:])
+    assert np.array_equal(narrow, wide[(slice(None), *inside)])
+
+
+def strided(size: Any, seed: int) -> Any:
+    """Positive float32 numbers that lie apart in memory, backwards along one axis."""
+    wide = np.random.default_rng(seed).uniform(0, 9, (*size[:3], 2 * size[3])).astype(np.float32)
+    return wide[:, ::-1, :, ::2] if seed % 2 else np.ascontiguousarray(wide[..., ::2])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(size=SIZES, corner=CORNERS, key=st.integers(0, 2**64 - 1), seed=st.integers(0, 9))
+@ANY_FIXTURE
+def test_native_noise_has_the_bits_of_numpy(
+    path: str, size: Any, corner: Any, key: int, seed: int
+) -> None:
+    """Gaussian and Rician, on any strides."""
+    results = []
+    for which in ("0", path):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VOXPIPE_NATIVE", which)
+            plain, rician = strided(size, seed), strided(size, seed)
+            counter_noise.add_gaussian(plain, corner, key, 0.25, 1.5)
+            counter_noise.make_rician(rician, corner, key, 1.5)
+            results.append((plain, rician))
+
+    assert np.array_equal(results[0][0], results[1][0])
+    assert np.array_equal(results[0][1], results[1][1])
+
+
+def test_a_long_row_is_worked_on_in_parts() -> None:
+    """More voxels along the last axis than the native code takes at once."""
+    found = np.zeros((1, 1, 2, 5003), np.float32)
+
+    assert native.add_noise(found, "gaussian", (0, 0, -2), 3, 0.0, 1.0)
+
+    assert np.array_equal(found, counter_noise.normals(found.shape, (0, 0, -2), 3))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@given(size=SIZES, sigma=st.floats(0.2, 4), seed=st.integers(0, 9), axis=st.integers(0, 2))
+@ANY_FIXTURE
+def test_native_filters_have_the_bits_of_numpy(
+    path: str, size: Any, sigma: float, seed: int, axis: int
+) -> None:
+    """Along every axis, also where the filter is longer than the array."""
+    results = []
+    for which in ("0", path):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VOXPIPE_NATIVE", which)
+            array = strided(size, seed)
+            filter_axis(array, axis, gaussian(sigma))
+            results.append(array)
+
+    assert np.array_equal(results[0], results[1])
+
+
+def test_a_missing_library_leaves_the_array_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller is told, and takes the same steps in NumPy."""
+    monkeypatch.setattr(native, "_library", lambda: None)
+    array = np.ones((1, 2, 2, 2), np.float32)
+
+    assert not native.add_noise(array, "gaussian", (0, 0, 0), 1, 0.0, 1.0)
+    assert not native.filter_axis(array, 0, gaussian(1))
+    assert (array == 1).all()

@@ -1,0 +1,364 @@
+"""Sampling masks: counts of cells, shares of boxes, and that patches lie where they say."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxpipe.core import TALLY, Grid, Region, Stream
+from voxpipe.core.errors import PatchSizeError
+from voxpipe.spatial import (
+    Flip,
+    MaskedPatch,
+    MaskedRegion,
+    Rotate,
+    Rotate90,
+    SamplingMask,
+    SpatialPlan,
+    UniformRegion,
+    forget_masks,
+    mask_index,
+    sampling_mask,
+    without_reading,
+)
+from voxpipe.spatial.sampling_mask import cell_for, counted
+from voxpipe.testing import SpatialOpContract
+from voxpipe.volumes import Volume
+
+SIZES = st.tuples(*[st.integers(1, 9)] * 3)
+
+
+@pytest.fixture(autouse=True)
+def forgotten(tmp_path, monkeypatch):
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
+    forget_masks()
+
+
+class TestMaskedPatch(SpatialOpContract):
+    """What every op promises."""
+
+    MASK = Volume(np.ones((9, 8, 7), np.uint8), affine=SpatialOpContract.GRID.affine)
+
+    def make(self):
+        return MaskedPatch((4, 4, 4), self.MASK, "label")
+
+    def make_nothing(self):
+        return MaskedPatch((9, 8, 7), self.MASK, "label", min_share=0)
+
+    # A mask is looked up where the voxels are stored: another grid there is another draw.
+    test_fused_is_one_after_another = None
+
+
+class TestMaskedRegion(SpatialOpContract):
+    """What every op promises."""
+
+    def make(self):
+        return MaskedRegion(
+            UniformRegion((6, 7, 6), (3, 3, 3), (2, 1, 4)),
+            MaskedPatch((3, 3, 3), TestMaskedPatch.MASK, "label"),
+        )
+
+    def make_nothing(self):
+        region = UniformRegion((99, 99, 99), (99, 99, 99), (1, 1, 1))
+        return MaskedRegion(region, MaskedPatch((99, 99, 99), TestMaskedPatch.MASK, "label"))
+
+    test_fused_is_one_after_another = None
+    # Of a grid that is smaller than the patch.
+    pytestmark = pytest.mark.filterwarnings("ignore:a volume is smaller")
+
+
+def plan_of(shape):
+    return SpatialPlan.identity(Grid(shape, np.eye(4)))
+
+
+def drawn_of(op, plan, item=0):
+    return op.draw(Stream(0, 0, (item,), "lazy_patch").generator(), plan)
+
+
+def part_of(array, plan):
+    """Return the voxels of the label under a plan of whole voxels, by looking each up."""
+    index = np.indices(plan.shape).reshape(3, -1)
+    at = np.rint(plan.matrix[:3, :3] @ index + plan.matrix[:3, 3:]).astype(int)
+    inside = ((at >= 0) & (at < np.array(array.shape)[:, None])).all(axis=0)
+    found = np.zeros(index.shape[1], array.dtype)
+    found[inside] = array[tuple(at[:, inside])]
+    return found.reshape(plan.shape)
+
+
+def random_label(seed, shape, share=0.1, labels=(1,)):
+    generator = np.random.default_rng(seed)
+    label = np.where(generator.random(shape) < share, generator.choice(labels, shape), 0)
+    return label.astype(np.uint8)
+
+
+@given(shape=SIZES, cell=st.tuples(*[st.integers(1, 4)] * 3), seed=st.integers(0, 99))
+def test_counts_and_shares_of_whole_cells_are_exact(shape, cell, seed):
+    """As a sum over every voxel, for any box of whole cells; half a cell is half its voxels."""
+    flags = random_label(seed, shape, 0.5)[None] == 1
+    mask = SamplingMask(shape, cell, counted(flags, cell))
+
+    assert mask.total(0) == flags.sum()
+    for start, cells in itertools.product(
+        itertools.product((0, 1), repeat=3), ((1, 1, 1), (2, 1, 3))
+    ):
+        low = np.array(start) * cell
+        box = tuple(slice(a, a + n * c) for a, n, c in zip(low, cells, cell, strict=True))
+        size = np.array(cells) * cell
+        assert mask.share(0, low[None], size)[0] == pytest.approx(flags[0][box].sum() / size.prod())
+
+
+@given(
+    shape=SIZES,
+    cell=st.tuples(*[st.integers(1, 4)] * 3),
+    start=st.tuples(*[st.integers(-3, 9)] * 3),
+    size=SIZES,
+    seed=st.integers(0, 99),
+)
+def test_a_share_lies_between_that_of_the_cells_inside_and_touched(shape, cell, start, size, seed):
+    """Only cells that a face cuts are estimated."""
+    flags = random_label(seed, shape, 0.5)[None] == 1
+    mask = SamplingMask(shape, cell, counted(flags, cell))
+    voxels = np.prod(size)
+    box = Region(start, tuple(a + n for a, n in zip(start, size, strict=True)))
+    least = most = 0
+    for index in np.ndindex(mask.counts.shape[1:]):
+        low = [i * c for i, c in zip(index, cell, strict=True)]
+        high = [min(a + c, n) for a, c, n in zip(low, cell, shape, strict=True)]
+        one = Region(tuple(low), tuple(high))
+        most += 0 if one.intersect(box).is_empty else mask.counts[0][index]
+        least += mask.counts[0][index] if box.contains(one) else 0
+
+    share = mask.share(0, np.array([start]), size)[0]
+
+    assert least / voxels - 1e-9 <= share <= most / voxels + 1e-9
+
+
+@settings(max_examples=40)
+@given(
+    shape=st.tuples(*[st.integers(8, 30)] * 3),
+    size=st.tuples(*[st.integers(1, 12)] * 3),
+    seed=st.integers(0, 99),
+    turn=st.sampled_from(["as it is", "flipped", "turned"]),
+)
+@pytest.mark.filterwarnings("ignore:a volume is smaller")
+def test_every_patch_holds_a_voxel_of_the_mask(shape, size, seed, turn):
+    """However few there are, also of a flipped or turned volume."""
+    label = random_label(seed, shape, 0.001)
+    label[tuple(np.random.default_rng(seed).integers(0, shape))] = 1
+    plan = plan_of(shape)
+    if turn != "as it is":
+        before = Flip() if turn == "flipped" else Rotate90(1, (0, 2))
+        plan = before.then(plan, drawn_of(before, plan))
+    op = MaskedPatch(size, Volume(label), "label")
+
+    for item in range(5):
+        drawn = drawn_of(op, plan, item)
+        patch = op.then(plan, drawn)
+        assert part_of(label, patch).any()
+        for start, n, s in zip(drawn["start"], plan.shape, size, strict=True):
+            assert 0 <= start <= n - s or s > n
+
+
+def test_each_voxel_of_the_mask_is_as_likely_as_another():
+    """Two blobs, one of three times as many voxels, come up as one to three (5 sigma)."""
+    label = np.zeros((64, 16, 16), np.uint8)
+    label[4:8, 4:8, 4:7] = 1
+    label[40:44, 4:8, 4:8] = 1
+    label[44:52, 4:8, 4:7] = 1
+    op = MaskedPatch((8, 8, 8), Volume(label), "label")
+    starts = [drawn_of(op, plan_of(label.shape), n)["start"][0] for n in range(1000)]
+
+    share = np.mean([start > 24 for start in starts])
+
+    large = label[40:].sum() / label.sum()
+    assert abs(share - large) < 5 * np.sqrt(large * (1 - large) / 1000)
+
+
+def test_classes_come_up_by_their_weights():
+    """The background is a class like others; one that is missing leaves its part to them."""
+    label = random_label(3, (24, 24, 24), 0.05, (1, 2))
+    op = MaskedPatch((4, 4, 4), Volume(label), "label", 0, {0: 1, 1: 2, 2: 1, 9: 4})
+    plan = plan_of(label.shape)
+
+    drawn = [drawn_of(op, plan, n) for n in range(800)]
+
+    counts = np.bincount([one["class"] for one in drawn], minlength=3)
+    expected = np.array([200, 400, 200])
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+    for one in drawn:
+        assert (part_of(label, op.then(plan, one)) == one["class"]).any()
+
+
+@pytest.mark.parametrize("min_share", [0.3, 0.6, 0.9])
+def test_the_share_is_kept_to_within_the_cells_that_are_cut(min_share):
+    """A ball: the patch's true share is at least what was asked for, less half a cell around."""
+    grid = np.indices((40, 40, 40)) - 19.5
+    label = (np.square(grid).sum(axis=0) < 15**2).astype(np.uint8)
+    op = MaskedPatch((16, 16, 16), Volume(label), "label", min_share)
+    plan = plan_of(label.shape)
+
+    shares = [part_of(label, op.then(plan, drawn_of(op, plan, n))).mean() for n in range(100)]
+
+    assert min(shares) > min_share - 0.05
+    assert np.mean(np.array(shares) >= min_share - 0.01) > 0.9
+    assert len(set(shares)) > 10
+
+
+def test_the_one_place_is_found():
+    """Where tries miss it, every cell is looked at; and the same stream finds the same."""
+    label = random_label(0, (64, 64, 64), 0.01)
+    label[40:48, 40:48, 40:48] = 1
+    op = MaskedPatch((8, 8, 8), Volume(label), "label", 0.6)
+    plan = plan_of(label.shape)
+
+    for item in range(20):
+        drawn = drawn_of(op, plan, item)
+        assert part_of(label, op.then(plan, drawn)).mean() > 0.5
+        assert drawn == drawn_of(op, plan, item)
+
+
+def test_no_place_is_an_error_or_anywhere():
+    """It names the volume and what to do; the other way has the draws of a uniform patch."""
+    empty = Volume(np.zeros((12, 12, 12), np.uint8))
+    few = Volume(random_label(0, (12, 12, 12), 0.01))
+    plan = plan_of((12, 12, 12))
+
+    with pytest.raises(PatchSizeError, match=r"'label'\) has no place among its 0 voxels"):
+        drawn_of(MaskedPatch((4, 4, 4), empty, "label"), plan)
+    with pytest.raises(PatchSizeError, match=r"no place with 0\.5 of a patch \(4, 4, 4\) inside"):
+        drawn_of(MaskedPatch((4, 4, 4), few, "label", 0.5), plan)
+    with pytest.raises(PatchSizeError, match=r"labels \[3\]"):
+        drawn_of(MaskedPatch((4, 4, 4), few, "label", class_weights={3: 1}), plan)
+    for mask in (empty, few):
+        op = MaskedPatch((4, 4, 4), mask, "label", 0.5, otherwise="anywhere")
+        assert len({tuple(drawn_of(op, plan, n)["start"]) for n in range(50)}) > 40
+
+
+def test_only_the_present_grid_counts():
+    """After a crop, patches lie in the crop, though the mask has more elsewhere."""
+    label = np.ones((40, 40, 40), np.uint8)
+    plan = plan_of(label.shape).crop((16, 8, 0), (12, 16, 40))
+    op = MaskedPatch((8, 8, 8), Volume(label), "label", 1.0)
+
+    for item in range(50):
+        region = op.then(plan, drawn_of(op, plan, item)).source_region()
+        assert Region((16, 8, 0), (28, 24, 40)).contains(region)
+
+
+def test_after_a_turn_the_middle_is_still_in_the_mask():
+    """What is drawn is a place in the world; its share alone is known of whole voxels only."""
+    label = np.zeros((40, 40, 40), np.uint8)
+    label[10:12, 20:22, 30:32] = 1
+    turn = Rotate((20, 10, 30))
+    plan = turn.then(plan_of(label.shape), drawn_of(turn, plan_of(label.shape)))
+    op = MaskedPatch((12, 12, 12), Volume(label), "label")
+
+    patch = op.then(plan, drawn_of(op, plan))
+
+    at = patch.points_to_output([[10.5, 20.5, 30.5]])[0]
+    assert ((at > 0) & (at < 11)).all()
+    with pytest.raises(PatchSizeError, match=r"lazy_patch\(\) before"):
+        drawn_of(MaskedPatch((12, 12, 12), Volume(label), "label", 0.1), plan)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_coarse_mask_on_a_grid_of_its_own(turned):
+    """Each voxel is what the nearest one of the mask is, 0 outside of it."""
+    coarse = np.zeros((5, 5, 4), np.uint8)
+    coarse[2, 3, 1] = 1
+    affine = np.diag([8.0, 8, 8, 1])
+    affine[:3, 3] = 3.5
+    if turned:
+        coarse, affine = np.moveaxis(coarse, 0, 2), affine[:, [1, 2, 0, 3]]
+    grid = Grid((40, 36, 32), np.eye(4))
+
+    mask = sampling_mask(Volume(coarse, affine=affine), grid, (8, 8, 8), ())
+
+    assert mask.total(0) == 512
+    assert mask.counts[0, 2, 3, 1] == 512
+
+
+def test_channels_are_joined_or_refused():
+    """Inside is where any channel is; labels of several channels are no labels."""
+    both = np.zeros((2, 8, 8, 8), np.uint8)
+    both[0, :2], both[1, 6:] = 1, 3
+    grid = Grid((8, 8, 8), np.eye(4))
+
+    assert sampling_mask(Volume(both), grid, (2, 2, 2), ()).total(0) == 4 * 64
+    with pytest.raises(PatchSizeError, match="2 channels"):
+        sampling_mask(Volume(both), grid, (2, 2, 2), (1,))
+
+
+def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
+    """Slab by slab at first; not in another process with the same cache; nor for an estimate."""
+    label = random_label(0, (30, 30, 30), 0.1)
+    np.save(tmp_path / "a.npy", label)
+    volume = Volume(tmp_path / "a.npy", kind="label")
+    monkeypatch.setattr(mask_index, "SLAB_VOXELS", 8 * 30 * 30)
+    plan, op = plan_of(label.shape), MaskedPatch((32, 32, 32), volume, "label")
+    before = TALLY.snapshot()
+
+    with without_reading():
+        assert sampling_mask(volume, plan.source, (8, 8, 8), ()) is None
+    assert (TALLY.snapshot() - before).reads == 0
+    first = [sampling_mask(volume, plan.source, (8, 8, 8), ()) for _ in range(9)]
+    assert (TALLY.snapshot() - before).bytes_read == label.nbytes
+    assert (TALLY.snapshot() - before).reads > 1
+    forget_masks()
+    again = sampling_mask(Volume(tmp_path / "a.npy"), op.mask.grid, (8, 8, 8), ())
+
+    assert (TALLY.snapshot() - before).bytes_read == label.nbytes
+    assert np.array_equal(again.counts, first[0].counts)
+    np.save(tmp_path / "a.npy", np.zeros_like(label)[:, :, 1:])
+    changed = Volume(tmp_path / "a.npy")
+    assert sampling_mask(changed, changed.grid, (8, 8, 8), ()).total(0) == 0
+
+
+def test_a_damaged_file_in_the_cache_is_made_again(tmp_path):
+    """It only saves time."""
+    np.save(tmp_path / "a.npy", np.ones((8, 8, 8), np.uint8))
+    volume = Volume(tmp_path / "a.npy")
+    sampling_mask(volume, volume.grid, (2, 2, 2), ())
+    (file,) = (tmp_path / "cache" / "sampling").iterdir()
+    for content in (b"nothing", b"", file.read_bytes()[:60]):
+        file.write_bytes(content)
+        forget_masks()
+
+        assert sampling_mask(volume, volume.grid, (2, 2, 2), ()).total(0) == 512
+
+
+def test_memory_is_bounded(monkeypatch):
+    """The least recently used go first."""
+    monkeypatch.setattr(mask_index, "MOST_BYTES", 3000)
+    volumes = [Volume(np.ones((8, 8, 8), np.uint8)) for _ in range(4)]
+    for volume in volumes:
+        sampling_mask(volume, volume.grid, (2, 2, 2), ())  # 64 cells, 1280 bytes
+
+    with without_reading():
+        known = [sampling_mask(v, v.grid, (2, 2, 2), ()) is not None for v in volumes]
+
+    assert known == [False, False, True, True]
+
+
+def test_cells_suit_the_patch():
+    """A quarter of it, eight at most, one at least."""
+    assert cell_for((96, 20, 3)) == (8, 5, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_share": 1.5},
+        {"min_share": -0.1},
+        {"class_weights": {1: 0}},
+        {"class_weights": {1.5: 1}},
+        {"class_weights": {1: -1}},
+        {"otherwise": "skip"},
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(wrong):
+    """At construction, with the value."""
+    with pytest.raises(PatchSizeError, match="got"):
+        MaskedPatch((4, 4, 4), Volume(np.ones((4, 4, 4))), "label", **wrong)

@@ -1,0 +1,349 @@
+"""Which stored section stands at each place of an axis: missing, doubled and shifted sections.
+
+An axis map is a table per axis, from the index that a user sees (virtual) to the one that is
+stored (physical), or -1 where nothing is. Most tables follow from a rule (all sections are two
+late; section 7 is bad), so a map is a few rules, and they become tables once the length of the
+stored axis is known. The affine stays what it was: virtual index ``i`` lies where the stored
+index ``i`` would, at the same spacing. It is what is shown there that moves.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import OutOfVolume
+from .content import content_key
+from .header import Shape
+
+AXES = ("C", "I", "J", "K")
+"""Names of the axes of a volume; time is folded into C."""
+MISSING = -1
+"""What a table says where nothing is stored."""
+
+AxisPolicy = Literal["nearest", "fill", "mask"]
+"""What a missing section shows: the nearest one that is there, a value, or a value and a mask."""
+
+Table = NDArray[np.int64]
+"""Physical index, or ``MISSING``, by virtual index."""
+
+
+@dataclass(frozen=True)
+class AxisRule:
+    """What happens along one axis."""
+
+    axis: int
+    """Index in (C, I, J, K)."""
+    table: tuple[int, ...] | None = None
+    """Physical index by virtual index, -1 for a missing one; None: the others say it."""
+    offset: int = 0
+    """Virtual index ``i`` shows the physical index ``i + offset``."""
+    missing: tuple[int, ...] = ()
+    """Virtual indices of sections that are not to be shown."""
+    stored: bool = True
+    """Whether those are in the file nevertheless; else they make the axis longer."""
+    policy: AxisPolicy = "nearest"
+    """What is shown in place of a missing section."""
+    fill: float = 0.0
+    """The value of a missing section, after slope and intercept; not used by ``"nearest"``."""
+
+    def applied(self, before: Table, name: str) -> Table:
+        """Return the table of an axis to which this is done after ``before``.
+
+        Raises
+        ------
+        OutOfVolume
+            It speaks of a section that is not there, or leaves none to be the nearest.
+        """
+        picked = self._picked(len(before), name)
+        after = np.where(picked < 0, MISSING, before[np.maximum(picked, 0)])
+        # What was missing before this rule stays what it was: a filled section is shown as one.
+        gaps = picked < 0
+        if self.policy != "nearest" or not gaps.any():
+            return after
+        present = np.flatnonzero(after >= 0)
+        if not len(present):
+            raise OutOfVolume(
+                f"the axis map of {name} leaves no section on axis {AXES[self.axis]} that could "
+                "be the nearest one.",
+                do='Use policy="fill" or "mask", or correct the map.',
+            )
+        return np.where(gaps, after[_nearest(present, len(after))], after)
+
+    def _picked(self, length: int, name: str) -> Table:
+        """Return which section of an axis of ``length`` stands at each virtual index."""
+        if self.table is not None:
+            self._refuse_beyond(max(self.table), length, name)
+            return np.array(self.table, np.int64)
+        grows = 0 if self.stored else len(self.missing)
+        self._refuse_beyond(max(self.missing, default=0), length + grows, name)
+        shown = np.arange(length + grows)
+        if grows:
+            picked = np.full(length + grows, MISSING, np.int64)
+            picked[np.delete(shown, self.missing)] = np.arange(length)
+            return picked
+        picked = shown + self.offset
+        picked[(picked < 0) | (picked >= length)] = MISSING
+        picked[list(self.missing)] = MISSING
+        return picked
+
+    def _refuse_beyond(self, index: int, length: int, name: str) -> None:
+        if index >= length:
+            raise OutOfVolume(
+                f"the axis map speaks of section {index} on axis {AXES[self.axis]} of {name}, "
+                f"which has {length}.",
+                do="Sections are counted from 0; give each volume a map of its own.",
+            )
+
+    def describe(self) -> str:
+        """Return the rule in words."""
+        if self.table is not None:
+            holes = sum(entry < 0 for entry in self.table)
+            what = f"{len(self.table)} sections from a table, {holes} of them missing"
+        elif self.missing:
+            kind = "not shown" if self.stored else "never stored"
+            what = f"{len(self.missing)} sections {kind}"
+        else:
+            what = f"shifted by {self.offset}"
+        shows = self.policy if self.policy == "nearest" else f"{self.policy} {self.fill:g}"
+        return f"{AXES[self.axis]}: {what}, {shows}"
+
+
+@dataclass(frozen=True, repr=False)
+class AxisMap:
+    """Missing, doubled and shifted sections of a volume; a value that travels.
+
+    Axes are ``"C"`` (where time is folded in), ``"I"``, ``"J"``, ``"K"``, or 0, 1, 2 for the
+    spatial three. What a missing section shows is the ``policy``:
+
+    - ``"nearest"``: the nearest section that is there; of two, the one before;
+    - ``"fill"``: the value ``fill``;
+    - ``"mask"``: ``fill``, and ``open_volume()`` adds a mask of what is stored to the sample.
+
+    Examples
+    --------
+    Section 2 of a stack is ruined, and another was never taken:
+
+    >>> from voxpipe.volumes import Volume
+    >>> stack = Volume(np.arange(5).reshape(1, 1, 5))
+    >>> stack.with_axis_map(AxisMap.missing("K", [2])).numpy().ravel().tolist()
+    [0, 1, 1, 3, 4]
+    >>> lost = AxisMap.missing("K", [2], "fill", fill=9, stored=False)
+    >>> stack.with_axis_map(lost).numpy().ravel().tolist()
+    [0, 1, 9, 2, 3, 4]
+
+    Everything is two late, then one section is twice there:
+
+    >>> late = AxisMap.shifted("K", 2, "fill", fill=-1)
+    >>> stack.with_axis_map(late).numpy().ravel().tolist()
+    [2, 3, 4, -1, -1]
+    >>> stack.with_axis_map(AxisMap.from_table("K", [0, 1, 1, 4])).numpy().ravel().tolist()
+    [0, 1, 1, 4]
+    """
+
+    rules: tuple[AxisRule, ...]
+    """The first is applied to what is stored, the next to what that shows."""
+
+    @classmethod
+    def shifted(
+        cls,
+        axis: str | int,
+        offset: int,
+        policy: AxisPolicy = "nearest",
+        *,
+        fill: float = 0.0,
+    ) -> AxisMap:
+        """Return the map by which virtual index ``i`` shows the stored section ``i + offset``.
+
+        The axis keeps its length; what is shifted in from beyond its ends is missing.
+
+        Parameters
+        ----------
+        axis
+            Which.
+        offset
+            Sections, of either sign: positive leaves out the first ones.
+        policy, fill
+            What a missing section shows.
+        """
+        return cls((_rule(axis, policy, fill, offset=operator.index(offset)),))
+
+    @classmethod
+    def missing(
+        cls,
+        axis: str | int,
+        indices: Iterable[int],
+        policy: AxisPolicy = "nearest",
+        *,
+        stored: bool = True,
+        fill: float = 0.0,
+    ) -> AxisMap:
+        """Return the map of an axis some of whose sections are bad, or were never stored.
+
+        Parameters
+        ----------
+        axis
+            Which.
+        indices
+            The sections, from 0, as they are counted in the result.
+        policy, fill
+            What a missing section shows.
+        stored
+            True: they are in the file, but are never read, and the axis keeps its length. False:
+            they are not there, and the axis becomes longer by as many.
+        """
+        wanted = tuple(sorted({operator.index(index) for index in indices}))
+        if wanted and wanted[0] < 0:
+            msg = f"sections are counted from 0, got {wanted[0]}"
+            raise ValueError(msg)
+        return cls((_rule(axis, policy, fill, missing=wanted, stored=bool(stored)),))
+
+    @classmethod
+    def from_table(
+        cls,
+        axis: str | int,
+        table: Sequence[int],
+        policy: AxisPolicy = "nearest",
+        *,
+        fill: float = 0.0,
+    ) -> AxisMap:
+        """Return the map that a table says, whose length is that of the axis from then on.
+
+        Parameters
+        ----------
+        axis
+            Which.
+        table
+            The stored section at each place, -1 for a missing one. Sections may come twice, in
+            any order, or not at all.
+        policy, fill
+            What a missing section shows.
+        """
+        entries = tuple(operator.index(entry) for entry in table)
+        if not entries or min(entries) < MISSING:
+            msg = f"a table holds sections from 0, or -1, and at least one entry; got {entries}"
+            raise ValueError(msg)
+        return cls((_rule(axis, policy, fill, table=entries),))
+
+    def then(self, other: AxisMap) -> AxisMap:
+        """Return this map followed by another, which speaks of the sections that this one shows."""
+        return AxisMap((*self.rules, *other.rules))
+
+    def filled(self, fill: float) -> AxisMap:
+        """Return the same map with another fill value."""
+        return AxisMap(tuple(replace(rule, fill=float(fill)) for rule in self.rules))
+
+    def __post_init__(self) -> None:
+        fills = {rule.fill for rule in self.rules if rule.policy != "nearest"}
+        if len(fills) > 1:
+            msg = f"one volume has one fill value, got {sorted(fills)}"
+            raise ValueError(msg)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether a mask of what is stored belongs to it."""
+        return any(rule.policy == "mask" for rule in self.rules)
+
+    @property
+    def fill(self) -> float:
+        """The value of missing sections."""
+        return next((rule.fill for rule in self.rules if rule.policy != "nearest"), 0.0)
+
+    def tables(self, shape: Shape, name: str) -> tuple[Table | None, ...]:
+        """Return a table per axis (C, I, J, K), None for those that stay as they are.
+
+        Parameters
+        ----------
+        shape
+            (C, I, J, K) as stored.
+        name
+            What messages call the volume.
+
+        Raises
+        ------
+        OutOfVolume
+            A rule does not fit the shape.
+        """
+        tables: list[Table | None] = [None] * len(AXES)
+        for rule in self.rules:
+            before = tables[rule.axis]
+            now = np.arange(shape[rule.axis]) if before is None else before
+            tables[rule.axis] = rule.applied(now, name)
+        return tuple(
+            None if table is None or np.array_equal(table, np.arange(length)) else table
+            for table, length in zip(tables, shape, strict=True)
+        )
+
+    def fingerprint(self) -> str:
+        """Return a short key, equal for equal maps in every process."""
+        return content_key("axis map", tuple(sorted(asdict(r).items()) for r in self.rules))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the map as plain data."""
+        rules = [{**asdict(rule), "axis": AXES[rule.axis]} for rule in self.rules]
+        for rule in rules:
+            rule["table"] = None if rule["table"] is None else list(rule["table"])
+            rule["missing"] = list(rule["missing"])
+        return {"rules": rules}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> AxisMap:
+        """Return the map that :meth:`to_json` described."""
+        joined = cls(())
+        for found in data["rules"]:
+            axis, how = found["axis"], {"policy": found["policy"], "fill": found["fill"]}
+            if found["table"] is not None:
+                one = cls.from_table(axis, found["table"], **how)
+            elif found["offset"]:
+                one = cls.shifted(axis, found["offset"], **how)
+            else:
+                one = cls.missing(axis, found["missing"], stored=found["stored"], **how)
+            joined = joined.then(one)
+        return joined
+
+    def describe(self) -> str:
+        """Return the map in words, on one line."""
+        return "; ".join(rule.describe() for rule in self.rules) or "nothing moved"
+
+    def __repr__(self) -> str:
+        return f"AxisMap({self.describe()})"
+
+
+def _rule(axis: str | int, policy: Any, fill: float, **rest: Any) -> AxisRule:
+    if policy not in get_args(AxisPolicy):
+        msg = f"policy is one of {', '.join(map(repr, get_args(AxisPolicy)))}, got {policy!r}"
+        raise ValueError(msg)
+    return AxisRule(_axis(axis), policy=policy, fill=float(fill), **rest)
+
+
+def _axis(axis: str | int) -> int:
+    if isinstance(axis, str) and axis in AXES:
+        return AXES.index(axis)
+    if isinstance(axis, int) and not isinstance(axis, bool) and 0 <= axis < 3:
+        return axis + 1
+    msg = f"an axis is one of {', '.join(map(repr, AXES))}, or 0, 1, 2 (I, J, K); got {axis!r}"
+    raise ValueError(msg)
+
+
+def _nearest(present: Table, length: int) -> Table:
+    """Return the nearest of the ``present`` indices at each of ``length``; of two the lower.
+
+    Examples
+    --------
+    >>> _nearest(np.array([1, 5]), 7).tolist()
+    [1, 1, 1, 1, 5, 5, 5]
+    """
+    here = np.arange(length)
+    after = np.minimum(np.searchsorted(present, here), len(present) - 1)
+    before = np.maximum(after - 1, 0)
+    is_before = here - present[before] <= present[after] - here
+    # Beyond the last one, and before the first, both are the same.
+    nearest: Table = np.where(
+        is_before & (present[before] <= here), present[before], present[after]
+    )
+    return nearest

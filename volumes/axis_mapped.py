@@ -1,0 +1,273 @@
+"""A volume seen through an axis map: a source around a source, so that every format has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import OrientedBox, Region
+from ..core.errors import VolumeError
+from .axis_map import AxisMap, Table
+from .backend import Backend, Channels
+from .content import content_key
+from .handles import HANDLES
+from .header import Header, Shape
+from .read_ahead import Closes, Tickets
+from .scheme import ReadScheme, Refused, StoreLayout
+from .sections import Run, runs_of, whole
+from .source import LocatedSource, Source
+from .voxels import Voxels
+
+
+class AxisMappedSource:
+    """A source whose sections are shown elsewhere. It travels as that source and the map."""
+
+    def __init__(self, source: Source, axis_map: AxisMap) -> None:
+        self.source = source
+        self.axis_map = axis_map
+        self.name = source.name
+        self.token = content_key(source.token, ("axis map", axis_map.fingerprint()))
+        before = getattr(source, "rearranged", "")
+        self.rearranged = content_key(before, ("axis map", axis_map.fingerprint()))
+        self._held: Backend | None = None
+
+    @property
+    def located(self) -> LocatedSource | None:
+        """The path or URL of what is stored."""
+        inner = getattr(self.source, "located", self.source)
+        return inner if isinstance(inner, LocatedSource) else None
+
+    @property
+    def backend(self) -> Backend | None:
+        """The backend, where the voxels are in memory and nothing has to be opened."""
+        inner: Backend | None = getattr(self.source, "backend", None)
+        if self._held is None and inner is not None:
+            self._held = AxisMapped(inner, self.axis_map)
+        return self._held
+
+    def known_header(self) -> Header:
+        """Return the header as it is seen through the map; reads that of the source at most."""
+        known = getattr(self.source, "known_header", None)
+        header = known() if known is not None else self._inner().header
+        return mapped_header(header, self.axis_map.tables(header.shape, self.name))
+
+    def open(self) -> Backend:
+        """Open the source, and look at it through the map."""
+        return AxisMapped(self._inner(), self.axis_map)
+
+    def _inner(self) -> Backend:
+        held: Backend | None = getattr(self.source, "backend", None)
+        # Among the handles: whoever reads the volume without the map shares the open file.
+        return held if held is not None else HANDLES.acquire(self.source, verify=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None}
+
+
+def seen_through(source: Source, axis_map: AxisMap) -> AxisMappedSource:
+    """Return a source seen through a map, which follows the one that it may have already."""
+    if isinstance(source, AxisMappedSource):
+        return AxisMappedSource(source.source, source.axis_map.then(axis_map))
+    return AxisMappedSource(source, axis_map)
+
+
+def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
+    """Return the header of what is seen through the tables of the four axes."""
+    c, i, j, k = (
+        length if table is None else len(table)
+        for length, table in zip(header.shape, tables, strict=True)
+    )
+    return replace(header, shape=(c, i, j, k))
+
+
+class AxisMapped(Backend):
+    """An opened store seen through an axis map. What is not shown is not read."""
+
+    def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
+        self._inner = inner
+        self._map = axis_map
+        self._tables = axis_map.tables(inner.shape, inner.name)
+        super().__init__(mapped_header(inner.header, self._tables), inner.name)
+        self._units = (1, *(inner.chunks or (1, 1, 1)))
+        self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
+        self.culls = inner.culls
+        self.keeps_chunks = inner.keeps_chunks
+        self.remote = inner.remote
+
+    @property
+    def shards(self) -> Any:
+        """Those of the store."""
+        return self._inner.shards
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the store is still the one that was opened."""
+        return self._inner.is_current
+
+    @property
+    def content_key(self) -> str:
+        """That of the store, and of the map."""
+        inner = self._inner.content_key
+        return content_key(inner, ("axis map", self._map.fingerprint())) if inner else ""
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return the layout of the store, of the shape that is shown."""
+        whole = replace(self._inner.header, shape=self.header.shape)
+        itemsize = StoreLayout.of(whole, volumes).itemsize
+        stored = self._inner.layout(volumes)
+        return replace(stored, shape=self.header.shape[1:], itemsize=itemsize)
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+        """Ask the store."""
+        return self._inner.adjust(scheme)
+
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Return the voxels of a region as the map shows them."""
+        shape = self._shape(region, channels)
+        out: NDArray[Any] | None = None
+        slope, intercept = self.header.slope, self.header.intercept
+        for runs in self._runs(region, channels):
+            voxels = self._read_run(runs, box)
+            slope, intercept = voxels.slope, voxels.intercept
+            if out is None and _shows_all(runs, shape):
+                # One piece, perhaps backwards: a view, as the store gave it.
+                taken = tuple(run.taken for run in runs)
+                return Voxels(voxels.array[taken], slope, intercept)
+            if out is None:
+                out = np.full_like(voxels.array, self._fill, shape=shape)
+            _put(voxels.array, runs, out)
+        if out is None:
+            stored = self.header.value_type or self.header.disk_dtype
+            out = np.full(shape, self._fill, np.uint8 if stored.kind == "b" else stored)
+        return Voxels(out, slope, intercept)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
+        """Begin to bring in what :meth:`read` is going to ask the store for."""
+        found = [
+            self._inner.prefetch(_region(runs), _moved(box, runs))
+            for runs in self._runs(region, None)
+        ]
+        tickets = [ticket for ticket in found if ticket is not None]
+        return Tickets(tickets) if tickets else None
+
+    def touched_bytes(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int:
+        """Return how many bytes of stored voxels a read touches, in whole chunks."""
+        inner: Any = self._inner
+        total = 0
+        for runs in self._runs(region, channels):
+            given = (_moved(box, runs),) if self.culls else ()
+            total += inner.touched_bytes(_region(runs), _channels(runs), *given)
+        return total
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Bring in the stored bytes; None where the store cannot tell that from decoding."""
+        total = 0
+        for runs in self._runs(region, channels):
+            fetched = self._inner.fetch(_region(runs), _channels(runs))
+            if fetched is None:
+                return None
+            total += fetched
+        return total
+
+    def _runs(self, region: Region, channels: Channels | None) -> Iterator[tuple[Run, ...]]:
+        """Yield one run per axis, for every box of stored voxels that is needed."""
+        ends = (channels or (0, self.shape[0]), *region)
+        per_axis = [
+            [whole(start, stop)] if table is None else runs_of(table, start, stop, unit)
+            for (start, stop), table, unit in zip(ends, self._tables, self._units, strict=True)
+        ]
+        return product(*per_axis)
+
+    def _shape(self, region: Region, channels: Channels | None) -> Shape:
+        first, last = channels or (0, self.shape[0])
+        i, j, k = region.shape
+        return (last - first, i, j, k)
+
+    def _read_run(self, runs: tuple[Run, ...], box: OrientedBox | None) -> Voxels:
+        inner: Any = self._inner
+        given = (_moved(box, runs),) if self.culls else ()
+        voxels: Voxels = inner.read(_region(runs), _channels(runs), *given)
+        return voxels
+
+
+def stored_fill(
+    axis_map: AxisMap, tables: Sequence[Table | None], header: Header, name: str
+) -> Any:
+    """Return the stored number that stands for the fill value of a map.
+
+    Raises
+    ------
+    VolumeError
+        The stored type has no number near it.
+    """
+    if all(table is None or (table >= 0).all() for table in tables):
+        return 0  # nothing is missing
+    stored = header.value_type or header.disk_dtype
+    number = (axis_map.fill - header.intercept) / header.slope
+    if stored.kind in "fc":
+        return number
+    limits = (0, 1) if stored.kind == "b" else (np.iinfo(stored).min, np.iinfo(stored).max)
+    if not limits[0] <= number <= limits[1]:
+        low, high = (header.slope * limit + header.intercept for limit in limits)
+        raise VolumeError(
+            f"missing sections of {name} cannot show {axis_map.fill:g}: its voxels are "
+            f"{stored}, values from {min(low, high):g} to {max(low, high):g}.",
+            do="Give the axis map another fill=.",
+        )
+    return round(number)
+
+
+def _shows_all(runs: tuple[Run, ...], shape: Shape) -> bool:
+    """Whether one read gives everything, without gathering."""
+    return all(
+        isinstance(run.taken, slice)
+        and isinstance(run.shown, slice)
+        and (run.shown.start, run.shown.stop) == (0, length)
+        for run, length in zip(runs, shape, strict=True)
+    )
+
+
+def _put(block: NDArray[Any], runs: tuple[Run, ...], out: NDArray[Any]) -> None:
+    """Write a block that was read to where it is shown."""
+    for axis, run in enumerate(runs):
+        if isinstance(run.taken, slice):
+            block = block[(slice(None),) * axis + (run.taken,)]
+        else:
+            block = block.take(run.taken, axis)
+    shown = [run.shown for run in runs]
+    if sum(not isinstance(places, slice) for places in shown) > 1:
+        lengths = zip(shown, out.shape, strict=True)
+        shown = list(np.ix_(*(np.arange(n)[places] for places, n in lengths)))
+    out[tuple(shown)] = block
+
+
+def _region(runs: tuple[Run, ...]) -> Region:
+    return Region(tuple(run.start for run in runs[1:]), tuple(run.stop for run in runs[1:]))
+
+
+def _channels(runs: tuple[Run, ...]) -> Channels:
+    return runs[0].start, runs[0].stop
+
+
+def _moved(box: OrientedBox | None, runs: tuple[Run, ...]) -> OrientedBox | None:
+    """Return the box among the stored sections, or None where these do not lie as they are shown.
+
+    A read without a box reads all of its region: more than is needed, never less.
+    """
+    shifts = [run.shift for run in runs[1:]]
+    if box is None or None in shifts:
+        return None
+    offset = np.array(shifts)
+    matrix = box.matrix.copy()
+    matrix[:3, 3] += offset
+    clamp = None if box.clamp is None else box.clamp.shift([int(n) for n in offset])
+    return replace(box, matrix=matrix, clamp=clamp)
