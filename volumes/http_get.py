@@ -11,11 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 _END = b"\r\n\r\n"
+# All that anybody here asks of a head.
+_HEADERS = re.compile(
+    rb"^(connection|content-length|content-range|etag|transfer-encoding):[ \t]*([^\r\n]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
 # Longer heads are not of a store. Also what of a body may arrive with its head, and is copied.
 _HEAD_BYTES = 16 * 1024
 # Below this a copy costs less than anybody's surprise at bytes that can be written to.
@@ -34,9 +42,9 @@ class HttpAnswer(NamedTuple):
     """What a server answered."""
 
     status: int
-    body: bytes | bytearray
+    body: bytes | memoryview
     headers: Mapping[bytes, bytes]
-    """By lower-case name."""
+    """By lower-case name: those of connection, length, range and version."""
 
     def header(self, name: str) -> str:
         """Return a header; empty where there is none."""
@@ -86,11 +94,12 @@ class Connections:
         UnusualAnswer
             The body has no length, or is in many chunks; nothing is known but that.
         """
-        lines = [f"GET {target} HTTP/1.1", *(f"{name}: {headers[name]}" for name in headers)]
-        if any("\r" in line or "\n" in line for line in lines):
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        text = "\r\n".join([f"GET {target} HTTP/1.1", *lines, "", ""])
+        if not text.count("\r") == text.count("\n") == len(lines) + 2:
             msg = "a header of a request has more than one line"
             raise ValueError(msg)
-        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        head = text.encode("latin-1")
         while (used := self._free()) is not None:
             try:
                 return await self._asked(used, head)
@@ -160,6 +169,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._head = memoryview(bytearray(_HEAD_BYTES))
         self._answer: asyncio.Future[HttpAnswer] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -167,7 +177,6 @@ class _Connection(asyncio.BufferedProtocol):
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._body: memoryview | None = None
-        self._whole = bytearray()
         self._chunked: bytearray | None = None
 
     async def ask(self, head: bytes) -> HttpAnswer:
@@ -177,15 +186,17 @@ class _Connection(asyncio.BufferedProtocol):
         self._begin()
         self._answer = self._loop.create_future()
         self._heard = self._loop.time()
-        self._timer = self._loop.call_at(self._heard + self._silence, self._listen)
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._heard + self._silence, self._listen)
         self._transport.write(head)
-        try:
-            return await self._answer
-        finally:
-            self._timer.cancel()
+        return await self._answer
 
     def _listen(self) -> None:
-        """End the wait of a request whose server has said nothing for too long."""
+        """End the wait of a request whose server has said nothing for too long.
+
+        One timer does for all requests of a connection: it looks when the last one began.
+        """
+        self._timer = None
         if self._answer is None or self._answer.done():
             return
         due = self._heard + self._silence
@@ -205,6 +216,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.stays = False
+        if self._timer is not None:
+            self._timer.cancel()
         if self._got:
             lost = error or ConnectionResetError("the server closed the connection in an answer")
             self._fail(lost)
@@ -255,11 +268,11 @@ class _Connection(asyncio.BufferedProtocol):
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"transfer-encoding" in headers:
             raise UnusualAnswer
-        self._whole = bytearray(int(length))
-        if len(rest) > len(self._whole):
+        # Not cleared first: every byte is received, or nobody sees it.
+        self._body, self._got = np.empty(int(length), np.uint8).data, len(rest)
+        if len(rest) > len(self._body):
             raise UnusualAnswer
-        self._whole[: len(rest)] = rest
-        self._body, self._got = memoryview(self._whole), len(rest)
+        self._body[: len(rest)] = rest
         if self._got == len(self._body):
             self._end_body()
 
@@ -272,10 +285,11 @@ class _Connection(asyncio.BufferedProtocol):
             self._succeed(body)
 
     def _end_body(self) -> None:
-        whole, self._whole, self._body = self._whole, bytearray(), None
+        assert self._body is not None
+        whole, self._body = self._body, None
         self._succeed(bytes(whole) if len(whole) < _SMALL_BYTES else whole)
 
-    def _succeed(self, body: bytes | bytearray) -> None:
+    def _succeed(self, body: bytes | memoryview) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(HttpAnswer(self._status, body, self._headers))
         # TLS asks for a buffer between answers too, and takes an empty one for the end.
@@ -287,22 +301,21 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 def parse_head(head: bytes) -> tuple[int, dict[bytes, bytes]]:
-    r"""Return status and headers of an answer, by lower-case name.
+    r"""Return status and headers of an answer, by lower-case name; only those that are used.
 
     Examples
     --------
-    >>> parse_head(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 12")
+    >>> parse_head(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 12 \r\nServer: a")
     (206, {b'content-length': b'12'})
     """
-    first, *lines = head.split(b"\r\n")
-    if not first.startswith(b"HTTP/1.1 ") or not first[9:12].isdigit():
+    if not head.startswith(b"HTTP/1.1 ") or not head[9:12].isdigit():
         raise UnusualAnswer
-    status = int(first[9:12])
+    status = int(head[9:12])
     # Without a body, whatever their headers say; and not what a GET of an object gets.
     if status < 200 or status in (204, 304):
         raise UnusualAnswer
-    pairs = (line.partition(b":") for line in lines)
-    return status, {name.lower(): value.strip() for name, _, value in pairs}
+    found = _HEADERS.findall(head)
+    return status, {name.lower(): value.rstrip() for name, value in found}
 
 
 def unchunked(data: bytes) -> bytes | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 # More than the connections that hide 50 ms at 60 MB/s for patches of 10 MB; less than what a
 # store calls a flood, times eight workers.
@@ -36,9 +34,8 @@ class InFlight:
         self._waiting: deque[_Turn] = deque()
         self._ahead: deque[_Turn] = deque()
 
-    @asynccontextmanager
-    async def room(self, size: int, *, ahead: bool = False) -> AsyncIterator[None]:
-        """Wait for room for one request of ``size`` bytes, and hold it.
+    async def enter(self, size: int, *, ahead: bool = False) -> None:
+        """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows.
 
         Parameters
         ----------
@@ -58,14 +55,16 @@ class InFlight:
                     line.remove((turn, size))
                     self._wake()
                 else:
-                    self._leave(size)
+                    self.leave(size)
                 raise
         else:
             self._enter(size)
-        try:
-            yield
-        finally:
-            self._leave(size)
+
+    def leave(self, size: int) -> None:
+        """Give back the room of one request."""
+        self.requests -= 1
+        self.bytes -= size
+        self._wake()
 
     def _fits(self, size: int) -> bool:
         if self.requests == 0:
@@ -75,11 +74,6 @@ class InFlight:
     def _enter(self, size: int) -> None:
         self.requests += 1
         self.bytes += size
-
-    def _leave(self, size: int) -> None:
-        self.requests -= 1
-        self.bytes -= size
-        self._wake()
 
     def _wake(self) -> None:
         while line := self._waiting or self._ahead:

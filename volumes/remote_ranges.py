@@ -163,13 +163,16 @@ class RemoteRanges(ABC):
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
         attempts = Attempts(self._retry, f"reading {self._place(key)}", self._secrets.describe)
-        async with _in_flight().room(size, ahead=ahead):
-            try:
-                return await retried(call, attempts, self._retry.attempt)
-            except (VoxpipeError, MemoryError):
-                raise
-            except Exception as error:
-                return self._answer_to(error, key)
+        room = _in_flight()
+        await room.enter(size, ahead=ahead)
+        try:
+            return await retried(call, attempts, self._retry.attempt)
+        except (VoxpipeError, MemoryError):
+            raise
+        except Exception as error:
+            return self._answer_to(error, key)
+        finally:
+            room.leave(size)
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
         failure, place = failure_of(error), self._place(key)
@@ -225,4 +228,8 @@ _IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDict
 
 def _in_flight() -> InFlight:
     """Return the bound of this process: a forked child has another loop."""
-    return _IN_FLIGHT.setdefault(asyncio.get_running_loop(), InFlight())
+    loop = asyncio.get_running_loop()
+    found = _IN_FLIGHT.get(loop)
+    if found is None:
+        found = _IN_FLIGHT[loop] = InFlight()
+    return found

@@ -39,6 +39,7 @@ _CODE = re.compile(rb"<Code>(\w{1,64})</Code>")
 _ABSENT = ("NoSuchKey", "NoSuchBucket")
 # Neither an ARN nor a directory bucket, which have ways of their own.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?<!--x-s3)")
+_ODD_SEGMENT = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
 # How often a request of s3fs is looked at, per bucket: what is refused again and again is its.
 _LOOKS = 3
 
@@ -89,7 +90,7 @@ def can_sign(system: Any) -> bool:
     return (kind.__module__, kind.__name__) == ("s3fs.core", "S3FileSystem")
 
 
-async def signed_get(system: Any, path: str, start: int, stop: int | None) -> bytes | bytearray:
+async def signed_get(system: Any, path: str, start: int, stop: int | None) -> bytes | memoryview:
     """Return bytes of an object; raises what s3fs would, or :class:`PlainFailure`.
 
     Parameters
@@ -106,13 +107,13 @@ async def signed_get(system: Any, path: str, start: int, stop: int | None) -> by
         found: bytes = await system._cat_file(path, start=start or None, end=stop)
         return found
 
-    bucket, key, version = system.split_path(path)
-    odd = version is not None or not _is_plain(bucket, key)
+    bucket, _, key = path.partition("/")
+    odd = "?versionId=" in key or not _is_plain(bucket, key)
     if odd or (stop is not None and not 0 <= start < stop):
         return await by_s3fs()
     await system.set_session()
     client = await system.get_s3(bucket)
-    known = _KNOWN.setdefault(client, {}).setdefault(bucket, _Bucket())
+    known = _known(client, bucket)
     pattern = known.pattern
     if pattern is None:
         return await _learnt(client, bucket, key, known, by_s3fs)
@@ -136,6 +137,15 @@ async def signed_get(system: Any, path: str, start: int, stop: int | None) -> by
     if known.pattern is pattern and not expired:
         known.pattern = None
     return found
+
+
+def _known(client: Any, bucket: str) -> _Bucket:
+    buckets = _KNOWN.get(client)
+    if buckets is None:
+        buckets = _KNOWN[client] = {}
+    if bucket not in buckets:
+        buckets[bucket] = _Bucket()
+    return buckets[bucket]
 
 
 async def _learnt(
@@ -184,7 +194,7 @@ class _Answer(NamedTuple):
     """What a store answered."""
 
     status: int
-    body: bytes | bytearray
+    body: bytes | memoryview
     range: str
     """Its Content-Range header."""
 
@@ -253,7 +263,9 @@ _PLAIN = {"accept-encoding": "identity", "accept": "*/*"}
 
 def _lane_of(client: Any, base: str) -> Connections | None:
     """Return the connections that a client's GETs below a URL go over; None for those of s3fs."""
-    lanes = _LANES.setdefault(client, {})
+    lanes = _LANES.get(client)
+    if lanes is None:
+        lanes = _LANES[client] = {}
     if base not in lanes:
         lane = lanes[base] = _lane(client, base)
         if lane is not None:
@@ -312,6 +324,6 @@ def _is_plain(bucket: str, key: str) -> bool:
     >>> _is_plain("arn:aws:s3:eu-west-1:1:accesspoint/a", "c"), _is_plain("b--use1--x-s3", "c")
     (False, False)
     """
-    segments = key.split("/")
-    speakable = not any("\ud800" <= letter <= "\udfff" for letter in key)
-    return bool(_BUCKET.fullmatch(bucket)) and speakable and not {"", ".", ".."} & set(segments)
+    if not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+        return False
+    return _BUCKET.fullmatch(bucket) is not None and _ODD_SEGMENT.search(key) is None

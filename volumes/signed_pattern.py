@@ -22,6 +22,7 @@ _AUTHORIZATION = re.compile(
 )
 # Said anew for each request, or to retries, or to the check of a sum that is not made here.
 _OWN = {"authorization", "range", "x-amz-date", "x-amz-security-token", "x-amz-checksum-mode"}
+_OWN_SIGNED = tuple(sorted(_OWN - {"authorization"}))
 _OF_RETRIES = "amz-sdk-"
 # The same for every GET of a bucket. Another may belong to one request only, and s3fs knows which.
 _CONSTANT = {
@@ -29,6 +30,8 @@ _CONSTANT = {
     *("x-amz-expected-bucket-owner", "x-amz-server-side-encryption-customer-algorithm"),
     *("x-amz-server-side-encryption-customer-key", "x-amz-server-side-encryption-customer-key-md5"),
 }
+# Letters that stay as they are in a URL.
+_SPOKEN = re.compile(r"[A-Za-z0-9/~._-]*")
 PORTS = {"http": 80, "https": 443}
 _AMAZON = re.compile(r"s3\.([a-z0-9-]+\.)?amazonaws\.com")
 
@@ -134,13 +137,12 @@ class Pattern:
     def _authorization(self, url: str, headers: Mapping[str, str], credentials: Credentials) -> str:
         """Return what proves that whoever holds the credentials sends this: SigV4."""
         server, path = split_url(url)
-        told = {"host": server}
-        told.update((name, " ".join(headers[name].split())) for name in self.signed)
-        own = (name for name in _OWN if name in headers and name != "authorization")
-        told.update((name, headers[name]) for name in own)
-        names = sorted(told)
-        listed = ";".join(names)
-        lines = "".join(f"{name}:{told[name]}\n" for name in names)
+        # The text of a header that we send is put in order once, for each set of our own.
+        told = _told(self.signed, tuple(map(headers.get, self.signed)))
+        own = [name for name in _OWN_SIGNED if name in headers]
+        names, listed = _listed(("host", *own, *self.signed))
+        said = {"host": server, **headers, **told}
+        lines = "".join([f"{name}:{said[name]}\n" for name in names])
         canonical = f"GET\n{path}\n\n{lines}\n{listed}\n{headers['x-amz-content-sha256']}"
         moment = headers["x-amz-date"]
         scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
@@ -151,6 +153,19 @@ class Pattern:
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
             f"SignedHeaders={listed}, Signature={hmac.digest(signing, to_sign, 'sha256').hex()}"
         )
+
+
+@lru_cache(maxsize=32)
+def _told(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, str]:
+    """Return headers as they are signed."""
+    return {name: " ".join(value.split()) for name, value in zip(names, values, strict=True)}
+
+
+@lru_cache(maxsize=32)
+def _listed(names: tuple[str, ...]) -> tuple[list[str], str]:
+    """Return the names of headers in order, and in one text."""
+    ordered = sorted(set(names))
+    return ordered, ";".join(ordered)
 
 
 @lru_cache(maxsize=8)
@@ -177,7 +192,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 def quoted(key: str) -> str:
     """Return a key as botocore writes it into a URL."""
-    return quote(key, safe="/~")
+    return key if _SPOKEN.fullmatch(key) else quote(key, safe="/~")
 
 
 def range_header(start: int, stop: int | None) -> str:
