@@ -12,6 +12,10 @@ The limits: no multipart uploads, no versions, no more than one range per reques
 it serves a folder, alone or for as long as another command runs::
 
     python -m voxpipe.testing.s3 FOLDER --latency 0.03 -- python train.py
+
+What goes wrong is chosen while it runs (:meth:`S3Server.fail`)::
+
+    server.fail(Fault("slow_down", times=2), Fault("hang", key="labels"))
 """
 
 from __future__ import annotations
@@ -333,17 +337,24 @@ _BROKEN: dict[str, Answer] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve a folder until standard input ends, or for as long as a command runs."""
-    parser = argparse.ArgumentParser(prog="voxpipe.testing.s3", description="Serve a folder as S3.")
+    parser = argparse.ArgumentParser(
+        prog="voxpipe.testing.s3",
+        description="Serve a folder as S3.",
+        epilog="What follows -- is a command to run with the server's AWS_ variables.",
+    )
     parser.add_argument("folder", type=Path, help="its folders are the buckets")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--bandwidth", type=float, help="bytes per second of each connection")
-    parser.add_argument("command", nargs="*", help="run this with the server's AWS_ variables")
-    chosen = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # By hand: argparse loses what follows ``--`` where options stand before it.
+    end = given.index("--") if "--" in given else len(given)
+    chosen = parser.parse_args(given[:end])
+    command = given[end + 1 :]
     chosen.folder.mkdir(parents=True, exist_ok=True)
     with S3Server(chosen.folder, latency=chosen.latency, bandwidth=chosen.bandwidth) as server:
-        if chosen.command:
+        if command:
             environment = {**os.environ, **server.environment}
-            return subprocess.run(chosen.command, env=environment, check=False).returncode
+            return subprocess.run(command, env=environment, check=False).returncode
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()
         sys.stdin.read()

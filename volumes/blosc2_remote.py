@@ -58,7 +58,7 @@ class RemoteBlosc2(Backend):
         """Read the blocks that the region touches, of the copy that the first call makes."""
         with self._lock:
             if self._copy is None:
-                with remote_errors(self.name):
+                with self._file.errors():
                     self._copy = self._copied()
         return self._copy.read(region, channels)
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import VolumeNotFound
-from .location import file_system, is_url, local_path, public_name, remote_errors
+from .fsspec_ranges import with_defaults
+from .location import file_system, is_url, local_path, public_name
 from .registry import BackendRequest, recognised
+from .remote import open_remote
 from .zarr_nodes import METADATA_FILES
 
 IMAGE = "image"
@@ -108,10 +110,10 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
 
 
 def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    system, root = file_system(location, options)
+    system, root = file_system(location, with_defaults(location, options))
     root = root.rstrip("/")
-    with remote_errors(public_name(location)):
-        paths: list[str] = system.find(root)
+    # Not by ``system.find``: what answers too late, or not at all, is told as for any read.
+    paths = [f"{root}/{key}" for key in open_remote(location, options).list()]
     groups = {path.rpartition("/")[0] for path in paths if path.endswith(METADATA_FILES)}
     places: set[str] = set()
     for path in paths:

@@ -18,6 +18,8 @@ from .signed_get import can_sign, signed_get
 
 _S3 = ("s3", "s3a")
 _ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
+# What s3fs gives a server, in seconds: to accept a connection, and between two pieces.
+_CONNECTING, _SILENCE = 5.0, 15.0
 # Where file systems say which version of a file they speak of.
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 
@@ -25,8 +27,8 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options, completed where a file system's own defaults are in the way.
 
-    What the user says stays. For s3: no retries below ours, as many connections as requests
-    under way, and no HEAD before a GET of a whole object.
+    What the user says stays. For s3: no retries below ours, no silence beyond our deadline, as
+    many connections as requests under way, and no HEAD before a GET of a whole object.
 
     Examples
     --------
@@ -37,7 +39,13 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
-    config = {"retries": {"total_max_attempts": 1}, "max_pool_connections": MOST_REQUESTS}
+    deadline = default_retry().deadline
+    config: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1},
+        "max_pool_connections": MOST_REQUESTS,
+        "connect_timeout": min(_CONNECTING, deadline),
+        "read_timeout": min(_SILENCE, deadline),
+    }
     config.update(options.get("config_kwargs") or {})
     return {"max_concurrency": 1, **options, "config_kwargs": config}
 
@@ -93,6 +101,11 @@ class FsspecRanges(RemoteRanges):
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask for size and version."""
         return _facts(await self._system._info(self._path(key)), self._place(key))
+
+    @property
+    def listing(self) -> float | None:
+        """None of S3: each page has its own limit, and there may be a thousand of them."""
+        return None if can_sign(self._system) else self._retry.attempt
 
     async def ask_keys(self, prefix: str) -> list[str]:
         """List everything below."""

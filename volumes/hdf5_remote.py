@@ -139,7 +139,7 @@ class RemoteHdf5(Backend):
 
     @contextmanager
     def _reading(self, index: tuple[slice, ...]) -> Iterator[None]:
-        with self._lock, remote_errors(self.name), _own_errors(self._ranges):
+        with self._lock, self._remote.errors(), _own_errors(self._ranges):
             try:
                 yield
             except (VoxpipeError, MemoryError):

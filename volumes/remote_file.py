@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
 from ..core.errors import TruncatedVolume, VolumeNotFound
 from .coalesce import Span
 from .content import content_key
+from .location import remote_errors
 from .ranges import ReadRange
 from .read_ahead import AHEAD, Index, Ticket, works_ahead
 from .remote import open_remote
@@ -27,7 +28,7 @@ class RemoteFile:
 
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self.name = name
-        self._url = url
+        self._url, self._options = url, options
         # The file is the root of its store; its key is empty.
         self._store = open_remote(url, options)
         self._facts = self._store.facts("")
@@ -37,6 +38,10 @@ class RemoteFile:
     def size(self) -> int:
         """Size in bytes."""
         return self._facts.size
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn what a file system raises meanwhile into errors that name the file, no secret."""
+        return remote_errors(self.name, self._options)
 
     @property
     def cache_key(self) -> str:

@@ -83,6 +83,11 @@ class RemoteRanges(ABC):
     async def ask_keys(self, prefix: str) -> list[str]:
         """Ask once for all keys below a prefix."""
 
+    @property
+    def listing(self) -> float | None:
+        """Seconds that one listing may take; None where its requests have limits of their own."""
+        return self._retry.attempt
+
     def after_fork(self) -> None:  # noqa: B027  most clients need nothing
         """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
 
@@ -126,7 +131,9 @@ class RemoteRanges(ABC):
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
-        found = self._wait(self._tried(key, lambda: self.ask_facts(key), 0))
+        found = self._wait(
+            self._tried(key, lambda: self.ask_facts(key), 0, limit=self._retry.attempt)
+        )
         if found is None:
             raise VolumeNotFound(
                 f"there is nothing at {self._place(key)}.",
@@ -140,13 +147,18 @@ class RemoteRanges(ABC):
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
-        yield from self._wait(self._tried(prefix, lambda: self.ask_keys(prefix), 0)) or ()
+        asked = self._tried(prefix, lambda: self.ask_keys(prefix), 0, limit=self.listing)
+        yield from self._wait(asked) or ()
 
     async def _one(self, wanted: ReadRange, ahead: bool) -> bytes | None:
         key, start, stop = wanted
         size = -start if start < 0 else _USUAL_BYTES if stop is None else stop - start
         found: bytes | None = await self._tried(
-            key, lambda: self.ask(key, start, stop), size, ahead=ahead
+            key,
+            lambda: self.ask(key, start, stop),
+            size,
+            ahead=ahead,
+            limit=self._retry.attempt,
         )
         if found is None or stop is None:
             return found
@@ -159,14 +171,21 @@ class RemoteRanges(ABC):
         return found
 
     async def _tried(
-        self, key: str, call: Callable[[], Awaitable[T]], size: int, *, ahead: bool = False
+        self,
+        key: str,
+        call: Callable[[], Awaitable[T]],
+        size: int,
+        *,
+        ahead: bool = False,
+        limit: float | None,
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
-        attempts = Attempts(self._retry, f"reading {self._place(key)}", self._secrets.describe)
         room = _in_flight()
         await room.enter(size, ahead=ahead)
+        # The time begins here: what waits for others has not failed.
+        attempts = Attempts(self._retry, f"reading {self._place(key)}", self._secrets.describe)
         try:
-            return await retried(call, attempts, self._retry.attempt)
+            return await retried(call, attempts, limit)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:

@@ -97,6 +97,11 @@ class Attempts:
         self._begin = clock()
         self._failures = 0
 
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._begin + self._policy.deadline - self._clock())
+
     def failed(self, error: BaseException) -> float:
         """Return the pause before the next attempt.
 
@@ -127,7 +132,7 @@ class Attempts:
 async def retried(
     call: Callable[[], Awaitable[T]],
     attempts: Attempts,
-    limit: float,
+    limit: float | None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
     """Return what ``call`` returns, trying again as ``attempts`` says.
@@ -139,13 +144,16 @@ async def retried(
     attempts
         Decides after each failure.
     limit
-        Seconds that one attempt may take.
+        Seconds that one attempt may take, as far as the deadline is not before; None where the
+        requests of one attempt have limits of their own.
     sleep
         Waits.
     """
     while True:
         try:
-            return await _within(limit, call)
+            if limit is None:
+                return await call()
+            return await _within(min(limit, attempts.left), call)
         except Exception as error:
             pause = attempts.failed(error)
         await sleep(pause)

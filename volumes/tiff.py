@@ -23,7 +23,7 @@ from .content import content_key
 from .header import Header
 from .local_file import LocalFile, file_stamp, open_local
 from .local_voxels import ArrayFile, io_of
-from .location import file_system, remote_errors
+from .location import file_system
 from .mapped import MAPS, MappedBackend
 from .ranged_chunks import Lookup, RangedChunks
 from .ranges import LocalRanges, RangeStore, ReadRange
@@ -127,12 +127,12 @@ class RemoteTiff(TiffBackend):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Voxels:
         """Read the segments that the region touches."""
-        with remote_errors(self.name):
+        with self._file.errors():
             return super().read(region, channels, box)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored segments; errors name the URL."""
-        with remote_errors(self.name):
+        with self._file.errors():
             return super().fetch(region, channels)
 
 

@@ -254,7 +254,7 @@ class RemoteZipZarr(ZarrBackend):
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
         self._file = RemoteFile(url, storage_options, name)
-        with remote_errors(name):
+        with self._file.errors():
             store = ZipRanges(open_remote(url, storage_options), "", name)
             try:
                 node = open_node(store, name, CHUNKS, self._file.cache_key)
@@ -272,12 +272,12 @@ class RemoteZipZarr(ZarrBackend):
         return self._file.content_key
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        with remote_errors(self.name):
+        with self._file.errors():
             return super()._decoded(index, box)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
-        with remote_errors(self.name):
+        with self._file.errors():
             return super().fetch(region, channels)
 
 
