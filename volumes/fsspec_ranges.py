@@ -13,7 +13,7 @@ from .location import file_system, public_name, remote_errors
 from .ranges import ReadRange
 from .redaction import Secrets
 from .remote_ranges import GAP_BYTES, MOST_BYTES, ObjectFacts, RemoteRanges
-from .retry import Attempts, Retry, default_retry, retried_here
+from .retry import LEAST_ATTEMPT, Attempts, Retry, default_retry, retried_here
 from .signed_get import can_sign, signed_get
 
 _S3 = ("s3", "s3a")
@@ -39,7 +39,7 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
-    deadline = default_retry().deadline
+    deadline = max(default_retry().deadline, LEAST_ATTEMPT)
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "max_pool_connections": MOST_REQUESTS,

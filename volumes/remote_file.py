@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from ..core.errors import TruncatedVolume, VolumeNotFound
 from .coalesce import Span
 from .content import content_key
+from .in_flight import Later
 from .location import remote_errors
 from .ranges import ReadRange
 from .read_ahead import AHEAD, Index, Ticket, works_ahead
@@ -82,8 +83,8 @@ class RemoteFile:
         if not spans or not works_ahead(store):
             return None
 
-        async def bring(wanted: Sequence[Index]) -> dict[Index, memoryview | None]:
-            found = await store.fetch([ReadRange("", *span) for span in wanted], ahead=True)
+        async def bring(wanted: Sequence[Index], later: Later) -> dict[Index, memoryview | None]:
+            found = await store.fetch([ReadRange("", *span) for span in wanted], ahead=later)
             pieces = (None if piece is None else memoryview(piece) for piece in found)
             return dict(zip(wanted, pieces, strict=True))
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..core.errors import AccessDenied, VolumeNotFound, VolumeReadError, VoxpipeError
-from .in_flight import InFlight
+from .in_flight import InFlight, Later
 from .location import public_name
 from .ranges import ReadRange
 from .redaction import Secrets
@@ -30,7 +30,7 @@ T = TypeVar("T")
 GAP_BYTES = 1024**2
 # Bounds the memory of one request; several are under way at once.
 MOST_BYTES = 16 * 1024**2
-# A whole object: what a chunk of 64 cubed voxels takes.
+# A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
 
 
@@ -95,11 +95,14 @@ class RemoteRanges(ABC):
         """Return a whole object; None where there is none."""
         return self.get_ranges([ReadRange(key)])[0]
 
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range; all requests are sent at once, within the bounds."""
+    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range; all requests are sent at once, within the bounds.
+
+        ``whole`` is what a whole object has at most, if that is known.
+        """
         if not ranges:
             return []
-        return self._wait(self.fetch(ranges))
+        return self._wait(self.fetch(ranges, whole=whole))
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`fetch`, beside everything else."""
@@ -107,7 +110,7 @@ class RemoteRanges(ABC):
         return asyncio.run_coroutine_threadsafe(work, _loop())
 
     async def fetch(
-        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to :meth:`begin`.
 
@@ -116,11 +119,13 @@ class RemoteRanges(ABC):
         ranges
             All are asked for at once, within the bounds.
         ahead
-            Whether nobody waits for them yet; whoever waits goes first.
+            What they belong to where nobody waits for them yet; whoever waits goes first.
+        whole
+            Bytes that a range without an end has at most; 0 if that is not known.
         """
         if len(ranges) == 1:
-            return [await self._one(ranges[0], ahead)]
-        tasks = [asyncio.ensure_future(self._one(wanted, ahead)) for wanted in ranges]
+            return [await self._one(ranges[0], ahead, whole)]
+        tasks = [asyncio.ensure_future(self._one(wanted, ahead, whole)) for wanted in ranges]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -128,6 +133,10 @@ class RemoteRanges(ABC):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+    def hurry(self, ahead: Later) -> None:
+        """Let what was asked for ahead go first: somebody waits for it. From any thread."""
+        _loop().call_soon_threadsafe(lambda: _in_flight().hurry(ahead))
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
@@ -150,9 +159,10 @@ class RemoteRanges(ABC):
         asked = self._tried(prefix, lambda: self.ask_keys(prefix), 0, limit=self.listing)
         yield from self._wait(asked) or ()
 
-    async def _one(self, wanted: ReadRange, ahead: bool) -> bytes | None:
+    async def _one(self, wanted: ReadRange, ahead: Later | None, whole: int) -> bytes | None:
         key, start, stop = wanted
-        size = -start if start < 0 else _USUAL_BYTES if stop is None else stop - start
+        unknown = max(0, (whole or _USUAL_BYTES) - start)
+        size = -start if start < 0 else unknown if stop is None else stop - start
         found: bytes | None = await self._tried(
             key,
             lambda: self.ask(key, start, stop),
@@ -176,7 +186,7 @@ class RemoteRanges(ABC):
         call: Callable[[], Awaitable[T]],
         size: int,
         *,
-        ahead: bool = False,
+        ahead: Later | None = None,
         limit: float | None,
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""

@@ -27,6 +27,8 @@ DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"
 """Seconds that a request which keeps failing may take."""
 # A bucket that scales up answers SlowDown for seconds, not minutes.
 _DEADLINE = 30.0
+# What an attempt is given at least: to find a server and to connect takes a part of it.
+LEAST_ATTEMPT = 1.0
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ async def retried(
         try:
             if limit is None:
                 return await call()
-            return await _within(min(limit, attempts.left), call)
+            return await _within(min(limit, max(attempts.left, LEAST_ATTEMPT)), call)
         except Exception as error:
             pause = attempts.failed(error)
         await sleep(pause)

@@ -21,6 +21,7 @@ from .chunked_array import ChunkedArray, Index
 from .chunked_backend import ChunkedBackend
 from .content import content_key
 from .header import Header
+from .in_flight import Later
 from .local_file import LocalFile, file_stamp, open_local
 from .local_voxels import ArrayFile, io_of
 from .location import file_system
@@ -223,13 +224,18 @@ class _OneObjectAhead(_OneObject):
 
     def __init__(self, store: RemoteRanges) -> None:
         super().__init__(store)
-        self.begin, self._fetch = store.begin, store.fetch
+        self.begin, self._fetch, self.hurry = store.begin, store.fetch, store.hurry
+        self._read = store.get_ranges
+
+    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range."""
+        return self._read(_of_one(ranges), whole)
 
     async def fetch(
-        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to ``begin``."""
-        return await self._fetch(_of_one(ranges), ahead=ahead)
+        return await self._fetch(_of_one(ranges), ahead=ahead, whole=whole)
 
 
 def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager, suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes.in_flight import InFlight
+from voxpipe.volumes.in_flight import InFlight, Later
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 
 
 @asynccontextmanager
-async def room(bound, size, *, ahead=False):
+async def room(bound, size, *, ahead=None):
     """Hold the room of one request."""
     await bound.enter(size, ahead=ahead)
     try:
@@ -91,7 +91,7 @@ def test_who_waits_goes_before_what_is_fetched_ahead():
                 order.append(name)
                 await asyncio.sleep(0)
 
-        names = [("first", True), ("second", True), ("third", True), ("read", False)]
+        names = [("first", Later()), ("second", Later()), ("third", Later()), ("read", None)]
         await asyncio.gather(*(one(*each) for each in names))
         return order
 
@@ -107,3 +107,26 @@ def test_one_that_is_too_large_goes_alone():
             return bound.bytes
 
     assert asyncio.run(run()) == 1000
+
+
+def test_what_somebody_waits_for_by_now_goes_first():
+    """Of what was queued for later, the part that is hurried overtakes the rest."""
+
+    async def run():
+        bound, order = InFlight(most_requests=1), []
+        parts = {name: Later() for name in "abcd"}
+
+        async def one(name):
+            async with room(bound, 1, ahead=parts[name]):
+                order.append(name)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.ensure_future(one(name)) for name in "abccd"]
+        await asyncio.sleep(0)
+        bound.hurry(parts["c"])
+        bound.hurry(parts["c"])
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, one("c"), return_exceptions=True)
+        return order, bound.requests
+
+    assert asyncio.run(run()) == (["a", "c", "c", "b", "d"], 0)

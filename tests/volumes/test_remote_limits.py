@@ -81,6 +81,25 @@ def test_waiting_for_others_is_no_failure(monkeypatch):
     assert began == [0, 1]
 
 
+@pytest.mark.parametrize(("whole", "together"), [(60, 1), (40, 2), (0, 1)])
+def test_whole_objects_count_as_what_they_may_have(monkeypatch, whole, together):
+    """Of objects whose length is not asked for, what a chunk takes; or a guess, and then alone."""
+
+    async def run():
+        store, room = Fake(), InFlight(most_bytes=100)
+        monkeypatch.setattr(remote_ranges, "_in_flight", lambda: room)
+        both = asyncio.ensure_future(store.fetch([ReadRange("a"), ReadRange("b")], whole=whole))
+        while not store.asked:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        under_way = len(store.asked), room.bytes <= max(100, room.bytes // room.requests)
+        store.answers.set()
+        await both
+        return under_way
+
+    assert asyncio.run(run()) == (together, True)
+
+
 def test_nothing_is_told_with_a_secret(server):
     """Errors on the way to a file go by its storage options."""
     (server.bucket / "a").write_bytes(b"abc")
