@@ -58,6 +58,8 @@ def _read(file: str, question: Question) -> Answer | None:
     if stat.S_ISDIR(status.st_mode):
         return None
     etag = _etag(status)
+    if question.headers.get("if-match", "*") not in ("*", f'"{etag}"'):
+        return Answer.of_error(412, "PreconditionFailed", "It is another version.")
     return Answer.of_file(file, status.st_size, etag, status.st_mtime, question.range)
 
 

@@ -95,7 +95,7 @@ class FsspecRanges(RemoteRanges):
         """Send one request."""
         path = self._path(key)
         if can_sign(self._system):
-            return await signed_get(self._system, path, start, stop)
+            return await signed_get(self._system, path, start, stop, self._expected.get(key, ""))
         return await self._system._cat_file(path, start=start or None, end=stop)
 
     async def ask_facts(self, key: str) -> ObjectFacts:
@@ -215,4 +215,4 @@ def _facts(info: Mapping[str, Any], name: str) -> ObjectFacts:
             do="Copy the file to a local disk or to an object store.",
         )
     versions = (str(info[key]) for key in _VERSIONS if info.get(key))
-    return ObjectFacts(int(size), " ".join(versions))
+    return ObjectFacts(int(size), " ".join(versions), str(info.get("ETag") or ""))

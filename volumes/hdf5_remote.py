@@ -106,6 +106,11 @@ class RemoteHdf5(Backend):
         """A name for this file in this version, where the store tells versions apart."""
         return self._remote.content_key
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._remote.is_current
+
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the chunks that the region touches, and decode them."""
         index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))

@@ -15,7 +15,8 @@ from .in_flight import Later
 from .location import remote_errors
 from .ranges import ReadRange
 from .read_ahead import AHEAD, Index, Ticket, works_ahead
-from .remote import open_remote
+from .remote import RemoteStore, open_remote
+from .remote_ranges import RemoteRanges
 
 # Read side by side while a file is streamed: 4 connections of 60 MB/s decode as fast as one core.
 _PIECE_BYTES = 4 * 1024**2
@@ -33,7 +34,19 @@ class RemoteFile:
         # The file is the root of its store; its key is empty.
         self._store = open_remote(url, options)
         self._facts = self._store.facts("")
+        if isinstance(self._store, RemoteRanges):
+            self._store.expect("", self._facts.etag)
         self._token = f"{self.cache_key} spans"
+
+    @property
+    def store(self) -> RemoteStore:
+        """What reads it, under an empty key: only this version of it, where the store can."""
+        return self._store
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version. Asking would be one request per read."""
+        return not (isinstance(self._store, RemoteRanges) and self._store.rewritten)
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..core.errors import AccessDenied, VolumeNotFound, VolumeReadError, VoxpipeError
+from ..core.errors import AccessDenied, CorruptVolume, VolumeNotFound, VolumeReadError, VoxpipeError
 from .in_flight import InFlight, Later
 from .location import public_name
 from .ranges import ReadRange
@@ -42,6 +42,8 @@ class ObjectFacts:
     """In bytes."""
     version: str
     """Differs between versions of its content; empty where the store does not tell."""
+    etag: str = ""
+    """With which a request can ask for this version only; empty where there is none."""
 
 
 class RemoteRanges(ABC):
@@ -65,6 +67,17 @@ class RemoteRanges(ABC):
         self._retry = retry or default_retry()
         self._secrets = Secrets(options)
         self._owner = os.getpid()
+        self._expected: dict[str, str] = {}
+        self.rewritten: set[str] = set()
+        """Objects of which another version was found than the expected one."""
+
+    def expect(self, key: str, etag: str) -> None:
+        """Read only this version of an object from now on; ``CorruptVolume`` for another one.
+
+        Nothing is checked where the ETag is empty, or the client cannot tell that of an answer.
+        """
+        if etag:
+            self._expected[key] = etag
 
     @property
     def name(self) -> str:
@@ -209,6 +222,12 @@ class RemoteRanges(ABC):
             return None
         if failure is Failure.BEYOND:
             return b""
+        if failure is Failure.CHANGED:
+            self.rewritten.add(key)
+            raise CorruptVolume(
+                f"{place} was written again since its header was read.",
+                do="Make a new Volume once the file is written.",
+            ) from None
         if failure is Failure.DENIED:
             raise AccessDenied(
                 f"reading {place} was refused: {self._secrets.describe(error)}.",

@@ -90,7 +90,9 @@ def can_sign(system: Any) -> bool:
     return (kind.__module__, kind.__name__) == ("s3fs.core", "S3FileSystem")
 
 
-async def signed_get(system: Any, path: str, start: int, stop: int | None) -> bytes | memoryview:
+async def signed_get(
+    system: Any, path: str, start: int, stop: int | None, etag: str = ""
+) -> bytes | memoryview:
     """Return bytes of an object; raises what s3fs would, or :class:`PlainFailure`.
 
     Parameters
@@ -101,9 +103,13 @@ async def signed_get(system: Any, path: str, start: int, stop: int | None) -> by
         Bucket and key.
     start, stop
         In bytes, as in a ``ReadRange``.
+    etag
+        Of the only version that will do: another is a failure with status 412. Any, if empty.
     """
 
     async def by_s3fs() -> bytes:
+        if etag:
+            return await _by_s3fs_if(system, path, range_header(start, stop), etag)
         found: bytes = await system._cat_file(path, start=start or None, end=stop)
         return found
 
@@ -124,6 +130,8 @@ async def signed_get(system: Any, path: str, start: int, stop: int | None) -> by
     if answer is None:
         return await by_s3fs()
     if answer.is_for(start, stop):
+        if etag and answer.etag not in ("", etag):
+            raise PlainFailure(412, "PreconditionFailed")
         return answer.body
     failure = PlainFailure(answer.status, answer.code)
     if answer.status == 404 and answer.code in _ABSENT:
@@ -136,6 +144,16 @@ async def signed_get(system: Any, path: str, start: int, stop: int | None) -> by
     expired = credentials is not None and credentials != await _credentials(client)
     if known.pattern is pattern and not expired:
         known.pattern = None
+    return found
+
+
+async def _by_s3fs_if(system: Any, path: str, asked: str, etag: str) -> bytes:
+    """Let s3fs send a request for one version of an object."""
+    bucket, key, _ = system.split_path(path)
+    more = {"Range": asked} if asked else {}
+    answer = await system._call_s3("get_object", Bucket=bucket, Key=key, IfMatch=etag, **more)
+    async with answer["Body"] as body:
+        found: bytes = await body.read()
     return found
 
 
@@ -197,6 +215,8 @@ class _Answer(NamedTuple):
     body: bytes | memoryview
     range: str
     """Its Content-Range header."""
+    etag: str = ""
+    """Its ETag header."""
 
     @property
     def code(self) -> str:
@@ -242,7 +262,7 @@ async def _sent(
         except UnusualAnswer:
             _LANES[client][pattern.base] = None
         else:
-            return _Answer(told.status, told.body, told.header("content-range"))
+            return _Answer(told.status, told.body, *map(told.header, _TOLD))
     return await _sent_by_s3fs(client, request)
 
 
@@ -250,14 +270,15 @@ async def _sent_by_s3fs(client: Any, request: _Get) -> _Answer:
     """Send one request over the connections of s3fs."""
     answer = await _http(client).send(request)
     try:
-        told = str(answer.headers.get("content-range", ""))
-        return _Answer(answer.status_code, await answer.content, told)
+        headers = [str(answer.headers.get(name, "")) for name in _TOLD]
+        return _Answer(answer.status_code, await answer.content, *headers)
     finally:
         answer.raw.close()  # one that was not read to its end is not used again
 
 
 # Connections of our own, by client and place; None where those of s3fs are used.
 _LANES: WeakKeyDictionary[Any, dict[str, Connections | None]] = WeakKeyDictionary()
+_TOLD = ("content-range", "etag")
 _PLAIN = {"accept-encoding": "identity", "accept": "*/*"}
 
 

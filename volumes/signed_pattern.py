@@ -21,7 +21,10 @@ _AUTHORIZATION = re.compile(
     r"SignedHeaders=(?P<signed>[^,]+), *Signature=\w+"
 )
 # Said anew for each request, or to retries, or to the check of a sum that is not made here.
-_OWN = {"authorization", "range", "x-amz-date", "x-amz-security-token", "x-amz-checksum-mode"}
+_OWN = {
+    *("authorization", "range", "if-match"),
+    *("x-amz-date", "x-amz-security-token", "x-amz-checksum-mode"),
+}
 _OWN_SIGNED = tuple(sorted(_OWN - {"authorization"}))
 _OF_RETRIES = "amz-sdk-"
 # The same for every GET of a bucket. Another may belong to one request only, and s3fs knows which.

@@ -28,7 +28,7 @@ from .location import file_system
 from .mapped import MAPS, MappedBackend
 from .ranged_chunks import Lookup, RangedChunks
 from .ranges import LocalRanges, RangeStore, ReadRange
-from .remote import RemoteStore, open_remote
+from .remote import RemoteStore
 from .remote_file import RemoteFile
 from .remote_ranges import RemoteRanges
 from .tiff_complaints import complaints_raised
@@ -117,12 +117,17 @@ class RemoteTiff(TiffBackend):
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _one_object(open_remote(url, storage_options)), token, name)
+        super().__init__(image, layout, _one_object(self._file.store), token, name)
 
     @property
     def content_key(self) -> str:
         """A name for this file in this version, where the store tells versions apart."""
         return self._file.content_key
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
 
     def read(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None

@@ -255,7 +255,7 @@ class RemoteZipZarr(ZarrBackend):
     ) -> None:
         self._file = RemoteFile(url, storage_options, name)
         with self._file.errors():
-            store = ZipRanges(open_remote(url, storage_options), "", name)
+            store = ZipRanges(self._file.store, "", name)
             try:
                 node = open_node(store, name, CHUNKS, self._file.cache_key)
                 super().__init__(node, name, options)
@@ -270,6 +270,11 @@ class RemoteZipZarr(ZarrBackend):
     def content_key(self) -> str:
         """A name for the archive in this version, where the store tells versions apart."""
         return self._file.content_key
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with self._file.errors():
