@@ -2,7 +2,19 @@
 
 from .adapter import Adapter
 from .fuse_spatial import FuseSpatial
+from .lint import Lint, Mistake
 from .profile import Profile
+from .shuffle import Shuffle
 from .timeout import Limits, Timeout, limits_of
 
-__all__ = ["Adapter", "FuseSpatial", "Limits", "Profile", "Timeout", "limits_of"]
+__all__ = [
+    "Adapter",
+    "FuseSpatial",
+    "Limits",
+    "Lint",
+    "Mistake",
+    "Profile",
+    "Shuffle",
+    "Timeout",
+    "limits_of",
+]

@@ -27,7 +27,8 @@ knows nothing of voxpipe can still catch it::
     ├── PolicyConflict               (ValueError)  two places ask for different sampling
     ├── SampleError                  (TypeError)   a pipe was given what it cannot use
     ├── GraphError                   (ValueError)  the graph of pipes is not legal
-    │   └── NotPicklable             (TypeError)   it cannot travel to a worker
+    │   ├── NotPicklable             (TypeError)   it cannot travel to a worker
+    │   └── NotRemovable             (RuntimeError) without it a pipe would read nothing, or two
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
     ├── StateMismatch                (ValueError)  a saved state of something else
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
@@ -40,6 +41,7 @@ and warnings, which are no errors unless you make them such::
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
+    LintWarning                      (UserWarning) a graph is legal, but hardly meant
 
 A message says what happened, to which file, at which pipe as the user wrote it,
 and what to do. The last three are filled in on the way up: whoever knows the
@@ -216,6 +218,10 @@ class NotPicklable(GraphError, TypeError):
     """A pipe cannot travel to a worker process."""
 
 
+class NotRemovable(GraphError, RuntimeError):
+    """A pipe whose place nothing can take: a source, or one that reads several."""
+
+
 class BudgetExceeded(VoxpipeError, MemoryError):
     """Reading would take more memory than it may; found before anything is read."""
 
@@ -246,6 +252,10 @@ class SlotsUsedUp(RuntimeWarning):
 
 class LikelyLabel(UserWarning):
     """The name of a volume says label, but it is sampled as an intensity."""
+
+
+class LintWarning(UserWarning):
+    """A graph is legal, but does what hardly anybody wants."""
 
 
 class ProvenanceLost(UserWarning):

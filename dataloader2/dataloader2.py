@@ -22,6 +22,7 @@ from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
 from ..volumes.scheme import ReadScheme
 from .asked import checked_service, checked_state, checked_step, refuse_others
+from .epoch_setter import EpochSetter
 from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
@@ -163,6 +164,11 @@ class DataLoader2:
         self._end_live()
         self._epoch, self._place = epoch, Place()
 
+    def is_before(self, epoch: int) -> bool:
+        """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
+        running = self._progress is not None and self._progress.begun
+        return not running and self._where()[0] == epoch
+
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
         return batch_count(self._work)
@@ -200,6 +206,37 @@ class DataLoader2:
         self._end_live()
         self._seed, self._epoch = loaded.seed, loaded.epoch
         self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
+
+    @classmethod
+    def from_state(
+        cls,
+        state: Mapping[str, Any],
+        datapipe: Pipe,
+        datapipe_adapter_fn: AdapterLike | Iterable[AdapterLike] | None = None,
+        reading_service: ReadingService | None = None,
+    ) -> DataLoader2:
+        """Return a loader of ``datapipe`` that continues where ``state`` was taken.
+
+        A state is a few numbers and holds no chain (torchdata's holds a pickle of it): give the
+        chain that it was taken of.
+
+        Raises
+        ------
+        StateMismatch
+            If it belongs to another chain, list of cases or version.
+        """
+        loader = cls(datapipe, datapipe_adapter_fn, reading_service)
+        try:
+            loader.load_state_dict(state)
+        except BaseException:
+            loader.shutdown()
+            raise
+        return loader
+
+    @property
+    def sampler(self) -> EpochSetter:
+        """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
+        return EpochSetter(self)
 
     def _data_hash(self) -> str:
         if self._hash_of_data is None:

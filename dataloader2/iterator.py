@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..reading_services import Epoch
 from ..reading_services.work import Place
+from .pausing import Pausing
 
 if TYPE_CHECKING:
     from .dataloader2 import DataLoader2
@@ -28,7 +29,23 @@ class Progress:
 
 
 class DataLoader2Iterator:
-    """One epoch of a loader."""
+    """One epoch of a loader.
+
+    It can be paused, by hand or after a number of batches: a ``for`` loop over it ends, and
+    another one goes on after :meth:`resume`. Workers keep what they have made meanwhile.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> from voxpipe.dataloader2 import DataLoader2
+    >>> batches = iter(DataLoader2(IterableWrapper(range(5))))
+    >>> batches.limit(2)
+    >>> list(batches)
+    [0, 1]
+    >>> batches.resume()
+    >>> list(batches)
+    [2, 3]
+    """
 
     def __init__(self, loader: DataLoader2, seed: int, progress: Progress) -> None:
         self._loader = loader
@@ -37,6 +54,7 @@ class DataLoader2Iterator:
         self._valid = True
         self._batches: Epoch | None = None
         self._failure: BaseException | None = None
+        self._pausing = Pausing()
 
     def __iter__(self) -> DataLoader2Iterator:
         return self
@@ -47,6 +65,7 @@ class DataLoader2Iterator:
             raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
+        self._pausing.ask()
         self._loader._pace.asked(time.perf_counter())
         try:
             batch = next(self._started())
@@ -61,8 +80,22 @@ class DataLoader2Iterator:
             self._failure = _again(error) if isinstance(error, Exception) else None
             raise
         self._progress.place = self._progress.place.after(self._started().last)
+        self._pausing.handed()
         self._loader._pace.handed(time.perf_counter())
         return batch
+
+    def limit(self, num_batches: int | None) -> None:
+        """Pause after ``num_batches`` more batches, again after each resume(); None: never."""
+        self._pausing.limit(num_batches)
+
+    def pause(self) -> None:
+        """Hand out no batch until :meth:`resume`; a ``for`` loop ends."""
+        self._loader._pace.interrupt()
+        self._pausing.pause()
+
+    def resume(self) -> None:
+        """Go on with the next batch; warns if the iterator is not paused."""
+        self._pausing.resume()
 
     def _started(self) -> Epoch:
         if self._batches is None:

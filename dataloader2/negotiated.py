@@ -10,10 +10,10 @@ from ..datapipes.demand import Asked, asked_of
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.spending import budgets
-from ..volumes.chunk_cache import DEFAULT_BYTES
-from ..volumes.joining import Joining
+from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import negotiate_all
 from ..volumes.scheme import Budget, ReadScheme, Refused
+from ..volumes.stores.joining import Joining
 
 
 @dataclass(frozen=True)

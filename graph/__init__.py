@@ -1,6 +1,7 @@
 """The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""
 
 from .cut import Cut, NoCut, cut
+from .drawing import to_dot, to_mermaid
 from .explain import explain_graph, explain_rewritten
 from .fingerprint import fingerprint
 from .node import (
@@ -17,6 +18,7 @@ from .node import (
 )
 from .raised import raised_at, standing_at
 from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
+from .surgery import insert_after, remove_pipe, replace_pipe
 from .verify import verify
 from .walk import clone, find, readers, walk
 
@@ -38,15 +40,20 @@ __all__ = [
     "explain_rewritten",
     "find",
     "fingerprint",
+    "insert_after",
     "is_pipe",
     "origin_of",
     "parents_of",
     "raised_at",
     "readers",
     "register_traits",
+    "remove_pipe",
+    "replace_pipe",
     "settle",
     "standing_at",
     "sweep",
+    "to_dot",
+    "to_mermaid",
     "traits_of",
     "verify",
     "walk",

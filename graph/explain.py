@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -25,8 +26,15 @@ def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> s
     left, right = ["as written", *_lines(before)], ["as it runs", *_lines(after)]
     width = max(map(len, left)) + _GAP
     table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
-    told = list(dict.fromkeys(_change_text(change) for change in changes))
+    told = list(dict.fromkeys(_change_text(change) for change in changes if not _watches(change)))
+    watched = Counter(change.rule for change in changes if _watches(change))
+    told += [f"watched  {count} pipes   ({rule})" for rule, count in watched.items()]
     return "\n".join(table + (["", *told] if told else []))
+
+
+def _watches(change: Change) -> bool:
+    """Whether a change leaves the pipe what it says it is, as one that only measures does."""
+    return change.refused is None and change.at == change.became
 
 
 def _change_text(change: Change) -> str:

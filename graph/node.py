@@ -9,7 +9,7 @@ looked up in a table that :func:`register_traits` fills.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -85,13 +85,17 @@ def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
     old = parents_of(pipe)
     if len(old) == len(parents) and all(a is b for a, b in zip(old, parents, strict=True)):
         return pipe
-    swap = {id(a): b for a, b in zip(old, parents, strict=True)}
     twin = copy.copy(pipe)
-    for name, value in list(vars(twin).items()):
+    swap_parents(twin, {id(a): b for a, b in zip(old, parents, strict=True)})
+    return twin
+
+
+def swap_parents(pipe: Pipe, swap: Mapping[int, Pipe]) -> None:
+    """Put other pipes in the place of parents of ``pipe`` itself, by the ``id`` of the old."""
+    for name, value in list(vars(pipe).items()):
         changed = _swapped(value, swap)
         if changed is not value:
-            vars(twin)[name] = changed
-    return twin
+            vars(pipe)[name] = changed
 
 
 def origin_of(pipe: Pipe) -> Origin | None:
@@ -116,7 +120,8 @@ def chained_name(pipe: Any) -> str:
     for name, function in registry.items():
         if getattr(function, "args", (None,))[0] is kind:
             return name
-    return kind.__name__
+    # torch's own are told by the name under which they are imported.
+    return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__
 
 
 def _function_text(function: Any) -> str:
@@ -138,7 +143,7 @@ def _pipes_in(value: Any) -> Iterator[Pipe]:
             yield from (item for item in pair if is_pipe(item))
 
 
-def _swapped(value: Any, swap: dict[int, Pipe]) -> Any:
+def _swapped(value: Any, swap: Mapping[int, Pipe]) -> Any:
     if is_pipe(value):
         return swap.get(id(value), value)
     if not any(True for _ in _pipes_in(value)):

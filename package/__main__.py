@@ -87,7 +87,7 @@ def demo(output: Path, minutes: float, bucket: str | None = None) -> None:
         run(output, stream, seconds=60 * minutes)
         return
     from .demo_bucket import in_bucket
-    from .volumes.location import public_name
+    from .volumes.stores.location import public_name
 
     def copied(folder: Path) -> list[Case]:
         found = in_bucket(prepare(folder), bucket)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .core.errors import MissingDependency, VolumeError
 from .demo_data import Case
-from .volumes.location import file_system, is_url, public_name
+from .volumes.stores.location import file_system, is_url, public_name
 
 
 def in_bucket(cases: Sequence[Case], url: str) -> list[Case]:

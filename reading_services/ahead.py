@@ -18,7 +18,7 @@ from typing import Any
 
 from ..realizing import Job
 from ..spatial import LazyPatch
-from ..volumes.joining import reads_of
+from ..volumes.stores.joining import reads_of
 from .transport.messages import DoJob
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
 from ..realizing import Job
-from ..volumes.chunk_cache import CHUNKS
-from ..volumes.joining import Table, using_joinings
+from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
+from ..volumes.stores.joining import Table, using_joinings
 from .ahead import tickets_of
 from .pipe_runner import PipeRunner, Replica
 from .running import begin, end

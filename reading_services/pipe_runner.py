@@ -12,7 +12,7 @@ from torch.utils.data.graph_settings import apply_sharding
 from ..core import Stream
 from ..core.errors import placed
 from ..datapipes.epoch import set_epoch
-from ..graph import Cut, Pipe, raised_at, traits_of, walk, with_parents
+from ..graph import Cut, Pipe, origin_of, raised_at, traits_of, walk, with_parents
 from ..realizing import NOWHERE, STANDING, Job
 from ..realizing.recipe import the_batch
 from .seeding import seeded_globals
@@ -64,7 +64,11 @@ class Step(IterDataPipe[Any]):
             except StopIteration:
                 return
             except Exception as error:
-                raise placed(error, case=self._case())  # noqa: B904  the very same error
+                # A StopIteration of a user's function ends its pipe's generator, whose frame,
+                # where the pipe is looked up otherwise, is not in the traceback of what follows.
+                ended = isinstance(error.__cause__, StopIteration)
+                origin = origin_of(self.parent) if ended else None
+                raise placed(error, origin, self._case())  # noqa: B904  the very same error
             finally:
                 STANDING.at(step, item)
             yield made

@@ -17,7 +17,7 @@ from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
 from ..realizing import NOWHERE
 from ..realizing.standing import read
-from ..volumes.joining import Table
+from ..volumes.stores.joining import Table
 from .affinity import Affinity
 from .endings import advice, ending
 from .fork_server import preload
@@ -35,7 +35,7 @@ from .worker import SETTINGS, Settings, run_worker
 # What every worker imports anyway.
 PRELOAD = [
     "voxpipe.reading_services.worker",
-    "voxpipe.volumes.nifti",
+    "voxpipe.volumes.formats.nifti",
     "voxpipe.spatial.native",
     "nibabel",
 ]

@@ -29,7 +29,7 @@ from ..graph import (
     walk,
 )
 from ..realizing import NOWHERE, Instruction, Job, Recipe
-from ..volumes.joining import Table
+from ..volumes.stores.joining import Table
 from .pipe_runner import as_raised
 from .seeding import seeded_globals
 

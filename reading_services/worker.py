@@ -20,8 +20,8 @@ from typing import Any
 from ..core.ledger import LEDGER
 from ..realizing import STANDING, Job, using, using_threads
 from ..volumes import register_backend, register_decoder
-from ..volumes.chunk_cache import CHUNKS
-from ..volumes.joining import Table, using_joinings
+from ..volumes.chunks.chunk_cache import CHUNKS
+from ..volumes.stores.joining import Table, using_joinings
 from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack

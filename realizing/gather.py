@@ -13,7 +13,7 @@ from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
 from ..core.origin import warn
 from ..spatial import LazyPatch
-from ..volumes.joining import reads_of
+from ..volumes.stores.joining import reads_of
 from .memory import Layout, batch_memory
 from .realized import Realized
 from .threads import in_threads
@@ -88,11 +88,15 @@ class Gather:
             raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
 
 
+_NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
+_OTHER = "Use torch's batch() and collate() for other items."
+
+
 def _keys(samples: Sequence[Any]) -> list[str]:
     for sample in samples:
         if not isinstance(sample, Mapping):
             msg = f"batch_patches stacks samples or mappings, got {type(sample).__name__}"
-            raise SampleError(msg, do="Use torch's batch() and collate() for other items.")
+            raise SampleError(msg, do=_NOTHING if sample is None else _OTHER)
         if set(sample) != set(samples[0]):
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"

@@ -12,7 +12,7 @@ from ..core import Origin, Sample
 from ..core.errors import SampleError, placed
 from ..intensity import ValueStep
 from ..spatial import LazyPatch
-from ..volumes.joining import reads_of
+from ..volumes.stores.joining import reads_of
 from .realized import Realized
 from .threads import in_threads
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region
 from ..core.errors import PatchSizeError
-from ..volumes.cache_directory import cache_directory, write_whole
+from ..volumes.cache.cache_directory import cache_directory, write_whole
+from ..volumes.catalog.statistics import SLAB_VOXELS, slabs
 from ..volumes.content import content_key
-from ..volumes.statistics import SLAB_VOXELS, slabs
 from .plan import SpatialPlan
 from .policy import LABEL
 from .resample import Source, resample

@@ -20,6 +20,14 @@ LAYERS = [
     {"dataloader2"},
     {"package"},
 ]
+# The same inside ``volumes``; modules beside these folders are what all of them speak of.
+FOLDERS_OF_VOLUMES = [
+    {"stores"},
+    {"disk", "cache", "chunks"},
+    {"formats"},
+    {"catalog"},
+    {"conversion"},
+]
 # May import anything; nothing imports it.
 ASIDE = "testing"
 
@@ -74,12 +82,44 @@ def test_imports_point_down(module):
     assert wrong_imports(module, file.read_text("utf-8"), file.name == "__init__.py") == []
 
 
+def folder_of_volumes(module):
+    """Return the folder of ``volumes`` that a module lies in, or None."""
+    first = module.removeprefix("voxpipe.volumes.").partition(".")[0]
+    return first if any(first in folders for folders in FOLDERS_OF_VOLUMES) else None
+
+
+def height_in_volumes(folder):
+    """Return how high a folder of ``volumes`` stands."""
+    return next(i for i, folders in enumerate(FOLDERS_OF_VOLUMES) if folder in folders)
+
+
+def test_every_folder_of_volumes_has_a_height():
+    """A new folder in ``volumes`` has to say where it stands."""
+    found = {name.split(".")[2] for name in packages() if name.startswith("voxpipe.volumes.")}
+
+    assert found == set().union(*FOLDERS_OF_VOLUMES)
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if folder_of_volumes(m)])
+def test_imports_inside_volumes_point_down(module):
+    """Stores know nothing of chunks, chunks nothing of formats, formats nothing of catalogs."""
+    file = modules()[module]
+    own = folder_of_volumes(module)
+    others = {
+        folder_of_volumes(name)
+        for _, name in imports(module, file.read_text("utf-8"), file.name == "__init__.py")
+        if name.startswith("voxpipe.volumes.")
+    } - {own, None}
+
+    assert [f for f in others if height_in_volumes(f) >= height_in_volumes(own)] == []
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
         ("voxpipe.core.region", "from ..graph import walk"),
         ("voxpipe.core.region", "from .. import volumes"),
-        ("voxpipe.volumes.nifti", "from ..intensity.gamma import gamma"),
+        ("voxpipe.volumes.formats.nifti", "from ...intensity.gamma import gamma"),
         ("voxpipe.graph.walk", "def f():\n    import voxpipe.datapipes"),
         ("voxpipe.datapipes.iter.patch", "from ...testing import LatencyStore"),
         ("voxpipe.spatial.plan", "from .._version import __version__"),

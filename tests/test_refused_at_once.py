@@ -10,7 +10,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.core.errors import BadHeader, PatchSizeError
 from voxpipe.testing.s3 import Fault, S3Server
-from voxpipe.volumes.examine import serve
+from voxpipe.volumes.catalog.examine import serve
 
 
 def test_a_grid_takes_no_number_of_samples() -> None:

@@ -2,16 +2,17 @@
 
 from . import builtin
 from .axis_map import AxisMap
-from .catalog import catalogued, describe_volume, index_cases
-from .convert import Converted, convert
-from .decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
-from .examine import Finding, examine, serve
-from .find import find_volumes, is_volume
+from .catalog.catalog import catalogued, describe_volume, index_cases
+from .catalog.examine import Finding, examine, serve
+from .catalog.find import find_volumes, is_volume
+from .catalog.histogram import volume_histogram
+from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
+from .catalog.statistics import Statistics, volume_statistics
+from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
+from .conversion.convert import Converted, convert
+from .conversion.recached import recached
 from .handles import close_volumes
-from .histogram import volume_histogram
 from .index import normalize_index
-from .manifest import Entry, Manifest, read_manifest, write_manifest
-from .recached import recached
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -19,7 +20,6 @@ from .registry import (
     resolve_backend,
     unregister_backend,
 )
-from .statistics import Statistics, volume_statistics
 from .volume import Volume
 from .voxels import Voxels
 

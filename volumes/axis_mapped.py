@@ -17,10 +17,10 @@ from .backend import Backend, Channels
 from .content import content_key
 from .handles import HANDLES
 from .header import Header, Shape
-from .read_ahead import Closes, Tickets
 from .scheme import ReadScheme, Refused, StoreLayout
 from .sections import Run, runs_of, whole
 from .source import LocatedSource, Source
+from .stores.read_ahead import Closes, Tickets
 from .voxels import Voxels
 
 

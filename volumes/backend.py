@@ -21,7 +21,7 @@ from .voxels import Voxels, plain, refuse_unreadable
 if TYPE_CHECKING:
     import torch
 
-    from .read_ahead import Closes
+    from .stores.read_ahead import Closes
 
 Channels = tuple[int, int]
 """A half-open interval of channels."""

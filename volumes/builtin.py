@@ -9,9 +9,9 @@ import os
 from typing import Any
 
 from .backend import no_options
-from .location import public_name
+from .formats.zarr_nodes import METADATA_FILES
 from .registry import BackendRequest, register_backend
-from .zarr_nodes import METADATA_FILES
+from .stores.location import public_name
 
 
 def register_builtin_backends() -> None:
@@ -64,7 +64,7 @@ def _is_zarr(request: BackendRequest) -> bool:
 
 
 def _open_zarr(request: BackendRequest) -> Any:
-    from .zarr_backend import LocalZarr, RemoteZarr
+    from .formats.zarr_backend import LocalZarr, RemoteZarr
 
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
@@ -74,7 +74,7 @@ def _open_zarr(request: BackendRequest) -> Any:
 
 
 def _open_zarr_zip(request: BackendRequest) -> Any:
-    from .zarr_backend import LocalZipZarr, RemoteZipZarr
+    from .formats.zarr_backend import LocalZipZarr, RemoteZipZarr
 
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
@@ -83,8 +83,8 @@ def _open_zarr_zip(request: BackendRequest) -> Any:
 
 
 def _open_zarr_store(request: BackendRequest) -> Any:
-    from .zarr_backend import ZarrBackend
-    from .zarr_nodes import is_node, open_store_node
+    from .formats.zarr_backend import ZarrBackend
+    from .formats.zarr_nodes import is_node, open_store_node
 
     thing = request.zarr_store
     node = thing if is_node(thing) else open_store_node(thing)
@@ -92,31 +92,31 @@ def _open_zarr_store(request: BackendRequest) -> Any:
 
 
 def _open_nifti(request: BackendRequest) -> Any:
-    from .nifti import open_nifti
+    from .formats.nifti import open_nifti
 
     return open_nifti(_file(request))
 
 
 def _open_nifti_gz(request: BackendRequest) -> Any:
-    from .nifti import open_nifti_gz
+    from .formats.nifti import open_nifti_gz
 
     return open_nifti_gz(_file(request))
 
 
 def _open_nifti_pair(request: BackendRequest) -> Any:
-    from .nifti_pair import open_pair
+    from .formats.nifti_pair import open_pair
 
     return open_pair(_file(request), _name(request))
 
 
 def _open_nrrd(request: BackendRequest) -> Any:
-    from .nrrd import open_nrrd
+    from .formats.nrrd import open_nrrd
 
     return open_nrrd(_file(request))
 
 
 def _open_metaimage(request: BackendRequest) -> Any:
-    from .metaimage import open_metaimage
+    from .formats.metaimage import open_metaimage
 
     return open_metaimage(_file(request))
 
@@ -124,14 +124,14 @@ def _open_metaimage(request: BackendRequest) -> Any:
 def _is_dicom(request: BackendRequest) -> bool:
     if request.path is None or not os.path.isdir(request.path):
         return False
-    from .dicom import has_dicom
+    from .formats.dicom import has_dicom
 
     return has_dicom(os.fspath(request.path))
 
 
 def _open_dicom(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request), ("series",))
-    from .dicom import open_series
+    from .formats.dicom import open_series
 
     return open_series(os.fspath(request.path or ""), _name(request), **request.reader_kwargs)
 
@@ -139,14 +139,14 @@ def _open_dicom(request: BackendRequest) -> Any:
 def _is_for_itk(request: BackendRequest) -> bool:
     if request.path is None or not os.path.exists(request.path):
         return False
-    from .itk import itk_reads
+    from .formats.itk import itk_reads
 
     return itk_reads(os.fspath(request.path))
 
 
 def _open_itk(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request))
-    from .itk import open_itk
+    from .formats.itk import open_itk
 
     return open_itk(os.fspath(request.path or ""), _name(request))
 
@@ -154,13 +154,13 @@ def _open_itk(request: BackendRequest) -> Any:
 def _file(request: BackendRequest) -> Any:
     """Return the file of a format that has no options."""
     no_options(request.reader_kwargs, _name(request))
-    from .stored_file import file_of
+    from .formats.stored_file import file_of
 
     return file_of(request, _name(request))
 
 
 def _open_tiff(request: BackendRequest) -> Any:
-    from .tiff import RemoteTiff, open_tiff
+    from .formats.tiff import RemoteTiff, open_tiff
 
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
@@ -171,10 +171,10 @@ def _open_tiff(request: BackendRequest) -> Any:
 def _open_hdf5(request: BackendRequest) -> Any:
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
-        from .hdf5_remote import open_remote_hdf5
+        from .formats.hdf5_remote import open_remote_hdf5
 
         return open_remote_hdf5(request.uri or "", request.storage_options, name, options)
-    from .hdf5 import open_hdf5
+    from .formats.hdf5 import open_hdf5
 
     return open_hdf5(_place(request), name, options, request.io)
 
@@ -182,10 +182,10 @@ def _open_hdf5(request: BackendRequest) -> Any:
 def _open_blosc2(request: BackendRequest) -> Any:
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
-        from .blosc2_remote import RemoteBlosc2
+        from .formats.blosc2_remote import RemoteBlosc2
 
         return RemoteBlosc2(request.uri or "", request.storage_options, name, options)
-    from .blosc2_array import Blosc2Backend
+    from .formats.blosc2_array import Blosc2Backend
 
     return Blosc2Backend(_place(request), name, options)
 
@@ -193,9 +193,9 @@ def _open_blosc2(request: BackendRequest) -> Any:
 def _open_npy(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request))
     if request.path is None:
-        from .npy_remote import RemoteNpy
+        from .formats.npy_remote import RemoteNpy
 
         return RemoteNpy(request.uri or "", request.storage_options, _name(request))
-    from .npy import open_npy
+    from .formats.npy import open_npy
 
     return open_npy(os.fspath(request.path), _name(request), request.io)

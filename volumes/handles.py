@@ -13,8 +13,8 @@ from collections import OrderedDict
 from typing import Protocol
 
 from .backend import Backend
-from .chunk_cache import CHUNKS
-from .read_ahead import AHEAD
+from .chunks.chunk_cache import CHUNKS
+from .stores.read_ahead import AHEAD
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
 # by default; all of voxpipe's shall stay below 64 (testing/store_contract.py).

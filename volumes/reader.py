@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backend import ViewBackend, as_array
+from .formats.nifti_header import is_colour, millimetres
 from .header import IDENTITY, affine_entries, array_header, channels_first
-from .location import public_name
-from .nifti_header import is_colour, millimetres
 from .registry import BackendRequest
+from .stores.location import public_name
 
 
 class ReaderBackend(ViewBackend):

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .coalesce import gap_worth
 from .header import Access, Header, Triple
-from .in_flight import MOST_REQUESTS
+from .stores.coalesce import gap_worth
+from .stores.in_flight import MOST_REQUESTS
 
 Mode = Literal["view", "spool", "resident", "direct", "regional"]
 """How the voxels of one key are read.

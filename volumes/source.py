@@ -19,10 +19,10 @@ import numpy as np
 from ..core.errors import UnknownFormat, VolumeNotFound
 from .backend import Backend, ForeignBackend
 from .content import content_key
+from .disk.local_io import check_io
 from .header import affine_matrix
-from .local_io import check_io
-from .location import is_url, local_path, public_name
 from .registry import BackendRequest, registered_names, resolve_backend
+from .stores.location import is_url, local_path, public_name
 from .unknown_format import unknown_format
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..core.errors import UnknownFormat
 from .array_source import from_array
+from .formats.zarr_source import ZarrSource
 from .header import IDENTITY, affine_entries
 from .reader import nibabel_affine, nibabel_voxels, read_with_nibabel
 from .source import LocatedSource, Options, Source
-from .zarr_source import ZarrSource
 
 
 def source_of(thing: Any, options: Options) -> Source:
@@ -31,7 +31,7 @@ def source_of(thing: Any, options: Options) -> Source:
     if _is_zarr(thing):
         return ZarrSource(thing, options)
     if _is_instance(thing, "SimpleITK", "Image"):
-        from .itk import from_itk
+        from .formats.itk import from_itk
 
         _refuse_options(options)
         return from_itk(thing, options.affine)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backend import Backend, ViewBackend
+from .formats.npy import map_npy
 from .header import Header
-from .npy import map_npy
 
 HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")
 """Elsewhere the file has a name, and stays if the process is killed."""

@@ -31,7 +31,7 @@ from .voxels import Voxels
 if TYPE_CHECKING:
     import torch
 
-    from .read_ahead import Closes
+    from .stores.read_ahead import Closes
 
 KINDS = ("intensity", "label")
 """What voxels may mean; sampling policy follows from it."""

@@ -16,7 +16,7 @@ from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ...volumes import AxisMap, Volume, custom_backends
-from ...volumes.local_io import check_io
+from ...volumes.disk.local_io import check_io
 from ..datapipe import chained, length_of, wrong_item
 from .argument_names import refuse_unknown_arguments
 from .case_names import CASE, name_of

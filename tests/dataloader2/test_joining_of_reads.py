@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.volumes import close_volumes, file_reader
-from voxpipe.volumes.ranges import LocalRanges
-from voxpipe.volumes.raw_backends import LocalRaw
-from voxpipe.volumes.zarr_backend import ZarrBackend
+from voxpipe.volumes import close_volumes
+from voxpipe.volumes.disk import file_reader
+from voxpipe.volumes.formats.raw_backends import LocalRaw
+from voxpipe.volumes.formats.zarr_backend import ZarrBackend
+from voxpipe.volumes.stores.ranges import LocalRanges
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (32, 32, 32)

@@ -11,7 +11,7 @@ from voxpipe.core import TALLY
 from voxpipe.core.errors import BudgetExceeded
 from voxpipe.dataloader2.negotiated import Negotiated
 from voxpipe.volumes import Volume, register_backend, unregister_backend
-from voxpipe.volumes.chunk_cache import CHUNKS, DEFAULT_BYTES
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS, DEFAULT_BYTES
 from voxpipe.volumes.scheme import ReadScheme, Refused
 
 SHAPE = (26, 24, 28)

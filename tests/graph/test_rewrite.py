@@ -3,6 +3,7 @@ from torch.utils.data import IterDataPipe
 
 from voxpipe.core.errors import GraphError
 from voxpipe.graph import (
+    Change,
     Refused,
     Rule,
     explain_graph,
@@ -165,6 +166,16 @@ def test_explain_shows_before_and_after():
     assert lines[2].split() == ["1", "inc", "1", "inc+dbl"]
     assert lines[3] == "2 dbl"
     assert lines[-1] == "changed  dbl → inc+dbl   (fuse)"
+
+
+def test_explain_counts_what_is_only_watched():
+    """A pipe that looks the same as before is not worth a line of its own."""
+    graph = Wrap(Numbers())
+    changes = [Change("time pipes", "a", became="a"), Change("time pipes", "b", became="b")]
+
+    lines = explain_rewritten(graph, graph, changes).splitlines()
+
+    assert lines[-1] == "watched  2 pipes   (time pipes)"
 
 
 def test_explain_names_the_branches():

@@ -15,7 +15,7 @@ from voxpipe.core import Sample
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.reading_services.affinity import Affinity, cases_of
 from voxpipe.realizing import Job
-from voxpipe.volumes.chunked_array import ChunkedArray
+from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.negotiate import negotiate
 from voxpipe.volumes.scheme import Budget, Demand, StoreLayout
 

@@ -7,7 +7,7 @@ import zarr
 import voxpipe as vp
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.read_ahead import AHEAD
+from voxpipe.volumes.stores.read_ahead import AHEAD
 
 SHAPE = (16, 16, 16)
 

@@ -10,7 +10,7 @@ import pytest
 from scenes import write_cases
 
 import voxpipe as vp
-from voxpipe.core.errors import ItemTimeout, WorkerDied
+from voxpipe.core.errors import ItemTimeout, SampleError, WorkerDied
 
 FILE = os.path.basename(__file__)
 notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes on errors")
@@ -24,6 +24,14 @@ def cases(tmp_path_factory):
 
 def fail(thing):
     raise KeyError("a user's mistake")
+
+
+def stop(thing):
+    raise StopIteration
+
+
+def nothing(thing):
+    """A function whose author forgot to return."""
 
 
 def is_case1(sample):
@@ -93,6 +101,30 @@ def test_an_error_keeps_its_type_and_names_the_pipe_and_the_case(cases, chain, w
     assert e.value.args == ("a user's mistake",)
     assert f"at .map(fail)   {FILE}:{line_of(chain)}" in e.value.__notes__
     assert any(note.startswith("in case case") for note in e.value.__notes__)
+
+
+@notes
+@pytest.mark.parametrize("chain", [per_sample, per_batch])
+def test_a_stop_iteration_names_the_pipe(cases, chain):
+    """Python turns it into an error that has lost the frame of the pipe."""
+    with (
+        vp.DataLoader2(chain(cases, stop), None, seed=1) as it,
+        pytest.raises(RuntimeError, match="StopIteration") as e,
+    ):
+        list(it)
+
+    assert f"at .map(stop)   {FILE}:{line_of(chain)}" in e.value.__notes__
+
+
+def test_a_function_that_returns_nothing_is_told_to_return(cases):
+    """The batch cannot know which function it was, but what is wrong."""
+    with (
+        vp.DataLoader2(per_sample(cases, nothing), None, seed=1) as it,
+        pytest.raises(SampleError) as e,
+    ):
+        list(it)
+
+    assert "returned nothing: let it return the sample" in str(e.value)
 
 
 @notes

@@ -21,7 +21,7 @@ from voxpipe.volumes import (
     recached,
     volume_statistics,
 )
-from voxpipe.volumes.convert import version_of
+from voxpipe.volumes.conversion.convert import version_of
 from voxpipe.volumes.sections import runs_of
 
 SHAPE = (2, 5, 6, 9)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from nifti_files import write_nifti
 
-from voxpipe.volumes import Volume, close_volumes, recached, statistics, volume_statistics
-from voxpipe.volumes.decoded_cache import DecodedCache
+from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
+from voxpipe.volumes.cache.decoded_cache import DecodedCache
+from voxpipe.volumes.catalog import statistics
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (9, 10, 11)

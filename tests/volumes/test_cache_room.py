@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from voxpipe.volumes.cache_room import converted_held, make_room
-from voxpipe.volumes.converted_cache import ConvertedCache
-from voxpipe.volumes.decoded_cache import DecodedCache
+from voxpipe.volumes.cache.cache_room import converted_held, make_room
+from voxpipe.volumes.cache.decoded_cache import DecodedCache
+from voxpipe.volumes.conversion.converted_cache import ConvertedCache
 
 
 @pytest.fixture

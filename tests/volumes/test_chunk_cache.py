@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes.chunk_cache import ChunkCache
+from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 
 ROOM = 3
 

@@ -14,8 +14,8 @@ from nifti_files import numbered, write_nifti
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import CacheBusy, CorruptVolume, DestinationExists, VolumeError
 from voxpipe.volumes import Volume, close_volumes, convert
-from voxpipe.volumes.convert_plan import chunk_side, plan_conversion
-from voxpipe.volumes.destination import LocalDestination
+from voxpipe.volumes.conversion.convert_plan import chunk_side, plan_conversion
+from voxpipe.volumes.conversion.destination import LocalDestination
 from voxpipe.volumes.header import IDENTITY, Header
 
 zarr = pytest.importorskip("zarr", minversion="3")

@@ -11,7 +11,7 @@ from voxpipe.core.errors import CorruptVolume
 from voxpipe.spatial import LazyPatch, PendingPlan, Policy, SpatialPlan
 from voxpipe.spatial.pull_back import source_box, source_region
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.chunked_array import POISON_VARIABLE, ChunkedArray
+from voxpipe.volumes.chunks.chunked_array import POISON_VARIABLE, ChunkedArray
 
 SHAPE = (20, 22, 24)
 

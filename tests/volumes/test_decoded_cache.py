@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from voxpipe.core.errors import CacheBusy, CacheTooSmall, VolumeError
-from voxpipe.volumes.cache_directory import cache_budget, cache_directory
-from voxpipe.volumes.decoded_cache import DecodedCache
+from voxpipe.volumes.cache.cache_directory import cache_budget, cache_directory
+from voxpipe.volumes.cache.decoded_cache import DecodedCache
 
 
 @pytest.fixture

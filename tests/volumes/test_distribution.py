@@ -12,9 +12,10 @@ from zarr_files import write_v2
 
 from voxpipe.core import TALLY
 from voxpipe.core.errors import VolumeError
-from voxpipe.volumes import Volume, statistics, volume_statistics
-from voxpipe.volumes.distribution import Distribution
-from voxpipe.volumes.statistics import PERCENTILES, Statistics
+from voxpipe.volumes import Volume, volume_statistics
+from voxpipe.volumes.catalog import statistics
+from voxpipe.volumes.catalog.distribution import Distribution
+from voxpipe.volumes.catalog.statistics import PERCENTILES, Statistics
 
 GENERATOR = np.random.default_rng(0)
 TYPES = ["u1", "i1", ">i2", "u2", ">u4", "i4", "i8", "u8", "f2", ">f4", "f4", "f8"]

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.testing.s3 import Fault
-from voxpipe.volumes import http_get, signed_get
-from voxpipe.volumes.http_get import Connections, UnusualAnswer, unchunked
-from voxpipe.volumes.ranges import ReadRange
-from voxpipe.volumes.remote import open_remote
-from voxpipe.volumes.retry import Retry
+from voxpipe.volumes.stores import http_get, signed_get
+from voxpipe.volumes.stores.http_get import Connections, UnusualAnswer, unchunked
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.volumes.stores.retry import Retry
 
 LIMITS = (10.0, 10.0)
 LARGE = bytes(range(256)) * 1024

@@ -14,12 +14,13 @@ from numpy.lib.stride_tricks import as_strided
 
 from voxpipe.core import Region
 from voxpipe.core.errors import TruncatedVolume, VolumeError
-from voxpipe.volumes import Volume, close_volumes, file_reader, local_voxels
-from voxpipe.volumes.box_blocks import Blocks
-from voxpipe.volumes.file_reader import ALIGNMENT
-from voxpipe.volumes.file_system import FileSystem
-from voxpipe.volumes.joining import Joining, reads_of, using_joinings
-from voxpipe.volumes.local_io import choose_io
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.disk import file_reader, local_voxels
+from voxpipe.volumes.disk.box_blocks import Blocks
+from voxpipe.volumes.disk.file_reader import ALIGNMENT
+from voxpipe.volumes.disk.file_system import FileSystem
+from voxpipe.volumes.disk.local_io import choose_io
+from voxpipe.volumes.stores.joining import Joining, reads_of, using_joinings
 
 MODES = ["mmap", "pread", "direct"]
 # Larger than a few sectors in every direction of reading, and of odd lengths.

@@ -25,10 +25,10 @@ from voxpipe.volumes import (
     volume_statistics,
     write_manifest,
 )
+from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest
+from voxpipe.volumes.catalog.stamps import MOST_LISTED, Stamp, content_hash, stamp_at
+from voxpipe.volumes.catalog.statistics import PERCENTILES
 from voxpipe.volumes.header import Header
-from voxpipe.volumes.manifest import manifest_text, parse_manifest
-from voxpipe.volumes.stamps import MOST_LISTED, Stamp, content_hash, stamp_at
-from voxpipe.volumes.statistics import PERCENTILES
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +202,7 @@ def test_a_chunk_that_was_written_again_is_noticed(tmp_path):
 
 def test_of_very_many_chunks_only_the_metadata_are_compared(tmp_path, monkeypatch):
     """Listing them would take longer than reading a patch."""
-    from voxpipe.volumes import stamps
+    from voxpipe.volumes.catalog import stamps
 
     zarr = pytest.importorskip("zarr", minversion="3")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")

@@ -13,7 +13,8 @@ from nifti_files import AFFINE, DATA, channels_first, numbered, write_nifti
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import CorruptVolume, TruncatedVolume
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume, close_volumes, raw_backends
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.formats import raw_backends
 
 
 class TestNifti(StoreContract):

@@ -8,12 +8,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from voxpipe.core.errors import StoreUnavailable, VolumeError
 from voxpipe.volumes import Manifest, read_manifest, write_manifest
-from voxpipe.volumes.destination import RemoteDestination
-from voxpipe.volumes.fsspec_ranges import SerialFsspecRanges
-from voxpipe.volumes.ranges import ReadRange
-from voxpipe.volumes.remote import open_remote
-from voxpipe.volumes.remote_lease import RemoteLease
-from voxpipe.volumes.retry import Retry
+from voxpipe.volumes.conversion.destination import RemoteDestination
+from voxpipe.volumes.stores.fsspec_ranges import SerialFsspecRanges
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.volumes.stores.remote_lease import RemoteLease
+from voxpipe.volumes.stores.retry import Retry
 
 PASSWORD = "of-the-store-7261"
 OPTIONS = {"password": PASSWORD}

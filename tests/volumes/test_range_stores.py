@@ -5,11 +5,11 @@ import pytest
 
 from voxpipe.core.errors import MissingDependency
 from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
-from voxpipe.volumes.fsspec_ranges import FsspecRanges
-from voxpipe.volumes.obstore_ranges import ObstoreRanges, is_installed, settings_of
-from voxpipe.volumes.ranges import LocalRanges
-from voxpipe.volumes.remote import open_remote
-from voxpipe.volumes.remote_ranges import RemoteRanges
+from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
+from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges, is_installed, settings_of
+from voxpipe.volumes.stores.ranges import LocalRanges
+from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.volumes.stores.remote_ranges import RemoteRanges
 
 KEYS = {"key": "k", "secret": "s"}
 
@@ -28,7 +28,7 @@ class TestLocal(RangeStoreContract):
 
     def test_advice_reads_nothing_and_never_fails(self, ranges):
         """Telling the system what comes changes nothing, even of a file that is not there."""
-        from voxpipe.volumes.ranges import ReadRange
+        from voxpipe.volumes.stores.ranges import ReadRange
 
         ranges.will_need([ReadRange("a/first"), ReadRange("a/none", 0, 4), ReadRange("empty")])
 

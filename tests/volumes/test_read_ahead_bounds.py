@@ -6,10 +6,10 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from voxpipe.volumes.ranged_chunks import Lookup, RangedChunks
-from voxpipe.volumes.ranges import ReadRange
-from voxpipe.volumes.read_ahead import AHEAD, ReadAhead
-from voxpipe.volumes.remote import open_remote
+from voxpipe.volumes.chunks.ranged_chunks import Lookup, RangedChunks
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.read_ahead import AHEAD, ReadAhead
+from voxpipe.volumes.stores.remote import open_remote
 
 CONTENT = os.urandom(1_000_000)
 

@@ -10,11 +10,12 @@ import pytest
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.testing.s3 import Fault
-from voxpipe.volumes import Volume, close_volumes, decoded_cache
-from voxpipe.volumes.chunk_cache import CHUNKS
-from voxpipe.volumes.ranges import LocalRanges
-from voxpipe.volumes.read_ahead import AHEAD
-from voxpipe.volumes.remote import open_remote
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.cache import decoded_cache
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.stores.ranges import LocalRanges
+from voxpipe.volumes.stores.read_ahead import AHEAD
+from voxpipe.volumes.stores.remote import open_remote
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (24, 20, 16)

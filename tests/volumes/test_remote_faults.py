@@ -6,10 +6,10 @@ import pytest
 
 from voxpipe.core.errors import AccessDenied, StoreUnavailable, VolumeNotFound
 from voxpipe.testing.s3 import Fault
-from voxpipe.volumes.in_flight import MOST_REQUESTS
-from voxpipe.volumes.ranges import ReadRange
-from voxpipe.volumes.remote import open_remote
-from voxpipe.volumes.retry import Retry
+from voxpipe.volumes.stores.in_flight import MOST_REQUESTS
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.volumes.stores.retry import Retry
 
 CONTENT = os.urandom(300_000)
 QUICK = Retry(deadline=60.0, first=0.001, most=0.002, attempt=10.0)

@@ -8,12 +8,13 @@ import pytest
 
 from voxpipe.core.errors import StoreUnavailable, VolumeReadError
 from voxpipe.testing.s3 import Fault
-from voxpipe.volumes import find, remote_ranges
-from voxpipe.volumes.fsspec_ranges import with_defaults
-from voxpipe.volumes.in_flight import InFlight
-from voxpipe.volumes.ranges import ReadRange
-from voxpipe.volumes.remote_file import RemoteFile
-from voxpipe.volumes.remote_ranges import ObjectFacts, RemoteRanges
+from voxpipe.volumes.catalog import find
+from voxpipe.volumes.stores import remote_ranges
+from voxpipe.volumes.stores.fsspec_ranges import with_defaults
+from voxpipe.volumes.stores.in_flight import InFlight
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote_file import RemoteFile
+from voxpipe.volumes.stores.remote_ranges import ObjectFacts, RemoteRanges
 
 
 def test_a_bucket_that_hangs_is_given_up(server, client, monkeypatch):

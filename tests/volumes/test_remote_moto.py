@@ -7,8 +7,8 @@ import pytest
 
 from voxpipe.core import Region
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.ranges import ReadRange
-from voxpipe.volumes.remote import open_remote
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote import open_remote
 
 moto = pytest.importorskip("moto.server")
 zarr = pytest.importorskip("zarr", minversion="3")

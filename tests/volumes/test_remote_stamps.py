@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("s3fs")
 
 from voxpipe.volumes import find_volumes
+from voxpipe.volumes.catalog.stamps import MOST_LISTED, stamp_at
 from voxpipe.volumes.source import LocatedSource, Options
-from voxpipe.volumes.stamps import MOST_LISTED, stamp_at
 
 
 def located(server, url):

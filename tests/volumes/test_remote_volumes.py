@@ -8,7 +8,7 @@ from voxpipe.core import Region
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.read_ahead import AHEAD
+from voxpipe.volumes.stores.read_ahead import AHEAD
 
 zarr = pytest.importorskip("zarr", minversion="3")
 WHOLE = Region.of_shape((24, 20, 16))
@@ -180,6 +180,6 @@ def test_no_credentials_in_what_a_volume_says(server, client, ramp):
 
 def close_cache():
     """Forget decoded chunks, but not the open volumes."""
-    from voxpipe.volumes.chunk_cache import CHUNKS
+    from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
     CHUNKS.clear()

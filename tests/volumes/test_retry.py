@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import StoreUnavailable
-from voxpipe.volumes.redaction import Secrets
-from voxpipe.volumes.remote_failure import Failure, failure_of
-from voxpipe.volumes.retry import Attempts, Retry, default_retry, retried, retried_here
+from voxpipe.volumes.stores.redaction import Secrets
+from voxpipe.volumes.stores.remote_failure import Failure, failure_of
+from voxpipe.volumes.stores.retry import Attempts, Retry, default_retry, retried, retried_here
 
 
 class Time:

@@ -9,7 +9,8 @@ import zarr
 
 from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume
-from voxpipe.volumes import Volume, signed_get
+from voxpipe.volumes import Volume
+from voxpipe.volumes.stores import signed_get
 
 PART = Region((0, 0, 0), (12, 10, 9))
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from voxpipe.core.errors import AccessDenied, StoreUnavailable, VolumeReadError
 from voxpipe.testing.s3 import Fault
-from voxpipe.volumes import signed_get
-from voxpipe.volumes.ranges import ReadRange
-from voxpipe.volumes.remote import open_remote
-from voxpipe.volumes.retry import Retry
-from voxpipe.volumes.signed_get import can_sign
-from voxpipe.volumes.signed_pattern import Credentials, Pattern, range_header
+from voxpipe.volumes.stores import signed_get
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.volumes.stores.retry import Retry
+from voxpipe.volumes.stores.signed_get import can_sign
+from voxpipe.volumes.stores.signed_pattern import Credentials, Pattern, range_header
 
 botocore_auth = pytest.importorskip("botocore.auth")
 pytest.importorskip("s3fs")

@@ -11,8 +11,9 @@ from zarr_files import write_v2
 
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import VolumeError
-from voxpipe.volumes import Volume, close_volumes, statistics, volume_statistics
-from voxpipe.volumes.statistics import slabs
+from voxpipe.volumes import Volume, close_volumes, volume_statistics
+from voxpipe.volumes.catalog import statistics
+from voxpipe.volumes.catalog.statistics import slabs
 
 GENERATOR = np.random.default_rng(0)
 

@@ -11,8 +11,9 @@ import pytest
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core.errors import CacheBusy, VolumeError
-from voxpipe.volumes import Volume, close_volumes, convert, destination
-from voxpipe.volumes.remote_lease import RemoteLease
+from voxpipe.volumes import Volume, close_volumes, convert
+from voxpipe.volumes.conversion import destination
+from voxpipe.volumes.stores.remote_lease import RemoteLease
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SIZES = {"chunk": 2, "shard": 4}

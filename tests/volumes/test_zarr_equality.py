@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.volumes.chunk_cache import ChunkCache
-from voxpipe.volumes.ranges import LocalRanges
-from voxpipe.volumes.zarr_array import NotOurs, ZarrArray, open_node
+from voxpipe.volumes.chunks.chunk_cache import ChunkCache
+from voxpipe.volumes.formats.zarr_array import NotOurs, ZarrArray, open_node
+from voxpipe.volumes.stores.ranges import LocalRanges
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
 codecs = zarr.codecs
@@ -141,7 +141,7 @@ def test_codecs_of_numcodecs_in_version_3(tmp_path, codec):
 
 def test_zstandard_frames_say_how_much_they_hold():
     """Each width of the field is read as the library writes it; foreign bytes say nothing."""
-    from voxpipe.volumes.zarr_codecs import zstd_content_bytes
+    from voxpipe.volumes.formats.zarr_codecs import zstd_content_bytes
 
     sizes = [0, 1, 255, 256, 300, 65_791, 65_792, 2**20]
     found = [zstd_content_bytes(numcodecs.Zstd(1).encode(bytes(n))) for n in sizes]

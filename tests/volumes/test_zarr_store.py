@@ -14,8 +14,9 @@ from voxpipe.core.errors import (
     VolumeNotFound,
 )
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume, zarr_nodes
-from voxpipe.volumes.ranges import LocalRanges
+from voxpipe.volumes import Volume
+from voxpipe.volumes.formats import zarr_nodes
+from voxpipe.volumes.stores.ranges import LocalRanges
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
 LocalStore, MemoryStore = zarr.storage.LocalStore, zarr.storage.MemoryStore

@@ -11,7 +11,8 @@ from zarr_files import write_v2, write_v2_group
 
 from voxpipe.core.errors import BadHeader, MissingDependency
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume, zarr_nodes
+from voxpipe.volumes import Volume
+from voxpipe.volumes.formats import zarr_nodes
 
 STEP = {"type": "scale", "scale": [1, 4, 3, 2]}
 OME = {

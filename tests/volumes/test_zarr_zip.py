@@ -14,8 +14,8 @@ from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.ranges import LocalRanges, ReadRange
-from voxpipe.volumes.zip_ranges import ZipRanges
+from voxpipe.volumes.stores.ranges import LocalRanges, ReadRange
+from voxpipe.volumes.stores.zip_ranges import ZipRanges
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
 ARRAY = numbered((5, 6, 7), np.uint16)

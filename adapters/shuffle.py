@@ -1,0 +1,61 @@
+"""Turn the shuffling of a graph on or off."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+from ..graph import Pipe, Rewritten, describe, parents_of, walk, with_parents
+from ..graph.rewrite import Change
+from .adapter import Adapter
+
+
+class Shuffle(Adapter):
+    """Enable or disable every pipe that shuffles.
+
+    Parameters
+    ----------
+    enable
+        True: all shuffle; where there is none, one is appended with a warning. False: none does.
+        None: as they are.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> chain = IterableWrapper(range(5)).shuffle()
+    >>> list(Shuffle(False)(chain))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, enable: bool | None = True) -> None:
+        if enable not in (True, False, None):
+            msg = f"enable is True, False or None, got {enable!r}"
+            raise ValueError(msg)
+        self.enable = enable
+
+    def rewrite(self, pipe: Pipe) -> Rewritten:
+        """Return the graph with all shuffling on or off."""
+        if self.enable is None:
+            return Rewritten(pipe, pipe)
+        made: dict[int, Any] = {}
+        changes = []
+        found = False
+        for old in walk(pipe):
+            new: Any = with_parents(old, [made[id(p)] for p in parents_of(old)])
+            if hasattr(type(old), "set_shuffle") and hasattr(type(old), "set_seed"):
+                found = True
+                new = copy.copy(new).set_shuffle(shuffle=self.enable)
+                became = f"shuffles: {self.enable}"
+                changes.append(Change("shuffle", describe(old), became=became))
+            made[id(old)] = new
+        sink = made[id(pipe)]
+        if self.enable and not found:
+            told = "Shuffle found no shuffle() in the graph and appends one: batches are shuffled"
+            warnings.warn(f"{told}; put .shuffle() where it belongs", stacklevel=3)
+            sink = sink.shuffle()
+            changes.append(Change("shuffle", describe(pipe), became=describe(sink)))
+        return Rewritten(pipe, sink if changes else pipe, tuple(changes))
+
+    def __repr__(self) -> str:
+        return f"Shuffle({self.enable})"

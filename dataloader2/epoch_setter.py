@@ -1,0 +1,24 @@
+"""The ``sampler`` of a loader: what training frameworks tell the number of the epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .dataloader2 import DataLoader2
+
+
+class EpochSetter:
+    """Passes ``set_epoch`` on, and leaves a loader alone that is there already.
+
+    Lightning and others call it before every epoch, also before the one in whose middle a state
+    was loaded: that place must not be lost.
+    """
+
+    def __init__(self, loader: DataLoader2) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of ``epoch``."""
+        if not self._loader.is_before(epoch):
+            self._loader.set_epoch(epoch)

@@ -1,0 +1,86 @@
+"""A graph as a drawing: the text that Mermaid or Graphviz makes a picture of."""
+
+from __future__ import annotations
+
+from .node import Pipe, describe, parents_of, traits_of
+from .walk import walk
+
+_LONGEST_LABEL = 80  # wider boxes than a line of text make a drawing unreadable
+
+
+def nodes_and_edges(sink: Pipe) -> tuple[list[str], list[tuple[int, int]]]:
+    """Return the label of every pipe, parents first, and pairs ``(parent, reader)`` of indices.
+
+    Pipes that only watch others are left out, as in explain().
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> source = IterableWrapper(range(4), deepcopy=False)
+    >>> nodes_and_edges(source.batch(2).zip(source))
+    (['IterableWrapper()', 'batch()', 'zip()'], [(0, 1), (1, 2), (0, 2)])
+    """
+    labels: list[str] = []
+    edges: list[tuple[int, int]] = []
+    number: dict[int, int] = {}
+    for pipe in walk(sink):
+        parents = [number[id(p)] for p in parents_of(pipe)]
+        if traits_of(pipe).watches:
+            number[id(pipe)] = parents[0]
+            continue
+        number[id(pipe)] = len(labels)
+        edges += [(parent, len(labels)) for parent in parents]
+        labels.append(_shortened(describe(pipe)))
+    return labels, edges
+
+
+def to_mermaid(sink: Pipe) -> str:
+    """Return the graph as a Mermaid flowchart: Markdown viewers draw it.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> print(to_mermaid(IterableWrapper(range(4)).batch(2)))
+    flowchart TD
+        n0["IterableWrapper()"]
+        n1["batch()"]
+        n0 --> n1
+    """
+    labels, edges = nodes_and_edges(sink)
+    # Mermaid reads entities inside quotes: a quote of the user's must not end the label.
+    boxes = [f'    n{i}["{_entities(label)}"]' for i, label in enumerate(labels)]
+    return "\n".join(["flowchart TD", *boxes, *(f"    n{a} --> n{b}" for a, b in edges)])
+
+
+def to_dot(sink: Pipe) -> str:
+    """Return the graph in the DOT language of Graphviz.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> print(to_dot(IterableWrapper(range(4)).batch(2)))
+    digraph {
+        node [shape=box]
+        n0 [label="IterableWrapper()"]
+        n1 [label="batch()"]
+        n0 -> n1
+    }
+    """
+    labels, edges = nodes_and_edges(sink)
+    boxes = [f'    n{i} [label="{_escaped(label)}"]' for i, label in enumerate(labels)]
+    arrows = [f"    n{a} -> n{b}" for a, b in edges]
+    return "\n".join(["digraph {", "    node [shape=box]", *boxes, *arrows, "}"])
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…"
+
+
+def _entities(label: str) -> str:
+    for sign, entity in (("&", "#amp;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        label = label.replace(sign, entity)
+    return label
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"')

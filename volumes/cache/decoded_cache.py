@@ -1,0 +1,182 @@
+"""Decoded volumes on the local disk, within a budget of bytes.
+
+A compressed file that can only be read from its beginning is decoded once, by one
+process, into a raw file that all processes of the machine then map. The directory
+may be used by many processes at once, and each of them may be killed at any time:
+
+- an entry appears by renaming, so it is whole or absent;
+- locks are those of the kernel (``flock``), so a dead writer holds none;
+- a partial file whose writer is dead is removed by whoever needs room or the entry;
+- an entry in use may be evicted: its bytes stay until the last map of it is gone.
+
+Sizes are counted, and room is made, under one lock for the directory. A partial
+file is set to its full length at once, so that two writers see each other's needs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from ...core.errors import CacheBusy, CacheTooSmall, VolumeReadError
+from .cache_directory import BUDGET_VARIABLE, DIRECTORY_VARIABLE, make_directory
+from .cache_room import CONVERTED, PARTIAL, WHOLE, converted_held, decoded_held, make_room
+
+# A volume of the default budget's size decodes in this time at 50 MB/s.
+LOCK_TIMEOUT = 600.0
+# Short against decoding a volume, long against asking the kernel.
+_POLL_SECONDS = 0.02
+# Locks are shared by entries whose keys begin alike, so that lock files do not pile up.
+_LOCK_LETTERS = 2
+
+
+@dataclass(frozen=True)
+class DecodedCache:
+    """A directory of decoded volumes."""
+
+    directory: Path
+    """Made when first needed."""
+    budget: int
+    """Most bytes that the entries may take together, with the converted volumes beside them."""
+    timeout: float = LOCK_TIMEOUT
+    """Longest wait for another process that decodes the same volume, in seconds."""
+
+    def open(self, key: str, size: int, write: Callable[[BinaryIO], None], name: str) -> BinaryIO:
+        """Return an entry, open for reading; write it first if it is not there.
+
+        Parameters
+        ----------
+        key
+            Letters and digits that stand for the content.
+        size
+            Bytes of the decoded volume.
+        write
+            Writes exactly ``size`` bytes. May be called by one process only, at a time.
+        name
+            What errors call the volume.
+
+        Raises
+        ------
+        CacheTooSmall
+            The entry is larger than the budget, or than the room on the disk.
+        CacheBusy
+            Other processes kept what is needed for longer than the timeout.
+        """
+        if size > self.budget:
+            raise CacheTooSmall(
+                f"{name} decodes to {size} bytes, and the cache at {self.directory} may hold "
+                f"{self.budget}.",
+                do=f"Raise {BUDGET_VARIABLE}, or store the volume uncompressed or as zarr.",
+            )
+        found = self._open_entry(key)
+        if found is not None:
+            return found
+        self._make()
+        deadline = time.monotonic() + self.timeout
+        with self._locked(f"entry-{key[:_LOCK_LETTERS]}", deadline, name):
+            return self._open_entry(key) or self._make_entry(key, size, write, name, deadline)
+
+    def _make(self) -> None:
+        try:
+            make_directory(self.directory)
+            make_directory(self.directory / "locks")
+        except OSError as error:
+            raise VolumeReadError(
+                f"the cache directory {self.directory} cannot be made: {error.strerror}.",
+                do=f"Point {DIRECTORY_VARIABLE} to a directory that you may write to.",
+            ) from error
+
+    def _open_entry(self, key: str) -> BinaryIO | None:
+        path = self.directory / f"{key}{WHOLE}"
+        try:
+            file = open(path, "rb")  # noqa: SIM115  the caller closes it
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        # The time of writing is the time of last use; a read-only directory keeps no order.
+        with suppress(OSError):
+            os.utime(path)
+        return file
+
+    def _make_entry(
+        self, key: str, size: int, write: Callable[[BinaryIO], None], name: str, deadline: float
+    ) -> BinaryIO:
+        """Write an entry; the caller holds its lock."""
+        for left in self.directory.glob(f"{key}.*{PARTIAL}"):
+            left.unlink(missing_ok=True)  # its writer is dead, or it would hold the lock
+        partial = self.directory / f"{key}.{uuid.uuid4().hex}{PARTIAL}"
+        with ExitStack() as stack:
+            self._reserve(partial, size, name, deadline)
+            stack.callback(partial.unlink, missing_ok=True)
+            with open(partial, "r+b") as writing:
+                write(writing)
+            # Opened before it gets its name: the next process may evict it at once.
+            file = stack.enter_context(open(partial, "rb"))
+            os.replace(partial, self.directory / f"{key}{WHOLE}")
+            stack.pop_all()
+        return file
+
+    def _reserve(self, partial: Path, size: int, name: str, deadline: float) -> None:
+        """Make room and put a file of the full length there, to be filled."""
+        while True:
+            with self._locked("directory", deadline, name):
+                if self._make_room(size):
+                    free = shutil.disk_usage(self.directory).free
+                    if free < size:
+                        raise CacheTooSmall(
+                            f"{name} decodes to {size} bytes, and the disk of {self.directory} "
+                            f"has {free} left.",
+                            do=f"Point {DIRECTORY_VARIABLE} to a larger disk.",
+                        )
+                    with open(partial, "xb") as file:
+                        file.truncate(size)
+                    return
+            # Everything else is being written right now; it can be evicted when it is done.
+            _wait(deadline, f"room for {name} in {self.directory}")
+
+    def _make_room(self, size: int) -> bool:
+        """Evict the least recently used entries until ``size`` bytes fit; say whether they do."""
+        self._remove_orphans()
+        held = [*decoded_held(self.directory), *converted_held(self.directory / CONVERTED)]
+        return make_room(held, self.budget - size) + size <= self.budget
+
+    def _remove_orphans(self) -> None:
+        """Remove partial files whose writers are dead: nobody holds their lock."""
+        import fcntl
+
+        for path in self.directory.glob(f"*{PARTIAL}"):
+            lock = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
+            with open(lock, "ab") as file, suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+
+    def _lock_file(self, lock: str) -> Path:
+        return self.directory / "locks" / lock
+
+    @contextmanager
+    def _locked(self, lock: str, deadline: float, name: str) -> Iterator[None]:
+        import fcntl
+
+        with open(self._lock_file(lock), "ab") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    _wait(deadline, f"another process to decode {name} into {self.directory}")
+            yield  # closing the file releases the lock
+
+
+def _wait(deadline: float, what: str) -> None:
+    if time.monotonic() >= deadline:
+        raise CacheBusy(
+            f"waited too long for {what}.",
+            do="See whether a process hangs there; its lock goes when it does.",
+        )
+    time.sleep(_POLL_SECONDS)

@@ -1,0 +1,1 @@
+"""What is known of many volumes without opening them: manifests, statistics, checks."""

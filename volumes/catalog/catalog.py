@@ -1,0 +1,190 @@
+"""From volumes to a manifest, and from a manifest to volumes whose headers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...core.errors import StaleEntry, VolumeError, VolumeNotFound
+from ..backend import Backend
+from ..content import content_key
+from ..header import Header
+from ..source import LocatedSource, Options
+from ..volume import Volume
+from .examine import Finding
+from .manifest import Entry, Manifest
+from .stamps import content_hash, stamp_at
+from .statistics import Statistics, volume_statistics
+
+
+def describe_volume(
+    volume: Volume, case: str, key: str, *, statistics: bool = True, full_hash: bool = False
+) -> Entry:
+    """Return the entry of a manifest for a volume.
+
+    Parameters
+    ----------
+    volume
+        At a path or URL.
+    case, key
+        Which volume of which case it is.
+    statistics
+        Whether to read every voxel for them.
+    full_hash
+        Whether to read every stored byte for a digest.
+
+    Raises
+    ------
+    VolumeError
+        It cannot be read, has no location, or was opened by a reader of the user's own.
+    """
+    located = volume.located
+    if located is None or located.options.reader or located.options.affine:
+        why = "is in memory" if located is None else "has a reader= or affine= of its own"
+        raise VolumeError(
+            f"{volume.name} {why}, which a manifest cannot say.",
+            do="Give the path or URL of a format that is registered.",
+        )
+    if volume.rearranged:
+        raise VolumeError(
+            f"{volume.name} has an axis map, which a manifest does not hold.",
+            do="Index what is stored, and give axis_map= to open_volume() after from_manifest().",
+        )
+    # First of all: what is written while the rest is read makes the entry stale.
+    stamp = stamp_at(located)
+    backend = volume.probe()
+    can = statistics and backend.dtype.kind != "c"
+    return Entry(
+        case=case,
+        key=key,
+        location=located.path or volume.name,
+        kind=volume.kind,
+        header=backend.header,
+        stamp=stamp,
+        shards=getattr(backend, "shards", None),
+        statistics=volume_statistics(volume) if can else None,
+        hash=content_hash(located) if full_hash else "",
+        options=tuple(sorted(located.options.reader_kwargs.items())),
+    )
+
+
+def index_cases(
+    volumes: Iterable[tuple[str, str, Volume]],
+    *,
+    statistics: bool = True,
+    full_hash: bool = False,
+    known: Manifest | None = None,
+) -> tuple[Manifest, tuple[Finding, ...]]:
+    """Return the manifest of volumes, and what is wrong with those that cannot be read.
+
+    Parameters
+    ----------
+    volumes
+        ``(case, key, volume)``, those of one case one after another.
+    statistics, full_hash
+        As of :func:`describe_volume`.
+    known
+        An earlier manifest: of volumes that did not change since, nothing is read.
+
+    Notes
+    -----
+    A case of which one volume is bad is left out as a whole.
+    """
+    before = {(e.case, e.key, e.location): e for e in known.entries} if known else {}
+    entries: list[Entry] = []
+    bad: list[Finding] = []
+    for case, key, volume in volumes:
+        try:
+            earlier = before.get((case, key, _place(volume)))
+            if earlier is None or not _still_holds(earlier, volume, statistics, full_hash):
+                earlier = describe_volume(
+                    volume, case, key, statistics=statistics, full_hash=full_hash
+                )
+            entries.append(earlier)
+        except Exception as error:  # a bad file may raise anything in whatever library reads it
+            bad.append(Finding.of_error(error, case, key, volume.name))
+    left_out = {finding.case for finding in bad}
+    return Manifest(tuple(e for e in entries if e.case not in left_out)), tuple(bad)
+
+
+def _place(volume: Volume) -> str:
+    located = volume.located
+    return "" if located is None else located.path or volume.name
+
+
+def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool) -> bool:
+    located = volume.located
+    return (
+        located is not None
+        and entry.kind == volume.kind
+        and entry.options == tuple(sorted(located.options.reader_kwargs.items()))
+        and (not statistics or entry.header.dtype.kind == "c" or _is_complete(entry.statistics))
+        and bool(entry.hash or not full_hash)
+        and entry.stamp == stamp_at(located)
+    )
+
+
+def _is_complete(statistics: Statistics | None) -> bool:
+    """Whether everything is there; an earlier version computed no percentiles."""
+    return statistics is not None and bool(statistics.percentiles)
+
+
+def catalogued(
+    entry: Entry, manifest: str = "manifest", storage_options: Mapping[str, Any] | None = None
+) -> Volume:
+    """Return the volume of an entry. No file is touched before voxels are read.
+
+    Raises
+    ------
+    StaleEntry
+        When voxels are read for the first time in a process, and the volume has changed.
+    """
+    return Volume.of_source(CataloguedSource(entry, manifest, storage_options or {}), entry.kind)
+
+
+class CataloguedSource:
+    """A path or URL of which a manifest says the header."""
+
+    def __init__(self, entry: Entry, manifest: str, storage_options: Mapping[str, Any]) -> None:
+        options = Options(storage_options=dict(storage_options), reader_kwargs=dict(entry.options))
+        self.located = LocatedSource(entry.location, options)
+        self.entry, self.manifest = entry, manifest
+        self.name = self.located.name
+        self.token = content_key(self.located.token, (entry.stamp,))
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """What the manifest says about the voxels."""
+        return self.entry.statistics
+
+    def known_header(self) -> Header:
+        """Return the header as the manifest says it."""
+        return self.entry.header
+
+    def open(self) -> Backend:
+        """Open the volume, if it is still the one of the manifest."""
+        try:
+            change = self.entry.stamp.change(stamp_at(self.located))
+        except VolumeNotFound:
+            change = "it is gone"
+        if change:
+            raise self._stale(change)
+        backend = self.located.open()
+        if not backend.header.agrees_with(self.entry.header):
+            # The stamp may be that of the metadata alone; or another version reads it otherwise.
+            raise self._stale(
+                f"its header said {_facts(self.entry.header)} and says {_facts(backend.header)}"
+            )
+        return backend
+
+    def _stale(self, change: str) -> StaleEntry:
+        entry = self.entry
+        return StaleEntry(
+            f"{entry.key!r} of case {entry.case} in {self.manifest} is stale: {change} "
+            f"({self.name}).",
+            do="Write the manifest again (voxpipe index), or put the file back.",
+        )
+
+
+def _facts(header: Header) -> str:
+    return f"{header.shape} {header.disk_dtype}, chunks {header.chunks}, affine {header.affine}"

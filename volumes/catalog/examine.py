@@ -1,0 +1,130 @@
+"""Look whether one volume can be read, and say in a sentence why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import VoxpipeError
+from ..chunks.decoders import register_decoder
+from ..handles import close_volumes
+from ..header import Shape
+from ..registry import register_backend
+from ..volume import Volume
+from .statistics import SLAB_VOXELS, slabs
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found at one volume."""
+
+    case: str
+    """Name of its case."""
+    key: str
+    """What it is in the case."""
+    name: str
+    """Path or URL, without credentials."""
+    error: str = ""
+    """Class of the error; empty for a sound volume."""
+    reason: str = ""
+    """What is wrong, and what to do; empty for a sound volume."""
+    shape: Shape | None = None
+    """(C, I, J, K), where the header could be read."""
+    affine: tuple[float, ...] | None = None
+    """The 16 entries of the affine, where the header could be read."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something is wrong."""
+        return bool(self.error)
+
+    @classmethod
+    def of_error(
+        cls,
+        error: Exception,
+        case: str,
+        key: str,
+        name: str,
+        shape: Shape | None = None,
+        affine: tuple[float, ...] | None = None,
+    ) -> Finding:
+        """Return what an error says about a volume."""
+        kind = type(error).__name__
+        told = str(error)
+        if isinstance(error, VoxpipeError):
+            stop = "" if error.what.endswith(".") or not error.do else "."
+            told = f"{error.what}{stop} {error.do}"
+        return cls(case, key, name, kind, told.strip() or kind, shape, affine)
+
+    def __str__(self) -> str:
+        told = " ".join(self.reason.split()) if self.is_bad else "sound"
+        return f"{self.case}/{self.key}: {self.error + ': ' if self.error else ''}{told}"
+
+
+def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Finding:
+    """Open a volume and read its header, or every voxel; any error becomes a finding.
+
+    Parameters
+    ----------
+    volume
+        Opened anew by the caller's process.
+    case, key
+        Which volume of which case it is.
+    voxels
+        Whether to read and decode everything, in bounded memory.
+    """
+    shape, affine = None, None
+    try:
+        header = volume.probe().header
+        shape, affine = header.shape, tuple(float(v) for v in np.ravel(volume.affine))
+        if voxels:
+            most = max(1, SLAB_VOXELS // shape[0])
+            for region in slabs(shape[1:], header.chunks or (1, 1, 1), most):
+                volume.read(region).array.max()  # a mapped page is read when it is looked at
+    except Exception as error:  # a bad file may raise anything in whatever library reads it
+        return Finding.of_error(error, case, key, volume.name, shape, affine)
+    return Finding(case, key, volume.name, shape=shape, affine=affine)
+
+
+def serve(
+    connection: Any,
+    voxels: bool,
+    backends: tuple[Any, ...] = (),
+    decoders: tuple[Any, ...] = (),
+) -> None:
+    """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end.
+
+    Parameters
+    ----------
+    connection
+        Where they come from, and findings go; None goes first, when this process is ready.
+    voxels
+        Whether to read them whole.
+    backends
+        Those of the user's own: ``(name, matcher, factory)``, asked first to last.
+    decoders
+        Those of the user's own: ``(codec, factory)``.
+    """
+    for codec, maker in decoders:
+        register_decoder(codec, maker)
+    for name, matcher, factory in reversed(backends):
+        register_backend(name, matcher, factory)
+    try:
+        connection.send(None)  # ready
+    except OSError:  # all was examined by others while this process started
+        return
+    while True:
+        try:
+            task = connection.recv()
+        except (EOFError, OSError):
+            return
+        if task is None:
+            return
+        finding = examine(*task, voxels=voxels)
+        close_volumes()
+        try:
+            connection.send(finding)
+        except OSError:  # whoever asked has left
+            return

@@ -1,0 +1,249 @@
+"""A manifest: what is known of every volume of a data set, so that nobody opens a header again.
+
+One JSON file, see ``docs/decisions/0013-manifests-are-plain-json.md``. It holds numbers and
+names only; reading it runs no code. Locations below the folder of the manifest are kept
+relative to it, so that both can be moved together. Credentials are never written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core.errors import BadManifest, VolumeNotFound
+from ..cache.cache_directory import write_beside
+from ..header import Header
+from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
+from .stamps import Stamp
+from .statistics import Statistics
+
+FORMAT = "voxpipe manifest"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One volume of a manifest."""
+
+    case: str
+    """Name of its case."""
+    key: str
+    """What it is in the case: ``"image"``, ``"label"``."""
+    location: str
+    """Absolute path or URL, without credentials."""
+    kind: str
+    """``"intensity"`` or ``"label"``."""
+    header: Header
+    """Shape, affine, types, chunks, access, slope and intercept."""
+    stamp: Stamp
+    """Which version of it this speaks of."""
+    shards: tuple[int, int, int] | None = None
+    """Object unit in voxels, None where there are no shards."""
+    statistics: Statistics | None = None
+    """Numbers over all voxels, None if they were not computed."""
+    hash: str = ""
+    """Digest over every stored byte, empty if it was not computed."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """For the backend, e.g. ``(("level", 1),)``."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of every volume of a data set."""
+
+    entries: tuple[Entry, ...]
+    """The volumes of a case follow each other."""
+    name: str = "manifest"
+    """Where it was read from; what messages call it."""
+
+    def cases(self) -> dict[str, list[Entry]]:
+        """Return the entries by case, in order."""
+        found: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.case, []).append(entry)
+        return found
+
+
+def read_manifest(
+    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Manifest:
+    """Read a manifest from a path or URL.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no such file.
+    BadManifest
+        It is no manifest, one of a newer version, or an entry of it makes no sense.
+    """
+    place = os.fspath(location)
+    name = public_name(place)
+    return parse_manifest(_content(place, storage_options or {}), name, folder_of(place))
+
+
+def write_manifest(
+    manifest: Manifest,
+    location: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a manifest to a path or URL; others see all of it or nothing."""
+    place = os.fspath(location)
+    content = manifest_text(manifest, folder_of(place)).encode()
+    if not is_url(place):
+        path = os.path.abspath(local_path(place))
+        try:
+            write_beside(Path(path), content)
+        except OSError as error:
+            raise BadManifest(
+                f"{path} cannot be written: {error.strerror}.", do="Give another place."
+            ) from error
+        return
+    options = storage_options or {}
+    system, path = file_system(place, options)
+    with remote_errors(public_name(place), options):
+        system.pipe_file(path, content)
+
+
+def manifest_text(manifest: Manifest, folder: str = "") -> str:
+    """Return a manifest as JSON; locations below ``folder`` are written relative to it."""
+    cases = [
+        {"case": case, "volumes": {entry.key: _to_json(entry, folder) for entry in entries}}
+        for case, entries in manifest.cases().items()
+    ]
+    # One case a line: it can be searched, and compared line by line with an earlier one.
+    lines = ",\n".join(json.dumps(case, allow_nan=False) for case in cases)
+    return f'{{"format": "{FORMAT}", "version": {VERSION}, "cases": [\n{lines}\n]}}\n'
+
+
+def parse_manifest(text: str | bytes, name: str = "manifest", folder: str = "") -> Manifest:
+    """Return the manifest that a JSON text holds; relative locations are below ``folder``."""
+    try:
+        document = json.loads(text)
+        is_ours = document["format"] == FORMAT
+    except (ValueError, KeyError, TypeError):
+        is_ours = False
+    if not is_ours:
+        raise BadManifest(f"{name} is no voxpipe manifest.", do="Write one: voxpipe index URL.")
+    version = document.get("version")
+    if version != VERSION:
+        raise BadManifest(
+            f"{name} has version {version!r}, and this voxpipe reads {VERSION}.",
+            do="Write it again (voxpipe index), or install a newer voxpipe.",
+        )
+    entries: list[Entry] = []
+    where = "its list of cases"
+    try:
+        for number, case in enumerate(document["cases"]):
+            where = f"case {number}"
+            for key, volume in case["volumes"].items():
+                where = f"{key!r} of case {case['case']}"
+                entries.append(_entry(str(case["case"]), str(key), volume, folder))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadManifest(
+            f"{where} of {name} makes no sense: {type(error).__name__}: {error}.",
+            do="Write the manifest again: voxpipe index URL.",
+        ) from error
+    return Manifest(tuple(entries), name)
+
+
+def folder_of(location: str) -> str:
+    """Return the folder of a path or URL, with a slash at its end."""
+    if is_url(location):
+        return public_name(location).rpartition("/")[0] + "/"
+    return os.path.join(os.path.dirname(os.path.abspath(local_path(location))), "")
+
+
+def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
+    header = entry.header
+    below = entry.location[len(folder) :] if folder and entry.location.startswith(folder) else ""
+    # What would itself be read as an absolute place stays one.
+    relative = below and not (os.path.isabs(below) or is_url(below))
+    return {
+        "location": below if relative else entry.location,
+        "kind": entry.kind,
+        "shape": list(header.shape),
+        "affine": list(header.affine),
+        "dtype": header.disk_dtype.str,
+        "value_type": None if header.value_type is None else header.value_type.str,
+        "slope": header.slope,
+        "intercept": header.intercept,
+        "chunks": None if header.chunks is None else list(header.chunks),
+        "shards": None if entry.shards is None else list(entry.shards),
+        "access": header.access,
+        "options": dict(entry.options),
+        "stamp": {**asdict(entry.stamp), "header": list(header.stamp)},
+        "hash": entry.hash or None,
+        "statistics": None if entry.statistics is None else entry.statistics.to_json(),
+    }
+
+
+def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
+    stamp = dict(found["stamp"])
+    header_stamp = tuple(int(n) for n in stamp.pop("header"))
+    location = str(found["location"])
+    if not (is_url(location) or os.path.isabs(location)):
+        location = folder + location
+    statistics = found["statistics"]
+    return Entry(
+        case=case,
+        key=key,
+        location=location,
+        kind=str(found["kind"]),
+        header=_header(found, header_stamp),
+        stamp=Stamp(
+            str(stamp["how"]), int(stamp["size"]), int(stamp["objects"]), str(stamp["version"])
+        ),
+        shards=_three(found["shards"]),
+        statistics=None if statistics is None else Statistics.from_json(statistics),
+        hash=str(found["hash"] or ""),
+        options=tuple(sorted(dict(found["options"]).items())),
+    )
+
+
+def _header(found: Mapping[str, Any], stamp: tuple[int, ...]) -> Header:
+    c, i, j, k = (int(n) for n in found["shape"])
+    affine = tuple(float(v) for v in found["affine"])
+    access = found["access"]
+    if min(c, i, j, k) < 1 or len(affine) != 16 or access not in ("view", "range", "stream"):
+        msg = f"shape {found['shape']}, {len(affine)} entries of the affine, access {access!r}"
+        raise ValueError(msg)
+    value_type = found["value_type"]
+    return Header(
+        (c, i, j, k),
+        affine,
+        np.dtype(str(found["dtype"])),
+        chunks=_three(found["chunks"]),
+        access=access,
+        slope=float(found["slope"]),
+        intercept=float(found["intercept"]),
+        value_type=None if value_type is None else np.dtype(str(value_type)),
+        stamp=stamp,
+    )
+
+
+def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
+    if numbers is None:
+        return None
+    i, j, k = (int(n) for n in numbers)
+    return i, j, k
+
+
+def _content(place: str, options: Mapping[str, Any]) -> bytes:
+    if is_url(place):
+        system, path = file_system(place, options)
+        with remote_errors(public_name(place), options):
+            found: bytes = system.cat_file(path)
+        return found
+    try:
+        with open(local_path(place), "rb") as file:
+            return file.read()
+    except (FileNotFoundError, IsADirectoryError):
+        raise VolumeNotFound(
+            f"there is no manifest {place}.", do="Write one: voxpipe index URL."
+        ) from None

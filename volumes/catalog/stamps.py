@@ -1,0 +1,181 @@
+"""Which version of a stored volume is there now: cheap to ask, compared with what was there.
+
+A file has a size and a time of writing, an object in a bucket an ETag, a zarr folder the sizes
+and times of all its files, or, of very many, of its metadata
+alone. Only :func:`content_hash` looks at the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import VolumeNotFound
+from ..content import content_key
+from ..disk.local_file import file_stamp
+from ..formats.zarr_backend import metadata_stamp
+from ..formats.zarr_nodes import METADATA_FILES
+from ..source import LocatedSource
+from ..stores.fsspec_ranges import with_defaults
+from ..stores.location import file_system, public_name, remote_errors
+from ..stores.remote import open_remote
+from ..stores.signed_get import can_sign
+
+# A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
+# only the metadata are compared when the volume is opened.
+MOST_LISTED = 1000
+_PIECE_BYTES = 1024**2
+METADATA = (*METADATA_FILES, ".zattrs")
+"""Of a zarr folder, what is rewritten with it."""
+# Where file systems say which version of a file they speak of.
+_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """One version of what is stored at one place."""
+
+    how: str
+    """What was looked at: ``"file"``, ``"listing"`` of a folder, or its ``"metadata"`` alone."""
+    size: int
+    """Bytes of it."""
+    objects: int
+    """Files of it."""
+    version: str
+    """Time of writing, ETag, or a digest of those of all files; empty where nobody tells."""
+
+    def change(self, now: Stamp) -> str:
+        """Say in words how ``now`` differs; empty if it does not.
+
+        Examples
+        --------
+        >>> Stamp("file", 10, 1, "a").change(Stamp("file", 12, 1, "b"))
+        'it had 10 bytes and has 12'
+        """
+        if self == now:
+            return ""
+        if self.size != now.size:
+            return f"it had {self.size} bytes and has {now.size}"
+        if self.objects != now.objects:
+            return f"it had {self.objects} files and has {now.objects}"
+        return "it was written again, with as many bytes"
+
+
+def stamp_at(source: LocatedSource) -> Stamp:
+    """Return the version of what is stored at a path or URL.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is nothing.
+    """
+    if not source.path:
+        return _remote_stamp(source)
+    if not os.path.isdir(source.path):
+        size, modified = file_stamp(source.path)
+        return Stamp("file", size, 1, str(modified))
+    entries: list[tuple[str, int, str]] = []
+    for path in _files(source.path):
+        status = os.stat(path)
+        entries.append((path[len(source.path) :], status.st_size, str(status.st_mtime_ns)))
+        if len(entries) > MOST_LISTED:
+            stamp = metadata_stamp(source.path)
+            return Stamp("metadata", sum(stamp[::2]), len(stamp) // 2, content_key("", stamp))
+    return _listed(entries)
+
+
+def content_hash(source: LocatedSource) -> str:
+    """Return a digest over every stored byte, e.g. ``"blake2b:1f..."``; the same at any place."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, pieces in _contents(source):
+        digest.update(f"{name}\0".encode())
+        for piece in pieces:
+            digest.update(piece)
+    return f"blake2b:{digest.hexdigest()}"
+
+
+def _files(folder: str) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(place, file) for file in sorted(files))
+
+
+def _listed(entries: list[tuple[str, int, str]]) -> Stamp:
+    version = content_key("", tuple(sorted(entries)))
+    return Stamp("listing", sum(size for _, size, _ in entries), len(entries), version)
+
+
+def _remote_stamp(source: LocatedSource) -> Stamp:
+    options = source.options.storage_options
+    system, path = file_system(source.location, with_defaults(source.location, options))
+    with remote_errors(public_name(source.location), options):
+        # A listing that somebody made earlier in this process may be of an earlier version.
+        system.invalidate_cache(path)
+        info = system.info(path)
+        if info.get("type") != "directory":
+            return Stamp("file", int(info.get("size") or 0), 1, _version(info))
+        found = _first_listed(system, path)
+        if len(found) > MOST_LISTED:
+            return _remote_metadata(system, path.rstrip("/"))
+    entries = [(key[len(path) :], int(i.get("size") or 0), _version(i)) for key, i in found.items()]
+    if not entries:
+        raise VolumeNotFound(f"there is nothing at {source.name}.", do="Check the URL.")
+    return _listed(entries)
+
+
+def _first_listed(system: Any, path: str) -> Mapping[str, Any]:
+    """Return the files below a folder; of more than ``MOST_LISTED`` at least one more than that.
+
+    s3fs can stop there, which is two requests. Other clients list everything or nothing.
+    """
+    if not can_sign(system):
+        found: Mapping[str, Any] = system.find(path, detail=True)
+        return found
+    from fsspec.asyn import sync
+
+    most = MOST_LISTED + 1
+    listed = sync(system.loop, system._lsdir, path, refresh=True, max_items=most, delimiter="")
+    return {entry["name"]: entry for entry in listed if entry.get("type") != "directory"}
+
+
+def _remote_metadata(system: Any, path: str) -> Stamp:
+    """Return the stamp of the metadata of a remote zarr folder."""
+    found: list[tuple[str, int, str]] = []
+    for name in METADATA:
+        with suppress(FileNotFoundError):
+            info = system.info(f"{path}/{name}")
+            found.append((name, int(info.get("size") or 0), _version(info)))
+    size = sum(size for _, size, _ in found)
+    return Stamp("metadata", size, len(found), content_key("", tuple(found)))
+
+
+def _version(info: Mapping[str, Any]) -> str:
+    return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+
+
+def _contents(source: LocatedSource) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield name and bytes of every file, sorted."""
+    if source.path:
+        folder = os.path.isdir(source.path)
+        for path in _files(source.path) if folder else [source.path]:
+            name = os.path.relpath(path, source.path).replace(os.sep, "/") if folder else ""
+            yield name, _pieces(open, path)
+        return
+    system, path = file_system(source.location, source.options.storage_options)
+    with remote_errors(source.name, source.options.storage_options):
+        if not system.isdir(path):
+            yield "", _pieces(system.open, path)
+            return
+        store = open_remote(source.location, source.options.storage_options)
+        for key in sorted(store.list()):
+            yield key, _pieces(system.open, f"{path.rstrip('/')}/{key}")
+
+
+def _pieces(opener: Any, path: str) -> Iterator[bytes]:
+    with opener(path, "rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece

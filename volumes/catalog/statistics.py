@@ -1,0 +1,258 @@
+"""Mean, spread, range and percentiles of a whole volume, computed once and remembered.
+
+The volume is read slab by slab, along its chunks, so the memory needed does not
+grow with it. Results are kept per process, and for files also on disk, under a
+key that changes when the file does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...core import Region
+from ...core.errors import VolumeError
+from ..cache.cache_directory import cache_directory, write_whole
+from ..volume import Volume
+from .distribution import Distribution
+from .moments import Moments
+
+# One slab in float64 takes 32 MiB: well in memory, large enough to hide the Python loop.
+SLAB_VOXELS = 4 * 1024**2
+# An entry takes about a hundred bytes.
+MOST_REMEMBERED = 4096
+
+
+PERCENTILES = (0.5, 1.0, 5.0, 50.0, 95.0, 99.0, 99.5)
+"""Ranks of the percentiles that are kept; as many from either end, so a slope may be negative."""
+# Atlases of the brain have some hundred; more are instances, whose counts nobody balances.
+MOST_CLASSES = 4096
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Numbers over all voxels and channels of one volume, as values."""
+
+    mean: float
+    """Arithmetic mean."""
+    std: float
+    """Population standard deviation."""
+    minimum: float
+    """Smallest value."""
+    maximum: float
+    """Largest value."""
+    count: int
+    """Number of voxels."""
+    percentiles: tuple[float, ...] = ()
+    """Those of ``PERCENTILES``, as ``numpy.percentile``; empty where they were not computed."""
+    classes: tuple[tuple[float, int], ...] = ()
+    """(value, number of voxels) of a label volume; empty for others, or of more than 4096."""
+
+    def keeps(self, rank: float) -> bool:
+        """Whether this percentile is kept."""
+        return rank in PERCENTILES and bool(self.percentiles)
+
+    def percentile(self, rank: float) -> float:
+        """Return one of the percentiles that are kept.
+
+        Raises
+        ------
+        ValueError
+            Another rank.
+        VolumeError
+            They come from a manifest that was written before there were percentiles.
+        """
+        if rank not in PERCENTILES:
+            msg = f"percentiles are kept of the ranks {PERCENTILES}, got {rank!r}"
+            raise ValueError(msg)
+        if not self.percentiles:
+            raise VolumeError(
+                "the manifest has no percentiles.", do="Write it again (voxpipe index)."
+            )
+        return self.percentiles[PERCENTILES.index(rank)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers as plain data; JSON has no NaN and no infinity, they are words."""
+        percentiles = dict(zip(map(str, PERCENTILES), self.percentiles, strict=False))
+        return {
+            **{name: _number_out(getattr(self, name)) for name in _NUMBERS},
+            "count": self.count,
+            "percentiles": {rank: _number_out(value) for rank, value in percentiles.items()},
+            "classes": [[_number_out(value), count] for value, count in self.classes],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Statistics:
+        """Return the numbers that :meth:`to_json` described, now or in an earlier version.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            They make no sense.
+        """
+        kept = data.get("percentiles") or {}
+        ranks = [str(rank) for rank in PERCENTILES]
+        return cls(
+            **{name: float(data[name]) for name in _NUMBERS},
+            count=int(data["count"]),
+            percentiles=tuple(float(kept[rank]) for rank in ranks) if kept else (),
+            classes=tuple((_plain(float(v)), int(n)) for v, n in data.get("classes") or ()),
+        )
+
+
+_NUMBERS = ("mean", "std", "minimum", "maximum")
+
+
+_REMEMBERED: OrderedDict[tuple[Any, ...], Statistics] = OrderedDict()
+
+
+def volume_statistics(volume: Volume) -> Statistics:
+    """Return mean, deviation, range and percentiles of a volume; of labels also class counts.
+
+    Percentiles are exact for integers of up to 16 bits, and for whatever has at most 2^18
+    different numbers. Others are known to half the width of a bin, of which there are 2^17 to
+    2^18: of integers they divide the range; of floats their width is a part of the number itself,
+    for float32 below 10^-4 of it as a rule, 0.2 % if every exponent occurred (float64: 3 %).
+
+    The first call reads every voxel once, in bounded memory; none at all if
+    the volume comes from a manifest that has them. Later ones, in this
+    process or for the same file in another, read nothing. A NaN among the voxels
+    makes all of them NaN but the count.
+
+    Parameters
+    ----------
+    volume
+        Any volume of real numbers.
+
+    Raises
+    ------
+    VolumeError
+        The voxels are complex.
+
+    Examples
+    --------
+    >>> found = volume_statistics(Volume(np.array([[[1.0, 2.0, 3.0, 6.0]]]), kind="label"))
+    >>> found.mean, found.std, found.minimum, found.maximum, found.count
+    (3.0, 1.8708286933869707, 1.0, 6.0, 4)
+    >>> found.percentile(50), found.classes
+    (2.5, ((1, 1), (2, 1), (3, 1), (6, 1)))
+    """
+    recorded: Statistics | None = volume.recorded_statistics
+    if recorded is not None:
+        return recorded
+    key = (volume.token, volume.header.stamp, volume.kind)
+    found = _REMEMBERED.get(key)
+    if found is None:
+        content = volume.content_key
+        name = f"{content}-label.json" if volume.kind == "label" else f"{content}.json"
+        file = cache_directory() / "statistics" / name if content else None
+        found = (file and _load(file)) or _compute(volume)
+        if file:
+            _save(file, found)
+    _REMEMBERED[key] = found
+    while len(_REMEMBERED) > MOST_REMEMBERED:
+        with suppress(KeyError):  # another thread may have been faster
+            _REMEMBERED.popitem(last=False)
+    return found
+
+
+def slabs(shape: tuple[int, int, int], unit: tuple[int, int, int], most: int) -> Iterator[Region]:
+    """Yield regions that cover ``shape``, whole units each, of at most ``most`` voxels.
+
+    A unit larger than ``most`` is yielded alone. The first axis grows first: it is
+    contiguous in a NIfTI file.
+
+    Examples
+    --------
+    >>> list(slabs((4, 4, 2), (1, 2, 1), 8))
+    [Region(0:4, 0:2, 0:1), Region(0:4, 2:4, 0:1), Region(0:4, 0:2, 1:2), Region(0:4, 2:4, 1:2)]
+    """
+    size = list(unit)
+    for axis in range(3):
+        room = most // (math.prod(size) // size[axis])
+        size[axis] = min(shape[axis], max(size[axis], room // unit[axis] * unit[axis]))
+    i, j, k = (range(0, n, s) for n, s in zip(shape, size, strict=True))
+    whole = Region.of_shape(shape)
+    for start in ((a, b, c) for c in k for b in j for a in i):
+        yield Region(start, tuple(a + s for a, s in zip(start, size, strict=True))).intersect(whole)
+
+
+def _compute(volume: Volume) -> Statistics:
+    if volume.dtype.kind == "c":
+        raise VolumeError(
+            f"{volume.name} holds complex numbers, which have no minimum.",
+            do="Normalize with a mean= and std= of your own, or store the magnitude.",
+        )
+    distribution = Distribution(volume.header.value_type or volume.header.disk_dtype)
+    moments = Moments()
+    most = max(1, SLAB_VOXELS // volume.shape[0])
+    for region in slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most):
+        stored = volume.read(region).array
+        distribution.add(stored)
+        if not distribution.is_dense:
+            moments = moments.joined(Moments.of(stored))
+    if distribution.is_dense:
+        moments = Moments.counted(*distribution.table())
+    return _as_values(volume, moments, distribution)
+
+
+def _as_values(volume: Volume, stored: Moments, distribution: Distribution) -> Statistics:
+    """Return statistics of values from those of the stored numbers."""
+    slope, intercept = volume.header.slope, volume.header.intercept
+    ends = (slope * stored.low + intercept, slope * stored.high + intercept)
+    if math.isnan(stored.mean):
+        percentiles = [math.nan] * len(PERCENTILES)
+    else:
+        ranks = PERCENTILES if slope > 0 else [100 - rank for rank in PERCENTILES]
+        # A bin may reach beyond the last number in it.
+        found = np.clip(distribution.percentiles(ranks), stored.low, stored.high)
+        percentiles = (found * slope + intercept).tolist()
+    return Statistics(
+        mean=slope * stored.mean + intercept,
+        std=abs(slope) * math.sqrt(stored.squares / stored.count),
+        minimum=float(np.minimum(*ends)),
+        maximum=float(np.maximum(*ends)),
+        count=stored.count,
+        percentiles=tuple(percentiles),
+        classes=_classes(volume, distribution) if volume.kind == "label" else (),
+    )
+
+
+def _classes(volume: Volume, distribution: Distribution) -> tuple[tuple[float, int], ...]:
+    numbers, counts = distribution.table()
+    if len(numbers) > MOST_CLASSES or not distribution.is_exact or np.isnan(numbers).any():
+        return ()
+    values = numbers * volume.header.slope + volume.header.intercept
+    pairs = zip(values.tolist(), counts.tolist(), strict=True)
+    return tuple(sorted((_plain(value), count) for value, count in pairs))
+
+
+def _load(file: Path) -> Statistics | None:
+    """Return what another process computed, None if there is nothing sound and complete."""
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        found = Statistics.from_json(json.loads(file.read_text("utf-8")))
+        return found if found.percentiles else None
+    return None
+
+
+def _save(file: Path, statistics: Statistics) -> None:
+    # Only saves time: a full or read-only disk must not stop anybody.
+    with suppress(OSError):
+        write_whole(file, json.dumps(statistics.to_json()).encode())
+
+
+def _number_out(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _plain(value: float) -> float:
+    """Return whole numbers as such: classes are 1 and 2, not 1.0 and 2.0."""
+    return int(value) if value.is_integer() else value

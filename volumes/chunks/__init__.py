@@ -1,0 +1,1 @@
+"""Arrays stored in chunks: which are needed, how they are decoded, which are kept in memory."""

@@ -1,0 +1,268 @@
+"""An array stored in chunks: which ones a region needs, and how they are put together.
+
+One reader for every chunked format. The format brings chunks and decodes one at a time into
+memory that is there (:class:`ChunkSource`); culling, the cache, the counts and putting the
+pieces together are here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import TALLY, OrientedBox, Region
+from ...core.errors import CorruptVolume, VoxpipeError
+from ..stores.read_ahead import Closes, Tickets
+from .chunk_cache import ChunkCache
+from .cuts import Cuts, Pieces
+
+Index = tuple[int, ...]
+"""Place of a chunk in the grid of chunks, per stored axis."""
+
+POISON_VARIABLE = "VOXPIPE_POISON"
+"""Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
+
+
+class Brought(Protocol):
+    """Chunks of which all that has to be fetched is here."""
+
+    @property
+    def strided(self) -> bool:
+        """Whether ``decode`` writes into memory of any strides."""
+
+    def decode(self, index: Index, out: NDArray[Any]) -> bool:
+        """Decode a chunk into ``out``: whole chunk, stored type, C order unless ``strided``.
+
+        False, and nothing written, for a chunk that is not stored. May raise anything where its
+        bytes are damaged.
+        """
+
+    def place(self, index: Index) -> str:
+        """Return which file holds the bytes of a chunk; empty where nobody knows."""
+
+
+class ChunkSource(Protocol):
+    """Where the chunks of one array come from."""
+
+    @property
+    def name(self) -> str:
+        """What errors call the store."""
+
+    def bring(self, chunks: Sequence[Index]) -> Brought:
+        """Fetch the stored bytes of chunks, as few requests as possible."""
+
+    def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
+        """Begin to fetch the stored bytes of chunks of ``size`` bytes each.
+
+        None where there is nothing to wait for, or no room.
+        """
+
+    def fetch(self, chunks: Sequence[Index]) -> int | None:
+        """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
+
+
+class ChunkedArray:
+    """Reads regions of an array that is stored in chunks.
+
+    Parameters
+    ----------
+    shape, chunks
+        Of the array and of one chunk, per stored axis.
+    dtype
+        Type of the numbers as stored.
+    fill_value
+        What a chunk that is not stored holds.
+    source
+        Brings and decodes chunks.
+    cache, token
+        Where decoded chunks are kept, and this array's name among others there.
+    cuts
+        Where chunks begin, if not at multiples of ``chunks``; of a chunk that is cut short the
+        first voxels count.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        chunks: tuple[int, ...],
+        dtype: np.dtype[Any],
+        fill_value: Any,
+        *,
+        source: ChunkSource,
+        cache: ChunkCache,
+        token: str,
+        cuts: Cuts | None = None,
+    ) -> None:
+        self.shape, self.chunks, self.dtype = shape, chunks, dtype
+        self.ndim = len(shape)
+        self.chunk_bytes = math.prod(chunks) * dtype.itemsize
+        self._fill = np.asarray(fill_value).astype(dtype)[()]
+        self._cuts = Cuts.equal(shape, chunks) if cuts is None else cuts
+        self._source, self._cache, self._token = source, cache, token
+        self._last: tuple[Any, NDArray[np.int64]] | None = None
+
+    def needed(
+        self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
+    ) -> NDArray[np.int64]:
+        """Return the chunks (N, axes) that a read needs: those of the region that the box touches.
+
+        Parameters
+        ----------
+        region
+            In stored axes.
+        box
+            Where taps lie, in three of the stored axes.
+        axes
+            Which stored axes these are.
+        """
+        # A read is counted before it is done, and announced before that: three times the same
+        # question, of which the answer takes a fifth of a millisecond.
+        question, last = (region, box, axes), self._last
+        if last is not None and last[0] == question:
+            return last[1]
+        chunks = self._cuts.touched(region)
+        if box is not None and len(chunks) > 1:
+            start, stop = self._cuts.bounds(chunks)
+            start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
+            chunks = chunks[box.touches(start[:, axes], stop[:, axes])]
+        chunks.setflags(write=False)  # whoever asks again gets the same
+        self._last = question, chunks
+        return chunks
+
+    def voxels(self, chunks: NDArray[np.int64]) -> int:
+        """Return how many voxels of the array chunks (N, axes) hold."""
+        start, stop = self._cuts.bounds(chunks)
+        return int((stop - start).prod(axis=1).sum())
+
+    def keys(self, chunks: NDArray[np.int64]) -> list[tuple[str, Index]]:
+        """Return under which keys chunks (N, axes) are kept."""
+        return [(self._token, tuple(row)) for row in chunks.tolist()]
+
+    def read(
+        self,
+        region: Region,
+        box: OrientedBox | None = None,
+        axes: tuple[int, int, int] = (0, 1, 2),
+    ) -> NDArray[Any]:
+        """Return a region, C order; where no tap lies it holds anything.
+
+        Parameters
+        ----------
+        region, box, axes
+            As for :meth:`needed`.
+        """
+        out = _room(region.shape, self.dtype)
+        chunks = self.needed(region, box, axes)
+        if out.size == 0 or len(chunks) == 0:
+            return out
+        pieces = self._cuts.pieces(chunks, region)
+        missing: list[Index] = []
+        for key in self.keys(chunks):
+            held = self._cache.get(key)
+            if held is None:
+                missing.append(key[1])
+            else:
+                there, here = pieces(key[1])
+                out[there] = held[here]
+        if missing:
+            self._read_missing(out, missing, pieces)
+        return out
+
+    def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: Pieces) -> None:
+        brought = self._source.bring(missing)
+        keeps = self._cache.most_bytes >= self.chunk_bytes
+        scratch: NDArray[Any] | None = None
+        decoded = 0
+        for index in missing:
+            there, here = pieces(index)
+            if not keeps and (slot := self._slot(out[there], brought.strided)) is not None:
+                # Straight to where it is wanted: no copy of the chunk is made.
+                if self._decode(brought, index, slot):
+                    decoded += 1
+                else:
+                    slot[...] = self._fill
+                continue
+            if scratch is None:
+                scratch = np.empty(self.chunks, self.dtype)
+            if self._decode(brought, index, scratch):
+                decoded += 1
+                out[there] = scratch[here]
+                if self._cache.put((self._token, index), scratch):
+                    scratch = None
+            else:
+                out[there] = self._fill
+                # Kept as one number: nobody has to look for it in the store again.
+                self._cache.put((self._token, index), np.broadcast_to(self._fill, self.chunks))
+        TALLY.count(bytes_decoded=decoded * self.chunk_bytes)
+
+    def _slot(self, part: NDArray[Any], strided: bool) -> NDArray[Any] | None:
+        """Return the part of a region as room for a whole chunk; None if it is none."""
+        whole = part.shape == self.chunks and (strided or part.flags.c_contiguous)
+        return part if whole else None
+
+    def _decode(self, brought: Brought, index: Index, out: NDArray[Any]) -> bool:
+        try:
+            return brought.decode(index, out)
+        except (MemoryError, VoxpipeError):
+            raise
+        except Exception as error:  # each codec has its own
+            start, stop = self._cuts.bounds(np.array([index]))
+            spans = zip(start[0].tolist(), stop[0].tolist(), strict=True)
+            where = ", ".join(f"{a}:{b}" for a, b in spans)
+            raise CorruptVolume(
+                f"[{where}] of {self._source.name} cannot be decoded, its bytes in "
+                f"{brought.place(index) or 'the file'}: {type(error).__name__}: {error}.",
+                do="Copy or write this file again.",
+            ) from error
+
+    def prefetch(
+        self,
+        region: Region,
+        box: OrientedBox | None = None,
+        axes: tuple[int, int, int] = (0, 1, 2),
+    ) -> Tickets | None:
+        """Begin to bring in the stored bytes of a region that is going to be read.
+
+        They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
+        where there is nothing to wait for. What goes wrong is raised by the read.
+
+        Parameters
+        ----------
+        region, box, axes
+            As for :meth:`needed`.
+        """
+        keys = self.keys(self.needed(region, box, axes))
+        tickets: list[Closes] = []
+        # Before asking what is here: it then stays, unless something is needed sooner.
+        if self._cache.most_bytes:
+            tickets.append(self._cache.announce(keys))
+        chunks = [key[1] for key in keys if not self._cache.holds(key)]
+        fetched = self._source.prefetch(chunks, self.chunk_bytes) if chunks else None
+        if fetched is not None:
+            tickets.append(fetched)
+        return Tickets(tickets) if tickets else None
+
+    def fetch(
+        self,
+        region: Region,
+        box: OrientedBox | None = None,
+        axes: tuple[int, int, int] = (0, 1, 2),
+    ) -> int | None:
+        """Bring in the stored bytes of a region and drop them; return how many.
+
+        None where the format cannot tell fetching from decoding.
+        """
+        return self._source.fetch([key[1] for key in self.keys(self.needed(region, box, axes))])
+
+
+def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return memory for a region; poisoned, on request, where chunks are left out."""
+    room = np.empty(shape, dtype)
+    if os.environ.get(POISON_VARIABLE):
+        room.fill(np.nan if dtype.kind in "fc" else np.iinfo(dtype).max)
+    return room

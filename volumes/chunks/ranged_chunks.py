@@ -1,0 +1,177 @@
+"""Chunks that are ranges of bytes of named objects: fetched in few requests, then decoded.
+
+The format says where a chunk lies (:class:`ChunkMap`) and how its bytes become numbers
+(:class:`ChunkDecoder`); joining neighbours, and bytes that were asked for ahead, are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from ..stores.in_flight import Later
+from ..stores.joining import Joining, joining
+from ..stores.ranges import Joined, LocalRanges, RangeStore, ReadRange
+from ..stores.read_ahead import AHEAD, AheadStore, Ticket, lean, works_ahead
+from .chunked_array import Index
+
+
+class Lookup(NamedTuple):
+    """How to find out where chunks lie."""
+
+    requests: Sequence[ReadRange]
+    """What must be read first; empty if everything is known."""
+    places: Callable[[Sequence[bytes | None]], list[ReadRange | None]]
+    """Returns where each chunk lies, of the answers; None for one that is known not to be."""
+
+
+class ChunkMap(Protocol):
+    """Where the chunks of one array lie."""
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return how to find out where each chunk lies; reads nothing."""
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return where each chunk lies; None for one that is known not to be stored."""
+
+
+class ChunkDecoder(Protocol):
+    """Makes voxels of the bytes of a chunk; may depend on which one it is."""
+
+    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
+        """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
+
+        With any strides where the decoder has a true attribute ``strided``.
+
+        May raise anything where the bytes are damaged.
+        """
+
+
+class RangedChunks:
+    """The chunks of one array in a store of byte ranges.
+
+    Parameters
+    ----------
+    store, chunk_map, decoder
+        Where bytes come from, where in it chunks lie, and how they are decoded.
+    token
+        The array's name among what was asked for ahead.
+    chunk_bytes
+        What a chunk takes when it is decoded, and so about what it has at most when stored.
+    """
+
+    def __init__(
+        self,
+        store: RangeStore,
+        chunk_map: ChunkMap,
+        decoder: ChunkDecoder,
+        token: str,
+        chunk_bytes: int = 0,
+    ) -> None:
+        self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
+        self._chunk_bytes = chunk_bytes
+
+    @property
+    def name(self) -> str:
+        """Root of the store, without credentials."""
+        return self._store.name
+
+    def bring(self, chunks: Sequence[Index]) -> Bytes:
+        """Fetch the stored bytes of chunks, neighbours in one request."""
+        data = AHEAD.taken(self._token, chunks)
+        absent = [index for index in chunks if index not in data]
+        places = self._map.locate(absent) if absent else []
+        stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
+        answers = self._read([place for _, place in stored])
+        data.update(zip((index for index, _ in stored), answers, strict=True))
+        return Bytes(data, dict(stored), self._decoder)
+
+    def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
+        """Begin to fetch; the system does so by itself for local files."""
+        if isinstance(self._store, LocalRanges):
+            places = self._map.locate(chunks)
+            self._store.will_need([place for place in places if place is not None])
+            return None
+        store = self._store
+        if not works_ahead(store):
+            return None
+        bring = partial(self._bring, self._joining(), store)
+        return AHEAD.begin(self._token, chunks, lambda _: size, store, bring)
+
+    async def _bring(
+        self, joined: Joining, store: AheadStore, chunks: Sequence[Index], later: Later
+    ) -> dict[Index, memoryview | None]:
+        lookup = self._map.lookup(chunks)
+        places = lookup.places(
+            await store.fetch(lookup.requests, ahead=later) if lookup.requests else ()
+        )
+        stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
+        plan = Joined([place for _, place in stored], *joined)
+        found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
+        if not stored:
+            return found
+        fetched = await store.fetch(plan.requests, ahead=later, whole=self._chunk_bytes)
+        answers = lean(plan.split(fetched))
+        found.update(zip((index for index, _ in stored), answers, strict=True))
+        return found
+
+    def fetch(self, chunks: Sequence[Index]) -> int:
+        """Fetch the stored bytes of chunks and drop them; return how many."""
+        places = [place for place in self._map.locate(chunks) if place is not None]
+        answers = self._read(places)
+        return sum(len(answer) for answer in answers if answer is not None)
+
+    def _read(self, places: Sequence[ReadRange]) -> list[memoryview | None]:
+        """Return the bytes at places, neighbours in one request."""
+        plan, store = Joined(places, *self._joining()), self._store
+        if works_ahead(store):
+            return plan.split(store.get_ranges(plan.requests, self._chunk_bytes))
+        return plan.split(store.get_ranges(plan.requests))
+
+    def _joining(self) -> Joining:
+        """Return which ranges become one request: as the scheme says, or the store."""
+        store = self._store
+        return joining(Joining(getattr(store, "gap", 0), getattr(store, "most", 1 << 62)))
+
+
+@dataclass(frozen=True, eq=False)
+class Bytes:
+    """Stored bytes of chunks, and their decoder."""
+
+    data: dict[Index, memoryview | None]
+    """By chunk; none for one that is not stored."""
+    places: dict[Index, ReadRange]
+    """Where they lie, of those that were not asked for ahead."""
+    decoder: ChunkDecoder
+    """Makes voxels of them."""
+
+    @property
+    def strided(self) -> bool:
+        """Whether the decoder writes into memory of any strides."""
+        return bool(getattr(self.decoder, "strided", False))
+
+    def decode(self, index: Index, out: NDArray[Any]) -> bool:
+        """Decode one chunk; False if it is not stored."""
+        found = self.data.get(index)
+        if found is None:
+            return False
+        _check_length(found, self.places.get(index))
+        self.decoder.decode(found, out, index)
+        return True
+
+    def place(self, index: Index) -> str:
+        """Return the object that holds a chunk."""
+        place = self.places.get(index)
+        return "" if place is None else place.object
+
+
+def _check_length(data: memoryview, place: ReadRange | None) -> None:
+    """Refuse a piece that ends early: some decoders make voxels of it nevertheless."""
+    if place is not None and place.stop is not None and place.start >= 0:
+        expected = place.stop - place.start
+        if len(data) < expected:
+            raise EOFError(f"{len(data)} of {expected} bytes are there")

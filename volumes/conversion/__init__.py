@@ -1,0 +1,1 @@
+"""Volumes written anew, in chunks that suit patches."""

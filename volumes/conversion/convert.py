@@ -1,0 +1,283 @@
+"""Write a volume as sharded zarr v3: shard by shard, continued after a kill, whole or absent.
+
+The volume is read one shard at a time, so the memory needed does not grow with it. Voxels are
+written as they are stored, by zarr-python; the affine, the slope and the intercept go into a
+NIfTI-2 header beside them (NIfTI-Zarr), axes and spacing into OME-Zarr 0.5 metadata.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Region
+from ...core.errors import CorruptVolume, DestinationExists, MissingDependency
+from ..cache.decoded_cache import LOCK_TIMEOUT
+from ..catalog.stamps import stamp_at
+from ..content import content_key
+from ..header import Triple, affine_entries
+from ..stores.location import is_url, local_path
+from ..volume import Volume
+from .convert_plan import ConvertPlan, plan_conversion
+from .destination import Destination, destination_of
+from .destination_name import refuse_other_formats
+from .nifti_zarr import group_document, nifti_bytes
+
+Progress = Callable[[int, int], None]
+"""``progress(done, total)`` in voxels (of all channels), called at the start and for each shard."""
+
+# Blosc's own middle: higher levels of lz4 store little less.
+_LEVEL = 5
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion did."""
+
+    location: str
+    """Path or URL of the written volume."""
+    chunk: tuple[int, int, int]
+    """Voxels per inner chunk along I, J, K."""
+    shard: tuple[int, int, int]
+    """Voxels per shard along I, J, K."""
+    written: int
+    """Shards that this call wrote."""
+    kept: int
+    """Shards that were there: of a call that was killed, or of one that had finished."""
+
+
+def convert(
+    volume: Volume | str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    chunk: int | None = None,
+    shard: int | None = None,
+    patch: int = 96,
+    codec: str = "lz4",
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    timeout: float = LOCK_TIMEOUT,
+) -> Converted:
+    """Write a volume as sharded zarr v3, in its stored type.
+
+    A call that was killed is continued by the next one: shards that were finished are not
+    written again. If the same volume was converted the same way before, nothing is done.
+
+    Parameters
+    ----------
+    volume
+        A volume, or a path or URL of one.
+    destination
+        Path or URL; by convention it ends in ``.nii.zarr``.
+    chunk, shard
+        Voxels along each axis of the decode unit and of the stored object; by default about
+        a quarter of ``patch`` and 128 KiB, and 32 MiB before compression.
+    patch
+        Voxels along each axis of the patches that will be read.
+    codec
+        ``"lz4"`` (decodes fastest), ``"zstd"`` (stores least) or ``"none"``.
+    overwrite
+        Replace the zarr group that is there. Nothing else is ever replaced.
+    storage_options
+        For fsspec, where the destination is a URL, and the volume is given as one. They never
+        appear in messages.
+    progress
+        Called with voxels done and in all.
+    timeout
+        Longest wait for another process that writes to the same place, in seconds.
+
+    Raises
+    ------
+    DestinationExists
+        Something else is there; this is a ``FileExistsError``.
+    UnknownFormat
+        The name of the destination is that of another format.
+    CacheBusy
+        Another process kept writing for longer than the timeout.
+    VolumeError
+        The volume cannot be read, or a size makes no sense.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> volume = Volume(np.arange(60, dtype=np.int16).reshape(3, 4, 5))
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> convert(volume, f"{folder.name}/a.nii.zarr", chunk=2, shard=4).written
+    2
+    >>> bool((Volume(f"{folder.name}/a.nii.zarr").numpy() == volume.numpy()).all())
+    True
+    >>> folder.cleanup()
+    """
+    _need_zarr_3()
+    if not isinstance(volume, Volume):
+        remote = is_url(os.fspath(volume))
+        volume = Volume(volume, storage_options=storage_options if remote else None)
+    header = replace(volume.header, affine=affine_entries(volume.affine, volume.name))
+    plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
+    place = os.fspath(destination)
+    _refuse_itself(volume, place)
+    refuse_other_formats(place)
+    target = destination_of(place, storage_options or {})
+    with target.locked(timeout):
+        written, kept = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)
+    return Converted(place, plan.chunk, plan.shard, written, kept)
+
+
+def write_planned(
+    volume: Volume,
+    plan: ConvertPlan,
+    target: Destination,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> tuple[int, int]:
+    """Write a volume as planned, at a place that is locked; return the shards written and kept."""
+    key = content_key(version_of(volume), plan.fingerprint())
+    found = target.record()
+    if found is not None and found.get("key") == key and not overwrite:
+        return 0, sum(1 for _ in plan.regions())
+    if found is not None:
+        _make_way(target, overwrite=overwrite)
+    done = target.finished(key)
+    written = _write(volume, plan, target, done, progress or _silent)
+    if content_key(version_of(volume), plan.fingerprint()) != key:
+        raise CorruptVolume(
+            f"{volume.name} was written again while it was converted.",
+            do="Convert it again once it is written.",
+        )
+    image = os.path.basename(target.name.rstrip("/"))
+    target.publish(group_document(plan, image, {"key": key}), overwrite=overwrite)
+    return written, len(done)
+
+
+def version_of(volume: Volume) -> str:
+    """Return a digest of where a volume is, of the version that is there now, and of its axis maps.
+
+    Two volumes in memory never have the same one, nor do two processes for one of them.
+    """
+    located = volume.located
+    if located is None:
+        return volume.token
+    maps = (volume.rearranged,) if volume.rearranged else ()
+    return content_key(located.token, (stamp_at(located), *maps))
+
+
+def _write(
+    volume: Volume, plan: ConvertPlan, target: Destination, done: set[Triple], progress: Progress
+) -> int:
+    """Write what is not done yet; return how many shards that were."""
+    array: Any = _create(plan, target)
+    total = math.prod(plan.header.shape)
+    ready = written = 0
+    progress(0, total)
+    for index, region in plan.regions():
+        if index not in done:
+            array[plan.index(region)] = _turned(volume, plan, region)
+            target.note(index)
+            written += 1
+        ready += region.size * plan.header.shape[0]
+        progress(ready, total)
+    return written
+
+
+def _turned(volume: Volume, plan: ConvertPlan, region: Region) -> NDArray[Any]:
+    """Return the stored numbers of a region, axes as they are written."""
+    stored = volume.read(region).array
+    if plan.dtype.kind == "b":
+        stored = stored.view(np.bool_)  # which a read hands out as 0 and 1
+    turned = stored.transpose(0, 3, 2, 1)
+    whole = turned if len(plan.axes) == 4 else turned[0]
+    return np.ascontiguousarray(whole, dtype=plan.dtype)
+
+
+def _create(plan: ConvertPlan, target: Destination) -> Any:
+    """Create the arrays of the group, or find those of the call that was killed; return one."""
+    import zarr
+
+    header = np.frombuffer(nifti_bytes(plan.header), np.uint8)
+    small: Any = zarr.create_array(
+        target.store("nifti"),
+        shape=header.shape,
+        chunks=header.shape,
+        dtype=header.dtype,
+        compressors=None,
+        filters=None,
+        overwrite=True,
+    )
+    small[...] = header
+    store = target.store("0")
+    # A shard that is missing then always means damage; -0.0 and NaN keep their bits.
+    config: Any = {"write_empty_chunks": True}
+    if _exists(store):
+        return zarr.open_array(store, mode="r+", zarr_format=3, config=config)
+    return zarr.create_array(
+        store,
+        shape=plan.stored_shape,
+        chunks=plan.stored_chunks,
+        shards=plan.stored_shards,
+        dtype=plan.dtype,
+        compressors=_compressors(plan.codec),
+        filters=None,
+        fill_value=0,
+        dimension_names=plan.axes,
+        config=config,
+    )
+
+
+def _exists(store: Any) -> bool:
+    from zarr.core.sync import sync
+
+    return bool(sync(store.exists("zarr.json")))
+
+
+def _compressors(codec: Any) -> Any:
+    from zarr.codecs import BloscCodec
+
+    if codec == "none":
+        return None
+    return [BloscCodec(cname=codec, clevel=_LEVEL, shuffle="shuffle")]
+
+
+def _make_way(target: Destination, *, overwrite: bool) -> None:
+    if not overwrite:
+        raise DestinationExists(
+            f"{target.name} is there already.", do="Give another place, or overwrite=True."
+        )
+    if not target.is_group():
+        raise DestinationExists(
+            f"{target.name} is no zarr group, and nothing else is overwritten.",
+            do="Give another place, or remove it yourself.",
+        )
+    target.make_way()
+
+
+def _refuse_itself(volume: Volume, place: str) -> None:
+    located = volume.located
+    if located is None:
+        return
+    here = place if is_url(place) else os.path.abspath(local_path(place))
+    if (located.path or located.location).rstrip("/") == here.rstrip("/"):
+        raise DestinationExists(
+            f"{volume.name} cannot be written over itself.", do="Give another place."
+        )
+
+
+def _need_zarr_3() -> None:
+    import zarr
+
+    if zarr.__version__.startswith("2."):
+        raise MissingDependency(
+            f"shards are part of zarr v3, and zarr {zarr.__version__} writes v2 only.",
+            do="pip install 'zarr>=3' (needs Python 3.11).",
+        )
+
+
+def _silent(done: int, total: int) -> None:
+    """Show nothing."""

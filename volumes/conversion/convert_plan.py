@@ -1,0 +1,229 @@
+"""How a volume will lie in a sharded zarr v3 array: chunks, shards, and what the header says.
+
+Pure functions of the header. Inner chunks are what a patch is decoded from, shards are the
+objects that are written, listed and copied.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...core import Region
+from ...core.errors import VolumeError
+from ..header import Header, Triple, affine_matrix
+
+# Below this size requests and headers of chunks cost more than the voxels; above, a patch
+# decodes more than it uses. Blosc decodes it within a level-2 cache.
+CHUNK_BYTES = 128 * 1024
+# A patch that lies anywhere touches one chunk more per axis than it is long: a quarter of it
+# makes that 5 instead of 4, twice the voxels of the patch.
+CHUNKS_PER_PATCH = 4
+# Sizes are rounded to this many voxels, so that shards of many volumes look alike.
+_STEP = 8
+# All channels are read together; more than this many would make the chunk flat.
+MOST_CHANNELS = 4
+# One shard is in memory three times while it is written: as read, turned, and compressed.
+SHARD_BYTES = 32 * 1024**2
+
+CODECS = ("lz4", "zstd", "none")
+"""Compressors that ``convert`` writes. lz4 decodes fastest, zstd stores least."""
+
+
+@dataclass(frozen=True)
+class ConvertPlan:
+    """Where every voxel of one volume goes."""
+
+    header: Header
+    """Of the volume as it is."""
+    chunk: Triple
+    """Voxels per inner chunk along I, J, K."""
+    shard: Triple
+    """Voxels per shard along I, J, K: whole chunks."""
+    channels: int
+    """Channels per inner chunk; a shard holds them all."""
+    codec: str
+    """One of :data:`CODECS`."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type that is written: as stored, in little-endian order."""
+        stored = self.header.value_type or self.header.disk_dtype
+        return stored.newbyteorder("<")
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the stored axes: (c), z, y, x."""
+        return ("c", "z", "y", "x") if self.header.shape[0] > 1 else ("z", "y", "x")
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of the zarr array."""
+        return self._stored(self.header.shape[0], self.header.shape[1:])
+
+    @property
+    def stored_chunks(self) -> tuple[int, ...]:
+        """Inner chunk per stored axis."""
+        return self._stored(self.channels, self.chunk)
+
+    @property
+    def stored_shards(self) -> tuple[int, ...]:
+        """Shard per stored axis."""
+        whole = -(-self.header.shape[0] // self.channels) * self.channels
+        return self._stored(whole, self.shard)
+
+    @property
+    def result(self) -> Header:
+        """The header that a reader of the written volume will see."""
+        native = self.dtype.newbyteorder("=")
+        return replace(
+            self.header,
+            disk_dtype=native,
+            chunks=self.chunk,
+            access="range",
+            value_type=None,
+            stamp=(),
+        )
+
+    def regions(self) -> Iterator[tuple[Triple, Region]]:
+        """Yield index and region of every shard, in the order in which they are written."""
+        extent = self.header.shape[1:]
+        counts = [range(-(-n // s)) for n, s in zip(extent, self.shard, strict=True)]
+        whole = Region.of_shape(extent)
+        # K outermost: a NIfTI file is then read from its beginning to its end.
+        for k, j, i in itertools.product(*reversed(counts)):
+            start = (i * self.shard[0], j * self.shard[1], k * self.shard[2])
+            stop = tuple(a + s for a, s in zip(start, self.shard, strict=True))
+            yield (i, j, k), Region(start, stop).intersect(whole)
+
+    def index(self, region: Region) -> tuple[slice, ...]:
+        """Return a region as an index of the stored array."""
+        turned = region.slices[::-1]
+        return (slice(None), *turned) if len(self.axes) == 4 else tuple(turned)
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Return what makes two written volumes of one source differ."""
+        return (self.chunk, self.shard, self.channels, self.codec)
+
+    def _stored(self, channels: int, spatial: Triple) -> tuple[int, ...]:
+        turned = spatial[::-1]
+        return (channels, *turned) if len(self.axes) == 4 else turned
+
+
+def plan_conversion(
+    header: Header,
+    *,
+    chunk: int | None = None,
+    shard: int | None = None,
+    patch: int = 96,
+    codec: str = "lz4",
+) -> ConvertPlan:
+    """Choose chunks and shards for a volume.
+
+    Parameters
+    ----------
+    header
+        Of the volume.
+    chunk, shard
+        Voxels along each axis; by default chosen from ``patch`` and the stored type.
+    patch
+        Voxels along each axis of the patches that will be read.
+    codec
+        ``"lz4"``, ``"zstd"`` or ``"none"``.
+
+    Raises
+    ------
+    VolumeError
+        A size makes no sense, or the codec is unknown.
+
+    Examples
+    --------
+    >>> plan = plan_conversion(Header((1, 512, 512, 300), (1.0,) * 16, np.dtype("int16")))
+    >>> plan.chunk, plan.shard
+    ((32, 32, 32), (256, 256, 256))
+    """
+    if codec not in CODECS:
+        raise VolumeError(
+            f"codec is one of {', '.join(map(repr, CODECS))}, got {codec!r}.",
+            do="lz4 decodes fastest, zstd stores least.",
+        )
+    channels = min(header.shape[0], MOST_CHANNELS)
+    voxel = (header.value_type or header.disk_dtype).itemsize
+    side = chunk_side(patch, voxel * channels) if chunk is None else _size("chunk", chunk)
+    i, j, k = (min(side, n) for n in header.shape[1:])
+    inner = (i, j, k)
+    if shard is None:
+        outer = _shard_near(header.shape[1:], inner, voxel * header.shape[0])
+    else:
+        outer = _shard_of(_size("shard", shard), side, header.shape[1:], inner)
+    return ConvertPlan(header, inner, outer, channels, codec)
+
+
+def chunk_side(patch: int, voxel_bytes: int) -> int:
+    """Return the voxels along each axis of a chunk: between a quarter patch and 128 KiB.
+
+    Examples
+    --------
+    >>> [chunk_side(96, size) for size in (1, 2, 4)], chunk_side(192, 2)
+    ([32, 32, 24], 40)
+    """
+    quarter = _size("patch", patch) / CHUNKS_PER_PATCH
+    full = (CHUNK_BYTES / voxel_bytes) ** (1 / 3)
+    # The geometric mean: as many times above the one as below the other.
+    return max(_STEP, round(math.sqrt(quarter * full) / _STEP) * _STEP)
+
+
+def origin_of(header: Header) -> tuple[float, float, float] | None:
+    """Return where voxel (0, 0, 0) lies, if the axes are those of the world; else None.
+
+    OME-Zarr knows no rotation: a translation means nothing beside one.
+    """
+    matrix = affine_matrix(header.affine)
+    turned = matrix[:3, :3] - np.diag(np.diag(matrix[:3, :3]))
+    if turned.any() or (np.diag(matrix)[:3] <= 0).any():
+        return None
+    x, y, z = (float(v) for v in matrix[:3, 3])
+    return x, y, z
+
+
+def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> Triple:
+    """Double a chunk along all axes in turn, as long as it fits the volume and the bytes."""
+    size = list(chunk)
+    grown = True
+    while grown:
+        grown = False
+        for axis in range(3):
+            doubled = size[axis] * 2
+            fits = math.prod(size) * 2 * voxel_bytes <= SHARD_BYTES
+            if fits and size[axis] < extent[axis]:
+                size[axis], grown = doubled, True
+    return _within(size, chunk, extent)
+
+
+def _shard_of(shard: int, chunk: int, extent: Triple, inner: Triple) -> Triple:
+    if shard % chunk:
+        raise VolumeError(
+            f"a shard of {shard} voxels does not hold whole chunks of {chunk}.",
+            do=f"Give a multiple of {chunk}.",
+        )
+    return _within([shard // chunk * c for c in inner], inner, extent)
+
+
+def _within(size: list[int], chunk: Triple, extent: Triple) -> Triple:
+    """Return a size cut to whole chunks around the volume."""
+    i, j, k = (min(s, -(-n // c) * c) for s, c, n in zip(size, chunk, extent, strict=True))
+    return i, j, k
+
+
+def _size(what: str, value: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
+        raise VolumeError(
+            f"{what} is a whole number of voxels of at least 1, got {value!r}.",
+            do="It holds for all three axes.",
+        )
+    return int(value)

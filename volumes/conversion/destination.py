@@ -1,0 +1,335 @@
+"""Where a converted volume is written: beside its place, with a journal, then put there whole.
+
+A local volume is written into the hidden folder ``.NAME.part`` beside its place and gets its
+name by renaming, so it is whole or absent. A bucket renames nothing: there the metadata of the
+group are written last, and without these nobody takes the objects for a volume.
+
+The journal is a line of JSON for what is being written, and one for every shard that is done.
+A line that was cut off by a kill counts as not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from ...core.errors import CacheBusy, DestinationExists, VolumeError
+from ..formats.zarr_nodes import METADATA_FILES
+from ..header import Triple
+from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
+from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
+
+GROUP = "zarr.json"
+_JOURNAL = "journal.jsonl"
+# Short against writing a shard, long against asking the kernel.
+_POLL_SECONDS = 0.05
+
+
+class Destination(Protocol):
+    """One place for one zarr group."""
+
+    name: str
+    """What messages call it; no credentials."""
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what voxpipe noted in the group that is there; None if there is nothing."""
+
+    def is_group(self) -> bool:
+        """Whether what is there is a zarr node, which may be overwritten."""
+
+    def make_way(self) -> None:
+        """Get ready to overwrite what is there."""
+
+    def locked(self, timeout: float) -> Any:
+        """Return a context in which no other process writes here."""
+
+    def finished(self, key: str) -> set[Triple]:
+        """Begin or continue: return the shards that a writer of the same key has finished."""
+
+    def store(self, array: str) -> Any:
+        """Return the zarr store of an array of the group."""
+
+    def note(self, shard: Triple) -> None:
+        """Note that a shard is written."""
+
+    def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
+        """Write the metadata of the group, and make it appear."""
+
+
+def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
+    """Return the destination at a path or URL."""
+    if is_url(location):
+        return RemoteDestination(location, options, LEASE_SECONDS)
+    return LocalDestination(Path(os.path.abspath(local_path(location))))
+
+
+class LocalDestination:
+    """A folder on a local disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        # In the same folder, and so on the same disk: renaming is one step there only.
+        self._partial = path.with_name(f".{path.name}.part")
+        self._group = self._partial / "group"
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what voxpipe noted in the group, empty for what it did not write."""
+        if not os.path.lexists(self._path):
+            return None
+        with suppress(OSError, ValueError, AttributeError):
+            document = json.loads((self._path / GROUP).read_bytes())
+            return dict(document.get("attributes", {}).get("voxpipe", {}))
+        return {}
+
+    def is_group(self) -> bool:
+        """Whether zarr metadata are there."""
+        return any((self._path / file).exists() for file in METADATA_FILES)
+
+    def make_way(self) -> None:
+        """Do nothing: what is there stays until the new volume is whole."""
+
+    @contextmanager
+    def locked(self, timeout: float) -> Iterator[None]:
+        """Hold the kernel's lock on the partial folder, which a dead writer does not."""
+        deadline = time.monotonic() + timeout
+        while True:
+            self._make()
+            with self._locked_file(deadline) as file:
+                # A writer that finished took the folder, and the lock file in it, away.
+                if _is_still(file, self._partial / "lock"):
+                    try:
+                        yield
+                    finally:
+                        self._tidy()
+                    return
+
+    def _tidy(self) -> None:
+        """Remove the partial folder if nothing was begun in it; the caller holds its lock."""
+        with suppress(OSError):
+            if not (self._partial / _JOURNAL).exists():
+                (self._partial / "lock").unlink()
+                self._partial.rmdir()
+
+    def _make(self) -> None:
+        try:
+            self._partial.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise VolumeError(
+                f"nothing can be written at {self._path.parent}: {error.strerror}.",
+                do="Give a place that you may write to.",
+            ) from error
+
+    @contextmanager
+    def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
+        import fcntl
+
+        try:
+            file = open(self._partial / "lock", "ab")  # noqa: SIM115  closed below
+        except FileNotFoundError:
+            yield None
+            return
+        with file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    _wait(deadline, self.name)
+            yield file
+
+    def finished(self, key: str) -> set[Triple]:
+        """Return the shards in the journal; an unfinished volume of another key is dropped."""
+        done = _parsed(_read(self._partial / _JOURNAL), key)
+        if done is None:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(self._group)
+            (self._partial / _JOURNAL).write_bytes(_first_line(key))
+            return set()
+        # What follows must begin a line of its own.
+        with open(self._partial / _JOURNAL, "ab") as journal:
+            journal.write(b"\n")
+        return done
+
+    def store(self, array: str) -> Any:
+        """Return a store in the partial folder."""
+        import zarr
+
+        return zarr.storage.LocalStore(self._group / array)
+
+    def note(self, shard: Triple) -> None:
+        """Append a line to the journal."""
+        with open(self._partial / _JOURNAL, "ab") as journal:
+            journal.write(json.dumps(shard).encode() + b"\n")
+
+    def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
+        """Rename the partial group; what stood there before goes in the moment before."""
+        (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
+        old = self._partial / "old"
+        with suppress(FileNotFoundError):
+            shutil.rmtree(old)  # of an earlier writer, killed in the next lines
+        if overwrite and self._path.exists():
+            os.rename(self._path, old)
+        try:
+            os.rename(self._group, self._path)
+        except OSError as error:
+            raise DestinationExists(
+                f"{self.name} appeared while it was being written: {error.strerror}.",
+                do="Give another place, or overwrite=True.",
+            ) from error
+        # The lock goes first: who waits for it then looks at the place again.
+        with suppress(FileNotFoundError):
+            (self._partial / "lock").unlink()
+            shutil.rmtree(self._partial)
+
+
+class RemoteDestination:
+    """A folder behind a URL. An object beside it is the lock, for as long as it is renewed."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], lease_seconds: float) -> None:
+        self.name = public_name(url)
+        self._url, self._options = url.rstrip("/"), dict(options)
+        self._system, root = file_system(url, options)
+        self._root = root.rstrip("/")
+        folder, _, last = self._root.rpartition("/")
+        self._journal = f"{folder}/.{last}.part.jsonl"
+        self._lease = RemoteLease(
+            self._system, f"{folder}/.{last}.part.lock", self.name, lease_seconds, self._options
+        )
+        self._lines = b""
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what voxpipe noted in the group; empty for what it did not write."""
+        with remote_errors(self.name, self._options):
+            found = self._get(f"{self._root}/{GROUP}")
+            if found is not None:
+                with suppress(ValueError, AttributeError):
+                    return dict(json.loads(found).get("attributes", {}).get("voxpipe", {}))
+                return {}
+            # Objects without metadata are those of a writer that left its journal, or foreign.
+            ours = self._system.exists(self._journal)
+            return {} if not ours and self._system.exists(self._root) else None
+
+    def is_group(self) -> bool:
+        """Whether zarr metadata are there."""
+        with remote_errors(self.name, self._options):
+            return any(self._system.exists(f"{self._root}/{f}") for f in METADATA_FILES)
+
+    def make_way(self) -> None:
+        """Remove the group that is there, its metadata first: from then on it is no volume."""
+        with remote_errors(self.name, self._options):
+            for file in METADATA_FILES:
+                with suppress(FileNotFoundError):
+                    self._system.rm(f"{self._root}/{file}")
+            self._remove()
+
+    @contextmanager
+    def locked(self, timeout: float) -> Iterator[None]:
+        """Hold the lease of this place, which a dead writer does not renew."""
+        with self._lease.held(timeout):
+            yield
+
+    def finished(self, key: str) -> set[Triple]:
+        """Return the shards in the journal, which lies beside the group."""
+        with remote_errors(self.name, self._options):
+            found = self._get(self._journal)
+            done = _parsed(found or b"", key)
+            if done is None:
+                if found is not None:
+                    self._remove()  # the objects of an unfinished volume of another key
+                self._lines = _first_line(key)
+                self._system.pipe_file(self._journal, self._lines)
+            else:
+                self._lines = (found or b"") + b"\n"
+        return done or set()
+
+    def store(self, array: str) -> Any:
+        """Return a store at the place itself."""
+        import zarr
+
+        with remote_errors(self.name, self._options):
+            return zarr.storage.FsspecStore.from_url(
+                f"{self._url}/{array}", storage_options=self._options
+            )
+
+    def note(self, shard: Triple) -> None:
+        """Write the journal again, one line longer."""
+        self._lines += json.dumps(shard).encode() + b"\n"
+        with remote_errors(self.name, self._options):
+            self._lease.check()
+            self._system.pipe_file(self._journal, self._lines)
+
+    def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
+        """Write the metadata, by which the group begins to exist."""
+        with remote_errors(self.name, self._options):
+            self._lease.check()
+            self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
+            with suppress(FileNotFoundError):
+                self._system.rm(self._journal)
+
+    def _remove(self) -> None:
+        with suppress(FileNotFoundError):
+            self._system.rm(self._root, recursive=True)
+
+    def _get(self, path: str) -> bytes | None:
+        try:
+            found: bytes = self._system.cat_file(path)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        return found
+
+
+def _first_line(key: str) -> bytes:
+    return json.dumps({"journal": 1, "key": key}).encode() + b"\n"
+
+
+def _parsed(journal: bytes, key: str) -> set[Triple] | None:
+    r"""Return the finished shards; None for the journal of something else, or none.
+
+    Examples
+    --------
+    >>> _parsed(_first_line("k") + b"[0, 0, 1]\n[0, 0,", "k"), _parsed(_first_line("k"), "other")
+    ({(0, 0, 1)}, None)
+    """
+    first, _, rest = journal.partition(b"\n")
+    try:
+        if json.loads(first) != {"journal": 1, "key": key}:
+            return None
+    except ValueError:
+        return None
+    done: set[Triple] = set()
+    for line in rest.split(b"\n"):
+        with suppress(ValueError):
+            i, j, k = json.loads(line)
+            done.add((i, j, k))
+    return done
+
+
+def _read(path: Path) -> bytes:
+    with suppress(FileNotFoundError):
+        return path.read_bytes()
+    return b""
+
+
+def _is_still(file: BinaryIO | None, path: Path) -> bool:
+    """Whether an open file is the one that has this path now."""
+    if file is None:
+        return False
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    return False
+
+
+def _wait(deadline: float, name: str) -> None:
+    if time.monotonic() >= deadline:
+        raise CacheBusy(
+            f"another process is writing {name}.",
+            do="Wait for it; if it hangs, end it, and what it has written will be continued.",
+        )
+    time.sleep(_POLL_SECONDS)

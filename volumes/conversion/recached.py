@@ -1,0 +1,141 @@
+"""A volume that is converted into the cache when it is first read, and read from there."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import CorruptVolume
+from ..backend import Backend
+from ..cache.cache_directory import cache_budget, cache_directory
+from ..cache.cache_room import CONVERTED
+from ..chunks.chunk_cache import CHUNKS
+from ..content import content_key
+from ..formats.zarr_array import open_node
+from ..formats.zarr_backend import ZarrBackend
+from ..header import Header, affine_entries
+from ..source import LocatedSource
+from ..stores.ranges import LocalRanges, ReadRange
+from ..volume import Volume
+from .convert import version_of
+from .convert_plan import ConvertPlan, plan_conversion
+from .converted_cache import ConvertedCache
+
+
+class RecachedSource:
+    """The converted copy of a volume. It travels as the volume itself; copies are per machine."""
+
+    def __init__(self, volume: Volume, chunk: int, codec: str, directory: str) -> None:
+        self.volume = volume
+        self.chunk, self.codec, self.directory = chunk, codec, directory
+        self.name = volume.name
+        self.token = content_key(volume.token, ("recached", chunk, codec, directory))
+        self.rearranged = volume.rearranged
+
+    @property
+    def located(self) -> LocatedSource | None:
+        """Where the original is."""
+        return self.volume.located
+
+    @property
+    def statistics(self) -> Any:
+        """What a manifest says about the voxels, None if there is none."""
+        return self.volume.recorded_statistics
+
+    def plan(self) -> ConvertPlan:
+        """Return how the copy lies in its chunks; looks at the header of the original alone."""
+        affine = affine_entries(self.volume.affine, self.name)
+        header = replace(self.volume.header, affine=affine)
+        return plan_conversion(header, chunk=self.chunk, codec=self.codec)
+
+    def known_header(self) -> Header:
+        """Return the header of the copy, whether it is there or not."""
+        return self.plan().result
+
+    def open(self) -> Backend:
+        """Open the copy; make it if this machine has none of the original as it is now."""
+        plan = self.plan()
+        key = content_key(version_of(self.volume), plan.fingerprint())
+        # One budget for all that this machine keeps; a directory of its own has it to itself.
+        shared = None if self.directory else cache_directory()
+        folder = Path(self.directory) if shared is None else shared / CONVERTED
+        cache = ConvertedCache(folder, cache_budget(), decoded=shared)
+        path, held = cache.open(key, self.volume, plan)
+        return _Copy(path, held, plan.result, self.name)
+
+
+class _Copy(ZarrBackend):
+    """The opened copy."""
+
+    def __init__(self, path: Path, held: Any, header: Header, name: str) -> None:
+        # While the file is open, nobody evicts the copy.
+        weakref.finalize(self, held.close)
+        node = open_node(_Whole(str(path), name), name, CHUNKS, str(path))
+        super().__init__(node, name, {})
+        if not self.header.agrees_with(header):
+            raise CorruptVolume(
+                f"the copy of {name} at {path} is not what was written there.",
+                do="Remove that folder; it is made again.",
+            )
+        self._path = str(path)
+
+    @property
+    def content_key(self) -> str:
+        """The name of the copy, which is made of the content of the original."""
+        return content_key(os.path.basename(self._path), ())
+
+
+class _Whole(LocalRanges):
+    """A folder in which no file may be missing.
+
+    In zarr a chunk that is not there holds zeros. All chunks of a copy were written, so one
+    that is not there was removed, by whoever cleans the disk, and must not be taken for zeros.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        super().__init__(root)
+        self._volume = name
+
+    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+        """Return the bytes of each range."""
+        found = super().get_ranges(ranges)
+        for wanted, answer in zip(ranges, found, strict=True):
+            if answer is None:
+                raise CorruptVolume(
+                    f"{wanted.object} of the copy of {self._volume} at {self.name} was removed.",
+                    do="Remove that folder; it is made again.",
+                )
+        return found
+
+
+def recached(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str = "") -> Volume:
+    """Return a volume with the same values, read from a sharded copy on the local disk.
+
+    The copy is made at the first read, once per machine, and made anew when the original was
+    written again. Nothing is done now. Voxels in memory, and zarr objects whose place nobody
+    can tell, stay as they are.
+
+    Parameters
+    ----------
+    volume
+        The original.
+    chunk
+        Voxels along each axis of the decode unit.
+    codec
+        ``"lz4"``, ``"zstd"`` or ``"none"``.
+    directory
+        Where copies are kept; by default ``converted`` in the cache directory.
+
+    Raises
+    ------
+    VolumeError
+        At the first question: the original cannot be opened, or the cache cannot hold it.
+    """
+    if volume.located is None:
+        return volume
+    # The copy has the affine that the user gave, if any: it is written into it.
+    return Volume.of_source(RecachedSource(volume, chunk, codec, directory), volume.kind)

@@ -1,0 +1,115 @@
+"""A box of an array in a file as a few blocks of bytes, each with the strides inside it.
+
+The rows of a box lie on a lattice, so they are joined axis by axis and not row by row: a patch of
+96 cubed has 9216 rows, and is 96 blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..stores.coalesce import Span
+
+
+@dataclass(frozen=True)
+class Block:
+    """Bytes that are read at once."""
+
+    start: int
+    """First byte, counted from the beginning of the array."""
+    size: int
+    """How many, those between rows included."""
+    target: tuple[Any, ...]
+    """Index of the rows in ``Blocks.shape``."""
+    shape: tuple[int, ...]
+    """Of the rows: the last axis is the bytes of a row."""
+    strides: tuple[int, ...]
+    """Between rows, in bytes of the block."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is nothing between its rows."""
+        return math.prod(self.shape) == self.size
+
+
+class Blocks:
+    """How a box is read.
+
+    Parameters
+    ----------
+    lengths
+        Of the array, slowest axis first.
+    box
+        First and last index along each axis, half-open.
+    itemsize
+        Bytes of one number.
+    gap
+        Bytes between two rows that are worth reading for nothing.
+    most
+        Longest block with something between its rows, in bytes.
+
+    Examples
+    --------
+    >>> [(b.start, b.size) for b in Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=100)]
+    [(2, 32)]
+    >>> [(b.start, b.size) for b in Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=15)]
+    [(2, 12), (22, 12)]
+    >>> [(b.start, b.size) for b in Blocks([4, 10], [(1, 3), (2, 4)], 1, gap=7, most=100)]
+    [(12, 2), (22, 2)]
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
+    ) -> None:
+        strides = [math.prod(lengths[axis + 1 :]) * itemsize for axis in range(len(lengths))]
+        # Axes that are read whole lengthen the row along the one before them.
+        row = len(lengths) - 1
+        while row > 0 and tuple(box[row]) == (0, lengths[row]):
+            row -= 1
+        first, last = box[row]
+        run = (last - first) * strides[row]
+        self._start = sum(a * s for (a, _), s in zip(box[:row], strides, strict=False))
+        self._start += first * strides[row]
+        self._counts = [b - a for a, b in box[:row]]
+        self._strides = strides[:row]
+        self.shape = (*self._counts, run)
+        """Of all rows, in order; bytes."""
+        self._axis, self._each, self._span = self._joined(run, gap, most)
+
+    def _joined(self, run: int, gap: int, most: int) -> tuple[int, int, int]:
+        """Return the slowest axis along which rows are joined, how many, and the bytes then."""
+        axis, span = len(self._counts), run
+        while axis > 0:
+            count, stride = self._counts[axis - 1], self._strides[axis - 1]
+            if count > 1 and (stride - span > gap or stride + span > most):
+                break
+            axis -= 1
+            each = min(count, 1 + max(0, most - span) // stride)
+            if each < count:
+                return axis, each, span
+            span += (count - 1) * stride
+        return axis, 1, span
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the blocks in the order of the file."""
+        axis, counts, strides = self._axis, self._counts, self._strides
+        inner = tuple(strides[axis:]), tuple(self.shape[axis:])
+        whole = self._each == 1
+        # The axis along which blocks are cut belongs to the outer ones, in steps.
+        steps = [range(n) for n in counts[:axis]]
+        if not whole:
+            steps.append(range(0, counts[axis], self._each))
+        for place in itertools.product(*steps):
+            start = self._start + sum(n * s for n, s in zip(place, strides, strict=False))
+            if whole:
+                yield Block(start, self._span, place, inner[1], (*inner[0], 1))
+                continue
+            n = min(self._each, counts[axis] - place[-1])
+            target = (*place[:-1], slice(place[-1], place[-1] + n))
+            shape = (n, *self.shape[axis + 1 :])
+            size = self._span + (n - 1) * strides[axis]
+            yield Block(start, size, target, shape, (*inner[0], 1))

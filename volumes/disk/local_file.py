@@ -1,0 +1,53 @@
+"""Files on a local disk: opening them, and noticing that they were written again."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+from ...core.errors import BadHeader, VolumeNotFound
+from ..backend import Backend
+from ..content import content_key
+
+
+class LocalFile(Backend):
+    """A backend of one local file, mixed in with how its voxels are read."""
+
+    path: str
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file has the size and the time of writing that it had when opened."""
+        return file_stamp(self.path) == self.header.stamp
+
+    @property
+    def content_key(self) -> str:
+        """A name for this file in this version."""
+        return content_key(self.path, self.header.stamp)
+
+
+def open_local(path: str) -> BinaryIO:
+    """Open a local file for reading; ``VolumeNotFound`` where there is none."""
+    try:
+        return open(path, "rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_found(path) from None
+    except IsADirectoryError:
+        raise BadHeader(f"{path} is a folder.", do="Give the path of a file.") from None
+
+
+def file_stamp(path: str) -> tuple[int, int]:
+    """Return size and modification time (ns) of a local file; ``VolumeNotFound`` without one."""
+    try:
+        return stamp_of(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_found(path) from None
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, int]:
+    """Return what tells one version of a file from another."""
+    return status.st_size, status.st_mtime_ns
+
+
+def _not_found(path: str) -> VolumeNotFound:
+    return VolumeNotFound(f"there is no file {path}.", do="Check the path.")

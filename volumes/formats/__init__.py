@@ -1,0 +1,1 @@
+"""One backend a format, and the headers they read."""

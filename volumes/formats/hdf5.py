@@ -1,0 +1,295 @@
+"""Datasets of HDF5 files: by chunk through h5py, or mapped where they lie in one piece."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import TALLY, Region
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    MissingDependency,
+    TruncatedVolume,
+    UnknownFormat,
+    VoxpipeError,
+)
+from ..backend import Backend, Channels, no_options
+from ..chunks.chunk_cache import CHUNKS
+from ..chunks.chunked_array import ChunkedArray, Index
+from ..content import content_key
+from ..disk.local_file import LocalFile, file_stamp, open_local
+from ..disk.local_voxels import ArrayFile, io_of
+from ..disk.mapped import MAPS, MappedBackend
+from ..header import IDENTITY, Access, Header, affine_entries
+from ..voxels import Voxels, plain, refuse_unreadable
+from .chunked_backend import ChunkedBackend
+from .zarr_layout import Layout, plain_layout
+from .zarr_metadata import MOST_CHUNK_BYTES
+
+OPTIONS = ("dataset",)
+# HDF5 would keep decoded chunks. Of local files, what is kept is decided by voxpipe.
+KEPT_BYTES = 0
+# What it keeps of files behind a URL: what a patch of 96^3 touches of chunks of 64^3 int16.
+CACHE_BYTES = 16 * 1024**2
+# ilastik and others: micrometres along the last three axes, in stored order.
+_SPACING = "element_size_um"
+
+
+def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+    """Return the backend of one dataset: bare where it lies in one piece, else through h5py.
+
+    Raises
+    ------
+    UnknownFormat
+        The file holds several datasets and none was chosen, or no numbers.
+    BadHeader
+        It makes no sense, or has no such dataset.
+    """
+    no_options(options, name, OPTIONS)
+    stamp = file_stamp(path)
+    with open_local(path):
+        pass  # says in our words that there is no such file, or that it is a folder
+    h5py = import_h5py(name)
+    with hdf5_errors(name):
+        file = h5py.File(path, "r", rdcc_nbytes=KEPT_BYTES)
+    try:
+        with hdf5_errors(name):
+            dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
+            header, layout = dataset_header(dataset, stamp, name)
+            TALLY.count(headers=1)
+            offset = plain_offset(dataset)
+    except BaseException:
+        file.close()
+        raise
+    if dataset.chunks is not None:
+        return Hdf5Backend(path, _Chunks(file, dataset, name), header, layout)
+    if offset is None:
+        return WholeHdf5(path, file, dataset, header, layout, name)
+    try:
+        return _bare(path, offset, header, layout, name, io)
+    finally:
+        file.close()
+
+
+class Hdf5Backend(LocalFile, ChunkedBackend):
+    """A dataset in chunks. h5py holds the file open in this process, and one thread reads."""
+
+    def __init__(self, path: str, source: _Chunks, header: Header, layout: Layout) -> None:
+        self.path = path
+        dataset = source.dataset
+        array = ChunkedArray(
+            tuple(dataset.shape),
+            tuple(dataset.chunks),
+            header.disk_dtype,
+            0,
+            source=source,
+            cache=CHUNKS,
+            token=content_key(path, (*header.stamp, dataset.name)),
+        )
+        super().__init__(array, layout, header, source.name)
+
+
+class _Chunks:
+    """The chunks of one dataset, each read alone, through whatever filters it was written."""
+
+    strided = False
+
+    def __init__(self, file: Any, dataset: Any, name: str) -> None:
+        self.dataset, self.name = dataset, name
+        self._file = file
+        # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
+        self._lock = threading.Lock()
+
+    def bring(self, chunks: Sequence[Index]) -> _Chunks:
+        """HDF5 fetches and decodes in one."""
+        return self
+
+    def decode(self, index: Index, out: NDArray[Any]) -> bool:
+        """Read one chunk, as far as it lies in the dataset."""
+        spans = zip(index, self.dataset.chunks, self.dataset.shape, strict=True)
+        stored = tuple(slice(i * c, min((i + 1) * c, n)) for i, c, n in spans)
+        with self._lock:
+            self.dataset.read_direct(out, stored, tuple(slice(0, s.stop - s.start) for s in stored))
+        return True
+
+    def place(self, index: Index) -> str:
+        """Return the file."""
+        return self.name
+
+    def prefetch(self, chunks: Sequence[Index], size: int) -> None:
+        """HDF5 reads when it is asked for voxels."""
+
+    def fetch(self, chunks: Sequence[Index]) -> None:
+        """HDF5 brings no bytes in without decoding them."""
+
+
+class WholeHdf5(LocalFile):
+    """A dataset that is neither in chunks nor in one piece: virtual, external, or packed bits."""
+
+    def __init__(
+        self, path: str, file: Any, dataset: Any, header: Header, layout: Layout, name: str
+    ) -> None:
+        self.path = path
+        self._file, self._dataset, self._layout = file, dataset, layout
+        self._lock = threading.Lock()
+        super().__init__(header, name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read the region through h5py."""
+        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        try:
+            with self._lock:
+                found = self._dataset[index]
+        except Exception as error:  # OSError, RuntimeError: whatever lies behind it said
+            if isinstance(error, MemoryError):
+                raise
+            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+            raise CorruptVolume(
+                f"[{where}] of {self.name} cannot be read: {type(error).__name__}: {error}.",
+                do="Copy or write the file again, with all files that it refers to.",
+            ) from error
+        return Voxels(plain(self._layout.fold(found)[first:last]))
+
+
+class MappedHdf5(LocalFile, MappedBackend):
+    """A dataset that lies in its file as one uncompressed array."""
+
+    def __init__(self, path: str, view: NDArray[Any], header: Header, name: str) -> None:
+        self.path = path
+        super().__init__(view, header, name)
+
+
+def _bare(path: str, offset: int, header: Header, layout: Layout, name: str, io: str) -> Backend:
+    shape, dtype = layout.stored, header.disk_dtype
+    expected, actual = offset + math.prod(shape) * dtype.itemsize, header.stamp[0]
+    if actual < expected:
+        raise TruncatedVolume(
+            f"{name} holds {actual} bytes, and its dataset ends at {expected}.",
+            do="Copy or download the file again.",
+        )
+    with open_local(path) as file:
+        choice = io_of(file, io)
+        if choice.mode != "mmap":
+            header = replace(header, access="range")
+            return ArrayFile(file, choice, path, offset, layout, header, name)
+        array: NDArray[Any] = np.ndarray(shape, dtype, MAPS.add(file), offset)
+    return MappedHdf5(path, layout.fold(array), header, name)
+
+
+def chosen_dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
+    """Return the dataset that was chosen, or the only one of two to four axes."""
+    if chosen is not None:
+        if not isinstance(chosen, str) or chosen not in file:
+            raise BadHeader(
+                f"{name} has no dataset {chosen!r}, but {_listed(_datasets(h5py, file))}.",
+                do="Give dataset=.",
+            )
+        if not isinstance(file[chosen], h5py.Dataset):
+            raise BadHeader(f"{chosen} in {name} is a group.", do="Give the path of a dataset.")
+        return file[chosen]
+    found = _datasets(h5py, file)
+    fitting = [path for path in found if 2 <= file[path].ndim <= 4]
+    if len(fitting) == 1:
+        return file[fitting[0]]
+    raise UnknownFormat(
+        f"{name} holds {len(fitting)} datasets of two to four axes; all: {_listed(found)}.",
+        do="Give dataset=.",
+    )
+
+
+def _datasets(h5py: Any, file: Any) -> list[str]:
+    found: list[str] = []
+    file.visititems(lambda path, node: found.append(path) if _is(node, h5py.Dataset) else None)
+    return found
+
+
+def _is(node: Any, kind: Any) -> bool:
+    return isinstance(node, kind)
+
+
+def _listed(paths: list[str]) -> str:
+    return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
+
+
+def plain_offset(dataset: Any) -> int | None:
+    """Return where the numbers lie in this file as they are, in one piece; None if they do not.
+
+    HDF5's own types have other bits.
+    """
+    stored = dataset.id.get_type()
+    is_plain = (
+        dataset.chunks is None
+        and not dataset.external
+        and not dataset.is_virtual
+        and stored.get_size() == dataset.dtype.itemsize
+        and dataset.dtype.kind in "iuf"
+    )
+    return dataset.id.get_offset() if is_plain else None
+
+
+def dataset_header(dataset: Any, stamp: tuple[int, ...], name: str) -> tuple[Header, Layout]:
+    """Return the header of a dataset, and how its axes become (C, I, J, K)."""
+    dtype = np.dtype(dataset.dtype)
+    refuse_unreadable(dtype, name)
+    if dataset.shape is None or min(dataset.shape, default=0) < 1:
+        raise BadHeader(f"{name} holds no voxels: shape {dataset.shape}.", do="Check the file.")
+    layout = plain_layout(tuple(dataset.shape), name)
+    chunks = None
+    if dataset.chunks is not None:
+        chunks = layout.spatial_part(dataset.chunks)
+        if math.prod(dataset.chunks) * dtype.itemsize > MOST_CHUNK_BYTES:
+            raise BadHeader(
+                f"one chunk of {name}, {dataset.chunks} {dtype}, takes more than "
+                f"{MOST_CHUNK_BYTES} bytes.",
+                do="Store it in smaller chunks.",
+            )
+    access: Access = "view" if plain_offset(dataset) is not None else "range"
+    affine = _affine(dataset, name)
+    return Header(layout.shape, affine, dtype, chunks, access, stamp=stamp), layout
+
+
+def _affine(dataset: Any, name: str) -> tuple[float, ...]:
+    said = dataset.attrs.get(_SPACING)
+    if said is None:
+        return IDENTITY
+    spacing = np.asarray(said, np.float64).ravel()
+    if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
+        raise BadHeader(
+            f"{_SPACING} of {name} is {np.asarray(said).tolist()}, not three lengths.",
+            do="Pass affine= to say where the voxels lie.",
+        )
+    return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
+
+
+def import_h5py(name: str) -> Any:
+    """Return the module h5py; ``MissingDependency`` where it is not installed."""
+    try:
+        import h5py
+    except ImportError:
+        raise MissingDependency(
+            f"reading {name} needs h5py, which is not installed.",
+            do="pip install 'voxpipe[formats]'",
+        ) from None
+    return h5py
+
+
+@contextmanager
+def hdf5_errors(name: str) -> Iterator[None]:
+    """Turn what h5py raises on a file that is damaged into errors that name it."""
+    try:
+        yield
+    except (VoxpipeError, MemoryError):
+        raise
+    except Exception as error:  # OSError, KeyError, RuntimeError: whatever the bytes lead to
+        raise BadHeader(
+            f"{name} is no sound HDF5 file: {type(error).__name__}: {error}.",
+            do="Copy or write it again.",
+        ) from error

@@ -1,0 +1,178 @@
+"""Datasets of HDF5 files behind a URL: h5py reads the tables, the chunks come in joined ranges."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ...core import TALLY, Region
+from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
+from ..backend import Backend, Channels, no_options
+from ..header import Header
+from ..stores.coalesce import Span
+from ..stores.location import remote_errors
+from ..stores.range_file import RangeFile
+from ..stores.remote_file import RemoteFile
+from ..voxels import Voxels, plain
+from .hdf5 import (
+    CACHE_BYTES,
+    OPTIONS,
+    chosen_dataset,
+    dataset_header,
+    hdf5_errors,
+    import_h5py,
+    plain_offset,
+)
+from .npy_remote import RemoteArray
+from .zarr_layout import Layout
+
+# HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
+# objects (3.16) then crashes. So they are closed before.
+_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for file in list(_OPEN):
+        file.close()
+
+
+def open_remote_hdf5(
+    url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
+) -> Backend:
+    """Return the backend of one dataset behind a URL.
+
+    Raises
+    ------
+    UnknownFormat
+        The file holds several datasets and none was chosen, or no numbers.
+    BadHeader
+        It makes no sense, or has no such dataset.
+    """
+    no_options(options, name, OPTIONS)
+    h5py = import_h5py(name)
+    with remote_errors(name, storage_options):
+        remote = RemoteFile(url, storage_options, name)
+        ranges = RangeFile(remote)
+        with _own_errors(ranges), hdf5_errors(name):
+            file = h5py.File(ranges, "r", rdcc_nbytes=CACHE_BYTES)
+            _OPEN.add(file)
+        try:
+            with _own_errors(ranges), hdf5_errors(name):
+                dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
+                _refuse_other_files(dataset, file, name)
+                header, layout = dataset_header(dataset, (), name)
+                offset = plain_offset(dataset)
+        except BaseException:
+            file.close()
+            raise
+    TALLY.count(headers=1)
+    header = replace(header, access="range")
+    if offset is None:
+        return RemoteHdf5(remote, ranges, file, dataset, header, layout)
+    file.close()
+    return RemoteArray(remote, layout.stored, header.disk_dtype, offset, affine=header.affine)
+
+
+class RemoteHdf5(Backend):
+    """A dataset in chunks. One thread reads; the chunks of a region come side by side."""
+
+    remote = True
+    # h5py keeps this much of the file decoded.
+    resident_bytes = CACHE_BYTES
+
+    def __init__(
+        self,
+        remote: RemoteFile,
+        ranges: RangeFile,
+        file: Any,
+        dataset: Any,
+        header: Header,
+        layout: Layout,
+    ) -> None:
+        self._remote, self._ranges, self._file = remote, ranges, file
+        self._dataset, self._layout = dataset, layout
+        self._lock = threading.Lock()
+        super().__init__(header, remote.name)
+
+    @property
+    def content_key(self) -> str:
+        """A name for this file in this version, where the store tells versions apart."""
+        return self._remote.content_key
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._remote.is_current
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Fetch the chunks that the region touches, and decode them."""
+        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        with self._reading(index), self._ranges.announced(self._spans(index)):
+            found = self._dataset[index]
+        return Voxels(plain(self._layout.fold(found)[first:last]))
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Fetch the chunks that the region touches, without decoding them."""
+        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
+        with self._reading(index):
+            spans = self._spans(index)
+            with self._ranges.announced(spans):
+                return sum(stop - start for start, stop in spans)
+
+    def _spans(self, index: tuple[slice, ...]) -> list[Span]:
+        """Return where the stored chunks of a part lie, in the order of the file."""
+        if self._dataset.chunks is None:
+            return []  # it lies in a table, or is not stored
+        firsts = [
+            range(part.start // n * n, part.stop, n)
+            for part, n in zip(index, self._dataset.chunks, strict=True)
+        ]
+        found = map(self._dataset.id.get_chunk_info_by_coord, itertools.product(*firsts))
+        # A chunk beyond the end is damage, which h5py tells of.
+        return sorted(
+            (place.byte_offset, place.byte_offset + place.size)
+            for place in found
+            if place.byte_offset is not None and place.byte_offset + place.size <= self._remote.size
+        )
+
+    @contextmanager
+    def _reading(self, index: tuple[slice, ...]) -> Iterator[None]:
+        with self._lock, self._remote.errors(), _own_errors(self._ranges):
+            try:
+                yield
+            except (VoxpipeError, MemoryError):
+                raise
+            except Exception as error:  # OSError, RuntimeError: whatever the filter said
+                where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+                raise CorruptVolume(
+                    f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
+                    do="Upload the file again, or install the filter (hdf5plugin).",
+                ) from error
+
+
+def _refuse_other_files(dataset: Any, file: Any, name: str) -> None:
+    """Refuse what names other files: HDF5 would look for them on the local disk."""
+    if dataset.is_virtual or dataset.external or dataset.file != file:
+        raise UnknownFormat(
+            f"the numbers of {name} are in other files.",
+            do="Only one file is read by URL: store them in it, or copy all to a local disk.",
+        )
+
+
+@contextmanager
+def _own_errors(ranges: RangeFile) -> Iterator[None]:
+    """Raise what went wrong on the way to the store, whatever HDF5 made of it."""
+    ranges.failure = None
+    try:
+        yield
+    except Exception:
+        if ranges.failure is not None:
+            raise ranges.failure from None
+        raise

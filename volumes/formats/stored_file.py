@@ -1,0 +1,216 @@
+"""One stored file, local or behind a URL: its size, its beginning, the files beside it."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, BinaryIO, Protocol
+
+from ...core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound, VolumeReadError
+from ..backend import Backend
+from ..content import content_key
+from ..disk.local_file import file_stamp, open_local, stamp_of
+from ..registry import BackendRequest
+from ..stores.location import is_url, public_name
+from ..stores.remote_file import RemoteFile
+
+
+class StoredFile(Protocol):
+    """What formats ask of a file. It holds no handle."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it; no credentials."""
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+
+    @property
+    def io(self) -> str:
+        """How its bare voxels are to be read, as the user said."""
+
+    @property
+    def stamp(self) -> tuple[int, ...]:
+        """What tells one version of a local file from another; empty for others."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file is still the one whose header was read."""
+
+    @property
+    def cache_key(self) -> str:
+        """A name for this file, and for this version of it as far as the store tells."""
+
+    @property
+    def content_key(self) -> str:
+        """The same, but empty if the store does not tell versions apart."""
+
+    def head(self, length: int) -> bytes:
+        """Return the first bytes, at most ``length``."""
+
+    def open(self) -> AbstractContextManager[BinaryIO]:
+        """Open the file to read it from beginning to end."""
+
+    def beside(self, reference: str) -> StoredFile:
+        """Return the file that this one names, relative to its folder."""
+
+    def renamed(self, old: str, new: str) -> StoredFile:
+        """Return the file whose name ends otherwise; letters keep their case."""
+
+
+class LocalStoredFile:
+    """A plain file on a local disk, in the version that it had when this was made."""
+
+    def __init__(self, path: str, name: str = "", io: str = "auto") -> None:
+        self.path, self.name, self.io = path, name or path, io
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise VolumeNotFound(f"there is no file {path}.", do="Check the path.") from None
+        except (OSError, ValueError) as error:  # too long, not ours, a NUL in it
+            raise VolumeReadError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
+        # A pipe would block, and a device has no end.
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no plain file"
+            raise BadHeader(f"{path} is {what}.", do="Give the path of a file.")
+        self.stamp: tuple[int, ...] = stamp_of(status)
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.stamp[0]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file has the size and the time of writing that it had when opened."""
+        return file_stamp(self.path) == self.stamp
+
+    @property
+    def content_key(self) -> str:
+        """Path, size and time of writing, digested."""
+        return content_key(self.path, self.stamp)
+
+    @property
+    def cache_key(self) -> str:
+        """Path, size and time of writing, digested."""
+        return self.content_key
+
+    def head(self, length: int) -> bytes:
+        """Return the first bytes, at most ``length``."""
+        with self.open() as file:
+            return file.read(length)
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """Open the file, if it is still the one that was found."""
+        with open_local(self.path) as file:
+            if stamp_of(os.fstat(file.fileno())) != self.stamp:
+                raise CorruptVolume(
+                    f"{self.name} was written again since its header was read.",
+                    do="Make a new Volume once the file is written.",
+                )
+            yield file
+
+    def beside(self, reference: str) -> LocalStoredFile:
+        """Return the file that this one names, relative to its folder."""
+        path = os.path.join(os.path.dirname(self.path), reference)
+        with _named_by(self.name):
+            return LocalStoredFile(path, f"{path} (voxels of {self.name})", self.io)
+
+    def renamed(self, old: str, new: str) -> LocalStoredFile:
+        """Return the file whose name ends otherwise; letters keep their case."""
+        path = _renamed(self.path, old, new)
+        with _named_by(self.name):
+            return LocalStoredFile(path, f"{path} (beside {self.name})", self.io)
+
+
+class RemoteStoredFile(RemoteFile):
+    """A file behind a URL."""
+
+    stamp: tuple[int, ...] = ()
+    io = "auto"
+
+    def __init__(self, url: str, options: Mapping[str, Any], name: str = "") -> None:
+        super().__init__(url, options, name or public_name(url))
+        self._options = options
+
+    def beside(self, reference: str) -> RemoteStoredFile:
+        """Return the file that this one names, relative to its folder."""
+        if is_url(reference) or reference.startswith("/"):
+            raise BadHeader(
+                f"{self.name} says that its voxels are at {public_name(reference)!r}.",
+                do="A header behind a URL can only name files beside it.",
+            )
+        with _named_by(self.name):
+            return self._other(posixpath.join(posixpath.dirname(self._url), reference))
+
+    def renamed(self, old: str, new: str) -> RemoteStoredFile:
+        """Return the file whose name ends otherwise; letters keep their case."""
+        with _named_by(self.name):
+            return self._other(_renamed(self._url, old, new))
+
+    def _other(self, url: str) -> RemoteStoredFile:
+        return RemoteStoredFile(url, self._options, f"{public_name(url)} (beside {self.name})")
+
+
+def file_of(request: BackendRequest, name: str) -> StoredFile:
+    """Return the file that a request speaks of."""
+    if request.path is not None:
+        return LocalStoredFile(os.fspath(request.path), name, request.io)
+    return RemoteStoredFile(request.uri or "", request.storage_options, name)
+
+
+class FilesBackend(Backend):
+    """A backend of one or more files, mixed in with how its voxels are read."""
+
+    files: Sequence[StoredFile]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether every file is still the one that was opened."""
+        return all(file.is_current for file in self.files)
+
+    @property
+    def content_key(self) -> str:
+        """A name for these files in these versions; empty where nobody can tell."""
+        return joined_key([file.content_key for file in self.files])
+
+
+def joined_key(keys: Sequence[str]) -> str:
+    """Return one key for several files; empty if one of them has none."""
+    if len(keys) == 1 or not all(keys):
+        return keys[0] if all(keys) else ""
+    return content_key("+".join(keys), ())
+
+
+def stamps_of(files: Sequence[StoredFile]) -> tuple[int, ...]:
+    """Return the stamps of all files as one."""
+    return tuple(number for file in files for number in file.stamp)
+
+
+@contextmanager
+def _named_by(header: str) -> Iterator[None]:
+    """Say which header it is whose other file is missing or unusable."""
+    try:
+        yield
+    except VolumeError as error:
+        if header not in error.what:
+            error.what = f"{error.what.rstrip('.')}, of which {header} speaks."
+        raise
+
+
+def _renamed(location: str, old: str, new: str) -> str:
+    """Return a location with another suffix.
+
+    Examples
+    --------
+    >>> _renamed("s3://b/a.IMG.gz?x=1", ".img", ".hdr")
+    's3://b/a.HDR.gz?x=1'
+    """
+    at = location.lower().rfind(old)
+    cased = new.upper() if location[at : at + len(old)].isupper() else new
+    return location[:at] + cased + location[at + len(old) :]

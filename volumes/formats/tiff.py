@@ -1,0 +1,299 @@
+"""TIFF, OME-TIFF and ImageJ stacks: by strip or tile, or mapped where nothing is compressed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import TALLY, OrientedBox, Region
+from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
+from ..backend import Backend, Channels, no_options
+from ..chunks.chunk_cache import CHUNKS
+from ..chunks.chunked_array import ChunkedArray, Index
+from ..chunks.ranged_chunks import Lookup, RangedChunks
+from ..content import content_key
+from ..disk.local_file import LocalFile, file_stamp, open_local
+from ..disk.local_voxels import ArrayFile, io_of
+from ..disk.mapped import MAPS, MappedBackend
+from ..header import Header
+from ..stores.in_flight import Later
+from ..stores.location import file_system
+from ..stores.ranges import LocalRanges, RangeStore, ReadRange
+from ..stores.remote import RemoteStore
+from ..stores.remote_file import RemoteFile
+from ..stores.remote_ranges import RemoteRanges
+from ..voxels import Voxels, refuse_unreadable
+from .chunked_backend import ChunkedBackend
+from .tiff_complaints import complaints_raised
+from .tiff_pages import TiffImage, read_tiff
+from .zarr_layout import Layout, named_layout
+from .zarr_metadata import MOST_CHUNK_BYTES
+
+_OPTIONS = ("level", "series")
+
+
+def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+    """Return the backend of a local TIFF: bare where its voxels are, else by segments."""
+    no_options(options, name, _OPTIONS)
+    stamp = file_stamp(path)
+    # By its path, so that the other files of an OME-TIFF are found beside it.
+    with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
+        with complaints_raised(name):
+            image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+        layout = _checked_layout(image, name)
+        TALLY.count(headers=1)
+        if image.whole is not None and _folds_to_a_view(layout):
+            return _bare(file, path, image, layout, stamp, name, io)
+    return LocalTiff(path, image, layout, stamp, _own(options), name)
+
+
+class TiffBackend(ChunkedBackend):
+    """A TIFF of which segments are read: each is decoded by tifffile, all else is voxpipe's."""
+
+    def __init__(
+        self,
+        image: TiffImage,
+        layout: Layout,
+        store: RangeStore,
+        token: str,
+        name: str,
+        stamp: tuple[int, ...] = (),
+    ) -> None:
+        array = ChunkedArray(
+            image.shape,
+            image.chunks,
+            image.dtype,
+            image.fill_value,
+            source=RangedChunks(store, _Segments(image), _SegmentDecoder(image), token),
+            cache=CHUNKS,
+            token=token,
+        )
+        chunks = layout.spatial_part(image.chunks)
+        header = Header(layout.shape, image.affine, image.dtype, chunks, "range", stamp=stamp)
+        super().__init__(array, layout, header, name)
+
+
+class LocalTiff(LocalFile, TiffBackend):
+    """A local TIFF, read by segments."""
+
+    def __init__(
+        self,
+        path: str,
+        image: TiffImage,
+        layout: Layout,
+        stamp: tuple[int, ...],
+        version: tuple[object, ...],
+        name: str,
+    ) -> None:
+        self.path = path
+        store = LocalRanges(os.path.dirname(path))
+        token = content_key(path, (*stamp, *version))
+        super().__init__(image, layout, store, token, name, stamp)
+
+
+class RemoteTiff(TiffBackend):
+    """A TIFF behind a URL, of which ranges are read."""
+
+    remote = True
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
+    ) -> None:
+        no_options(options, name, _OPTIONS)
+        self._file = RemoteFile(url, storage_options, name)
+        self._system, _ = file_system(url, storage_options)
+        with self._file.open() as file, _tiff_errors(name):
+            tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
+            with complaints_raised(name):
+                image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
+            layout = _checked_layout(image, name)
+        TALLY.count(headers=1)
+        token = content_key(self._file.cache_key, _own(options))
+        super().__init__(image, layout, _one_object(self._file.store), token, name)
+
+    @property
+    def content_key(self) -> str:
+        """A name for this file in this version, where the store tells versions apart."""
+        return self._file.content_key
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
+
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Read the segments that the region touches."""
+        with self._file.errors():
+            return super().read(region, channels, box)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored segments; errors name the URL."""
+        with self._file.errors():
+            return super().fetch(region, channels)
+
+
+class MappedTiff(LocalFile, MappedBackend):
+    """A local TIFF whose voxels lie in it as one uncompressed array."""
+
+    def __init__(self, path: str, view: NDArray[Any], header: Header, name: str) -> None:
+        self.path = path
+        super().__init__(view, header, name)
+
+
+def _bare(
+    file: Any,
+    path: str,
+    image: TiffImage,
+    layout: Layout,
+    stamp: tuple[int, ...],
+    name: str,
+    io: str,
+) -> Backend:
+    assert image.whole is not None
+    expected = image.whole + math.prod(image.shape) * image.dtype.itemsize
+    if stamp[0] < expected:
+        raise TruncatedVolume(
+            f"{name} holds {stamp[0]} bytes, and its tags speak of {expected}.",
+            do="Copy or download the file again.",
+        )
+    choice = io_of(file, io)
+    header = Header(layout.shape, image.affine, image.dtype, stamp=stamp)
+    if choice.mode != "mmap":
+        header = replace(header, access="range")
+        return ArrayFile(file, choice, path, image.whole, layout, header, name)
+    array: NDArray[Any] = np.ndarray(image.shape, image.dtype, MAPS.add(file), image.whole)
+    return MappedTiff(path, layout.fold(array), header, name)
+
+
+class _Segments:
+    """Where the segments of an image lie, by their place in the grid of chunks."""
+
+    def __init__(self, image: TiffImage) -> None:
+        self._grid = _grid(image)
+        self._files, self._places = image.files, image.places
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return where each segment lies; None for one that is not stored."""
+        rows = np.ravel_multi_index(tuple(np.array(chunks).T), self._grid)
+        return [
+            ReadRange(self._files[file], start, start + length) if length else None
+            for file, start, length in self._places[rows].tolist()
+        ]
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return the same; nothing must be read for it."""
+        return Lookup([], lambda answers: self.locate(chunks))
+
+
+def _grid(image: TiffImage) -> tuple[int, ...]:
+    """Return how many segments there are along each axis."""
+    return tuple(-(-n // c) for n, c in zip(image.shape, image.chunks, strict=True))
+
+
+class _SegmentDecoder:
+    def __init__(self, image: TiffImage) -> None:
+        self._decode, self._grid = image.decode, _grid(image)
+        self._per_page = image.per_page
+
+    def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
+        """Decode one segment."""
+        number = int(np.ravel_multi_index(index, self._grid)) % self._per_page
+        out[...] = self._decode(data, number)
+
+
+class _OneObject:
+    """A store that is one object, whatever it is called."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._store = store
+        self.gap, self.most, self.name = store.gap, store.most, store.name
+        self.get, self.size, self.list = store.get, store.size, store.list
+
+    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+        """Return the bytes of each range."""
+        return self._store.get_ranges(_of_one(ranges))
+
+
+class _OneObjectAhead(_OneObject):
+    """The same, of which ranges can be fetched before they are needed."""
+
+    def __init__(self, store: RemoteRanges) -> None:
+        super().__init__(store)
+        self.begin, self._fetch, self.hurry = store.begin, store.fetch, store.hurry
+        self._read = store.get_ranges
+
+    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range."""
+        return self._read(_of_one(ranges), whole)
+
+    async def fetch(
+        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; for coroutines given to ``begin``."""
+        return await self._fetch(_of_one(ranges), ahead=ahead, whole=whole)
+
+
+def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:
+    return [ReadRange("", start, stop) for _, start, stop in ranges]
+
+
+def _one_object(store: RemoteStore) -> _OneObject:
+    return _OneObjectAhead(store) if isinstance(store, RemoteRanges) else _OneObject(store)
+
+
+def _checked_layout(image: TiffImage, name: str) -> Layout:
+    refuse_unreadable(image.dtype, name)
+    if min(image.shape) < 1:
+        raise BadHeader(f"{name} holds no voxels: {image.shape}.", do="Check the file.")
+    if math.prod(image.chunks) * image.dtype.itemsize > MOST_CHUNK_BYTES:
+        raise BadHeader(
+            f"one segment of {name}, {image.chunks} {image.dtype}, takes more than "
+            f"{MOST_CHUNK_BYTES} bytes.",
+            do="Store it in tiles.",
+        )
+    return named_layout(image.shape, image.axes, name)
+
+
+def _folds_to_a_view(layout: Layout) -> bool:
+    """Whether the axes that become C lie next to each other, so that nothing has to be copied."""
+    folded = layout.folded
+    return all(b == a + 1 for a, b in pairwise(folded))
+
+
+def _own(options: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(options.get(key, 0) for key in _OPTIONS)
+
+
+def _tifffile(name: str) -> Any:
+    try:
+        import tifffile
+    except ImportError:
+        raise MissingDependency(
+            f"reading {name} needs tifffile, which is not installed.",
+            do="pip install 'voxpipe[formats]'",
+        ) from None
+    return tifffile
+
+
+@contextmanager
+def _tiff_errors(name: str) -> Iterator[None]:
+    """Turn what tifffile raises on a file that is damaged into errors that name it."""
+    try:
+        yield
+    except (VoxpipeError, MemoryError):
+        raise
+    except Exception as error:  # struct.error, IndexError, its own: whatever the bytes lead to
+        raise BadHeader(
+            f"the tags of {name} make no sense: {type(error).__name__}: {error}.",
+            do="Copy the file again, or convert it.",
+        ) from error

@@ -1,0 +1,280 @@
+"""Zarr arrays and groups read by voxpipe itself: metadata, chunk keys, shards.
+
+What is stored in a way that is not decoded here raises :class:`NotOurs`; then zarr-python
+reads the array. Both give the same bytes, which a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Region
+from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
+from ..chunks.chunk_cache import ChunkCache
+from ..chunks.chunked_array import ChunkedArray, Index
+from ..chunks.ranged_chunks import Lookup, RangedChunks
+from ..stores.ranges import RangeStore, ReadRange
+from .zarr_codecs import ZarrDecoder, crc32c
+from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
+
+# The offset and length of a chunk that a shard does not hold (zarr v3, sharding codec 1.0).
+_NOT_STORED = 2**64 - 1
+# A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
+_MOST_HEADER_BYTES = 16 * 1024**2
+_ENTRY_BYTES = 16
+_CHECK_BYTES = 4
+# An index of 64 chunks takes a kilobyte; thousands of shards stay known.
+MOST_INDEX_BYTES = 16 * 1024**2
+
+
+class PlainChunks:
+    """Every chunk is an object; whether it exists, only asking for it tells."""
+
+    def __init__(self, metadata: ArrayMetadata, path: str) -> None:
+        self._metadata, self._path = metadata, path
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return the object of each chunk."""
+        return [ReadRange(self._path + self._metadata.key(index)) for index in chunks]
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return the same; nothing must be read for it."""
+        return Lookup([], lambda answers: self.locate(chunks))
+
+
+class ShardedChunks:
+    """Chunks lie in shards, each with an index that is read once."""
+
+    def __init__(self, metadata: ArrayMetadata, path: str, store: RangeStore) -> None:
+        assert metadata.shards is not None
+        self._metadata, self._path, self._store = metadata, path, store
+        pairs = zip(metadata.shards, metadata.chunks, strict=True)
+        self._per_shard = tuple(s // c for s, c in pairs)
+        checks = _CHECK_BYTES if metadata.index_checked else 0
+        self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
+        self._known: OrderedDict[Index, NDArray[np.uint64] | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
+        """Return where each chunk lies; reads the indices that are not known yet, at once."""
+        lookup = self.lookup(chunks)
+        return lookup.places(self._store.get_ranges(lookup.requests) if lookup.requests else ())
+
+    def lookup(self, chunks: Sequence[Index]) -> Lookup:
+        """Return which indices must be read to say where chunks lie, and how to say it then."""
+        count = len(self._per_shard)
+        shards, inner = np.divmod(np.array(chunks, np.int64).reshape(-1, count), self._per_shard)
+        # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
+        flat = np.ravel_multi_index(tuple(inner.T), self._per_shard)
+        by_shard: dict[Index, list[int]] = {}
+        for n, shard in enumerate(map(tuple, shards.tolist())):
+            by_shard.setdefault(shard, []).append(n)
+        with self._lock:
+            known = {shard: self._known[shard] for shard in by_shard if shard in self._known}
+        unknown = [shard for shard in by_shard if shard not in known]
+        at_end = self._metadata.index_at_end
+        span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
+
+        def places(answers: Sequence[bytes | None]) -> list[ReadRange | None]:
+            found: list[ReadRange | None] = [None] * len(chunks)
+            for shard, table in {**known, **self._learnt(unknown, answers)}.items():
+                if table is not None:
+                    self._place(found, by_shard[shard], shard, table[flat[by_shard[shard]]])
+            return found
+
+        return Lookup([ReadRange(self._key(shard), *span) for shard in unknown], places)
+
+    def _learnt(
+        self, shards: Sequence[Index], answers: Sequence[bytes | None]
+    ) -> dict[Index, NDArray[np.uint64] | None]:
+        learnt = {
+            shard: None if answer is None else self._parsed(shard, answer)
+            for shard, answer in zip(shards, answers, strict=True)
+        }
+        with self._lock:
+            self._known.update(learnt)
+            while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
+                self._known.popitem(last=False)
+        return learnt
+
+    def _place(
+        self,
+        found: list[ReadRange | None],
+        members: Sequence[int],
+        shard: Index,
+        entries: NDArray[np.uint64],
+    ) -> None:
+        """Enter where the chunks of one shard lie; those that are not stored stay out."""
+        key = self._key(shard)
+        for n, (offset, length) in zip(members, entries.tolist(), strict=True):
+            if (offset, length) == (_NOT_STORED, _NOT_STORED):
+                continue
+            if offset + length >= 2**63:
+                raise self._corrupt(shard, f"a chunk at {offset}, {length} bytes long")
+            found[n] = ReadRange(key, offset, offset + length)
+
+    def _parsed(self, shard: Index, data: bytes) -> NDArray[np.uint64]:
+        if len(data) != self._index_bytes:
+            raise self._corrupt(shard, f"{len(data)} of {self._index_bytes} bytes of its index")
+        if self._metadata.index_checked:
+            body, stored = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
+            computed = crc32c(body)
+            if computed is not None and computed != int.from_bytes(stored, "little"):
+                raise self._corrupt(shard, "an index whose check sum is wrong")
+            data = body
+        table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+        return table.reshape(-1, 2)
+
+    def _key(self, shard: Index) -> str:
+        return self._path + self._metadata.key(shard)
+
+    def _corrupt(self, shard: Index, what: str) -> CorruptVolume:
+        return CorruptVolume(
+            f"the shard {self._key(shard)} of {self._store.name} holds {what}.",
+            do="Copy or write the shard again.",
+        )
+
+
+class ZarrArray(ChunkedArray):
+    """One zarr array, read by voxpipe."""
+
+    def __init__(
+        self, metadata: ArrayMetadata, path: str, store: RangeStore, cache: ChunkCache, token: str
+    ) -> None:
+        self.metadata = metadata
+        decoder = ZarrDecoder(metadata)
+        chunks = (
+            PlainChunks(metadata, path)
+            if metadata.shards is None
+            else ShardedChunks(metadata, path, store)
+        )
+        size = math.prod(metadata.chunks) * metadata.dtype.itemsize
+        super().__init__(
+            metadata.shape,
+            metadata.chunks,
+            metadata.dtype,
+            metadata.fill_value,
+            source=RangedChunks(store, chunks, decoder, f"{token}/{path}", size),
+            cache=cache,
+            token=f"{token}/{path}",
+        )
+
+
+class ZarrGroup:
+    """One zarr group: its attributes, and its arrays by path."""
+
+    def __init__(
+        self, attrs: Mapping[str, Any], path: str, store: RangeStore, version: int, node: Any
+    ) -> None:
+        self.attrs, self._path, self._store, self._version = attrs, path, store, version
+        self._node = node
+
+    def __getitem__(self, path: str) -> Any:
+        """Return the array or group below; ``KeyError`` where there is none."""
+        found = self._node(f"{self._path}{path.strip('/')}/", self._version)
+        if found is None:
+            raise KeyError(path)
+        return found
+
+    def arrays(self) -> Iterator[tuple[str, Any]]:
+        """Yield the arrays directly below, by name."""
+        marks = ("/zarr.json",) if self._version == 3 else ("/.zarray",)
+        for key in sorted(self._store.list(self._path)):
+            below = key[len(self._path) :]
+            if below.endswith(marks) and below.count("/") == 1:
+                node = self[below.split("/", 1)[0]]
+                if isinstance(node, ZarrArray):
+                    yield below.split("/", 1)[0], node
+
+
+def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> ZarrArray | ZarrGroup:
+    """Return the array or group at the root of a store.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no zarr metadata.
+    BadHeader
+        They make no sense.
+    NotOurs
+        zarr-python has to read it.
+    """
+
+    def node(path: str, version: int | None = None) -> ZarrArray | ZarrGroup | None:
+        if version in (None, 3):
+            document = _json(store.get(f"{path}zarr.json"), f"zarr.json of {name}")
+            if document is not None:
+                if document.get("node_type") == "array":
+                    return array(parse_v3(document, name), path)
+                attrs = document.get("attributes") or {}
+                return ZarrGroup(attrs, path, store, 3, node)
+            if version == 3:
+                return None
+        document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
+        if document is not None:
+            return array(parse_v2(document, name), path)
+        if _json(store.get(f"{path}.zgroup"), f".zgroup of {name}") is None:
+            return None
+        attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
+        return ZarrGroup(attrs, path, store, 2, node)
+
+    def array(metadata: ArrayMetadata, path: str) -> ZarrArray:
+        return ZarrArray(metadata, path, store, cache, token)
+
+    found = node("")
+    if found is None:
+        raise VolumeNotFound(
+            f"{name} holds no zarr metadata: none of zarr.json, .zarray, .zgroup is there.",
+            do="Give the path of a zarr array or group.",
+        )
+    return found
+
+
+def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    try:
+        document = json.loads(data)
+    except ValueError:
+        raise BadHeader(f"{what} makes no sense.", do="Write it again.") from None
+    if not isinstance(document, dict):
+        raise BadHeader(f"{what} is no object.", do="Write it again.")
+    return document
+
+
+def bytes_of(array: Any, name: str) -> bytes:
+    """Return all of an array that holds a header, ours or zarr-python's.
+
+    Raises
+    ------
+    BadHeader
+        It is too large for one.
+    """
+    size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    if size > _MOST_HEADER_BYTES:
+        raise BadHeader(
+            f"the header in {name} takes {size} bytes, as its metadata say.",
+            do="Write the image again.",
+        )
+    if isinstance(array, ZarrArray):
+        return array.read(Region.of_shape(array.shape)).tobytes()
+    return np.asarray(array[...]).tobytes()
+
+
+__all__ = [
+    "NotOurs",
+    "PlainChunks",
+    "ShardedChunks",
+    "ZarrArray",
+    "ZarrGroup",
+    "bytes_of",
+    "open_node",
+]

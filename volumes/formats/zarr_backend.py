@@ -1,0 +1,400 @@
+"""Zarr arrays, OME-Zarr and NIfTI-Zarr: which array, which axes, where in the world.
+
+A group may say where its voxels lie twice: the NIfTI header in its array
+``nifti`` has the word, the OME-Zarr metadata name the axes and the levels.
+Chunks are fetched and decoded by voxpipe; what is stored in a way that it does not know
+is read by zarr-python. Either way only the chunks that a region touches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import TALLY, Affine, ChunkGrid, OrientedBox, Region
+from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
+from ..backend import Backend, Channels, no_options
+from ..chunks.chunk_cache import CHUNKS
+from ..content import content_key
+from ..disk.file_system import file_system_at
+from ..disk.local_file import file_stamp
+from ..fetched import fetch_chunks
+from ..header import IDENTITY, Header, Triple, affine_entries, affine_matrix
+from ..scheme import StoreLayout
+from ..stores.location import remote_errors
+from ..stores.ranges import LocalRanges
+from ..stores.read_ahead import Closes
+from ..stores.remote import open_remote
+from ..stores.remote_file import RemoteFile
+from ..stores.zip_ranges import ZipRanges
+from ..voxels import Voxels, plain, refuse_unreadable
+from .nifti_header import parse_nifti
+from .ome import Level, levels_of
+from .zarr_array import NotOurs, ZarrArray, ZarrGroup, bytes_of, open_node
+from .zarr_layout import Layout, named_layout, plain_layout
+from .zarr_nodes import (
+    METADATA_FILES,
+    is_array,
+    open_local_node,
+    open_remote_node,
+    open_zip_node,
+)
+
+NIFTI = "nifti"
+"""The array that holds the bytes of the NIfTI header."""
+_OPTIONS = ("level",)
+# NIfTI-Zarr without OME-Zarr metadata: the last axes in this order.
+_NIFTI_AXES = ("t", "c", "z", "y", "x")
+
+
+@dataclass(frozen=True)
+class _Image:
+    """One array of a node, and what the metadata say about it."""
+
+    array: Any
+    layout: Layout
+    affine: tuple[float, ...] = IDENTITY
+    slope: float = 1.0
+    intercept: float = 0.0
+
+
+class ZarrBackend(Backend):
+    """A zarr array.
+
+    Parameters
+    ----------
+    node
+        An array or group, ours or zarr-python's.
+    name
+        What errors call it.
+    options
+        ``level``: which resolution of a pyramid, 0 is the finest.
+    """
+
+    def __init__(
+        self, node: Any, name: str, options: Mapping[str, Any], stamp: tuple[int, ...] = ()
+    ) -> None:
+        no_options(options, name, _OPTIONS)
+        level = options.get("level", 0)
+        image = _image_of(node, level, name)
+        TALLY.count(headers=1)
+        dtype = np.dtype(image.array.dtype)
+        refuse_unreadable(dtype, name)
+        if min(image.layout.shape) < 1:
+            raise BadHeader(f"{name} holds no voxels: {image.layout.stored}.", do="Check the file.")
+        self._array, self._layout = image.array, image.layout
+        self.keeps_chunks = isinstance(image.array, ZarrArray)
+        self.culls = isinstance(image.array, ZarrArray) and None not in image.layout.spatial
+        super().__init__(
+            Header(
+                image.layout.shape,
+                image.affine,
+                dtype,
+                chunks=image.layout.spatial_part(image.array.chunks),
+                access="range",
+                slope=image.slope,
+                intercept=image.intercept,
+                stamp=stamp,
+            ),
+            name,
+        )
+
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Read the chunks that the region touches, of these only those that the box touches."""
+        index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
+        part = self._layout.fold(self._decoded(index, box))
+        return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
+
+    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+        try:
+            if isinstance(self._array, ZarrArray):
+                return self._array.read(_region(index), *self._culling(box))
+            return np.asarray(self._array[index])
+        except (MemoryError, VoxpipeError):
+            raise
+        except Exception as error:  # each codec has its own
+            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+            raise CorruptVolume(
+                f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
+                do="Copy the chunks of this region again.",
+            ) from error
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
+        """Begin to fetch the chunks that the region and the box touch."""
+        if not isinstance(self._array, ZarrArray):
+            return None
+        index, _ = self._layout.index(region, (0, self.shape[0]))
+        return self._array.prefetch(_region(index), *self._culling(box))
+
+    def _culling(self, box: OrientedBox | None) -> tuple[Any, ...]:
+        axes = self._layout.spatial
+        return () if box is None or None in axes else (box, axes)
+
+    @property
+    def shards(self) -> Triple | None:
+        """Object unit in voxels along I, J, K; None where every chunk is an object."""
+        array = self._array
+        own = isinstance(array, ZarrArray)
+        shards = array.metadata.shards if own else getattr(array, "shards", None)
+        return None if shards is None else self._layout.spatial_part(shards)
+
+    def touched_bytes(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int:
+        """Return the bytes of the chunks that a read touches, cut at the array's edge."""
+        if region.is_empty:
+            return 0
+        grid, wanted = self._wanted(region, channels)
+        if box is None or not isinstance(self._array, ZarrArray):
+            return grid.cover(wanted).size * self.disk_dtype.itemsize
+        chunks = self._array.needed(wanted, *self._culling(box))
+        return self._array.voxels(chunks) * self.disk_dtype.itemsize
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks that the region touches; None where zarr-python cannot."""
+        grid, wanted = self._wanted(region, channels)
+        if isinstance(self._array, ZarrArray):
+            return self._array.fetch(wanted)
+        return fetch_chunks(self._array, grid.touched(wanted))
+
+    def _wanted(self, region: Region, channels: Channels | None) -> tuple[ChunkGrid, Region]:
+        """Return the chunks as stored, and the region as an index of the stored array."""
+        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
+        return ChunkGrid(self._layout.stored, tuple(self._array.chunks)), _region(index)
+
+
+class LocalZarr(ZarrBackend):
+    """A zarr array or group in a local folder."""
+
+    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
+        self._path = path
+        stamp = metadata_stamp(path)
+        try:
+            node = _own_local_node(path, name, stamp)
+            super().__init__(node, name, options, stamp)
+        except NotOurs:
+            super().__init__(open_local_node(path, name), name, options, stamp)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
+        return metadata_stamp(self._path) == self.header.stamp
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know; a file server is read in longer runs."""
+        found = super().layout(volumes)
+        return found.on_network() if file_system_at(self._path).network else found
+
+
+class LocalZipZarr(ZarrBackend):
+    """A zarr array or group in a local zip archive."""
+
+    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
+        self._path = path
+        stamp = file_stamp(path)
+        store = ZipRanges(LocalRanges(os.path.dirname(path)), os.path.basename(path), name)
+        token = content_key(path, stamp)
+        try:
+            super().__init__(open_node(store, name, CHUNKS, token), name, options, stamp)
+        except NotOurs:
+            super().__init__(open_zip_node(path, name), name, options, stamp)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the archive is the one that was opened."""
+        return file_stamp(self._path) == self.header.stamp
+
+    @property
+    def content_key(self) -> str:
+        """A name for the archive in this version."""
+        return content_key(self._path, self.header.stamp)
+
+
+class RemoteZarr(ZarrBackend):
+    """A zarr array or group behind a URL."""
+
+    remote = True
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
+    ) -> None:
+        no_options(options, name, _OPTIONS)
+        self._storage_options = storage_options
+        with remote_errors(name, storage_options):
+            store = open_remote(url, storage_options)
+            try:
+                token = content_key(url, (sorted(map(str, storage_options.items())),))
+                super().__init__(open_node(store, name, CHUNKS, token), name, options)
+            except NotOurs:
+                super().__init__(open_remote_node(url, storage_options, name), name, options)
+
+    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+        with remote_errors(self.name, self._storage_options):
+            return super()._decoded(index, box)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks; errors name the URL."""
+        with remote_errors(self.name, self._storage_options):
+            return super().fetch(region, channels)
+
+
+class RemoteZipZarr(ZarrBackend):
+    """A zarr array or group in a zip archive behind a URL, of which ranges are read."""
+
+    remote = True
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
+    ) -> None:
+        self._file = RemoteFile(url, storage_options, name)
+        with self._file.errors():
+            store = ZipRanges(self._file.store, "", name)
+            try:
+                node = open_node(store, name, CHUNKS, self._file.cache_key)
+                super().__init__(node, name, options)
+            except NotOurs as error:
+                raise UnknownFormat(
+                    f"{name} uses {error}, which only zarr-python reads, and that reads no zip "
+                    "archive behind a URL.",
+                    do="Copy the archive to a local disk.",
+                ) from None
+
+    @property
+    def content_key(self) -> str:
+        """A name for the archive in this version, where the store tells versions apart."""
+        return self._file.content_key
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
+
+    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+        with self._file.errors():
+            return super()._decoded(index, box)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks; errors name the URL."""
+        with self._file.errors():
+            return super().fetch(region, channels)
+
+
+def metadata_stamp(path: str) -> tuple[int, ...]:
+    """Return sizes and times of the metadata files of a local node."""
+    stamp: list[int] = []
+    for name in (*METADATA_FILES, ".zattrs"):
+        try:
+            status = os.stat(os.path.join(path, name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        stamp += (status.st_size, status.st_mtime_ns)
+    return tuple(stamp)
+
+
+def _own_local_node(path: str, name: str, stamp: tuple[int, ...]) -> ZarrArray | ZarrGroup:
+    if not os.path.isdir(path):
+        raise NotOurs("no folder")  # zarr-python says what it is instead
+    return open_node(LocalRanges(path), name, CHUNKS, content_key(path, stamp))
+
+
+def _region(index: tuple[slice, ...]) -> Region:
+    return Region(tuple(s.start for s in index), tuple(s.stop for s in index))
+
+
+def _is_array(node: Any) -> bool:
+    if isinstance(node, (ZarrArray, ZarrGroup)):
+        return isinstance(node, ZarrArray)
+    return is_array(node)
+
+
+def _image_of(node: Any, level: int, name: str) -> _Image:
+    try:
+        return (_of_array if _is_array(node) else _of_group)(node, level, name)
+    except (VoxpipeError, NotOurs, MemoryError, OSError):
+        raise
+    except Exception as error:  # what zarr-python says of damaged metadata
+        raise BadHeader(
+            f"the metadata of {name} make no sense: {type(error).__name__}: {error}.",
+            do="Write them again, or install the codec that they ask for.",
+        ) from error
+
+
+def _of_array(array: Any, level: int, name: str) -> _Image:
+    _check_level(level, 1, name)
+    return _Image(array, plain_layout(tuple(array.shape), name))
+
+
+def _of_group(group: Any, level: int, name: str) -> _Image:
+    levels = levels_of(dict(group.attrs), name)
+    nifti = _found(group, NIFTI)
+    if nifti is not None:
+        return _of_nifti(group, bytes_of(nifti, name), levels, level, name)
+    if levels:
+        _check_level(level, len(levels), name)
+        chosen = levels[level]
+        array = _member(group, chosen.path, name)
+        layout = named_layout(tuple(array.shape), chosen.axes, name)
+        return _Image(array, layout, affine_entries(chosen.affine, name))
+    return _of_array(_only_array(group, name), level, name)
+
+
+def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, name: str) -> _Image:
+    fields = parse_nifti(raw, f"the NIfTI header of {name}", single_file=False)
+    affine: Affine = affine_matrix(fields.affine)
+    if levels:
+        _check_level(level, len(levels), name)
+        array = _member(group, levels[level].path, name)
+        axes = levels[level].axes
+        # The header speaks of the finest level; the pyramid says how the others lie to it.
+        if level:  # that of the finest is kept to the last bit
+            affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
+    else:
+        _check_level(level, 1, name)
+        array = _member(group, "0", name)
+        axes = _NIFTI_AXES[-array.ndim :]
+    layout = named_layout(tuple(array.shape), axes, name)
+    return _Image(array, layout, affine_entries(affine, name), fields.slope, fields.intercept)
+
+
+def _check_level(level: Any, count: int, name: str) -> None:
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < count:
+        raise BadHeader(
+            f"{name} has no level {level!r}, but 0 to {count - 1}.",
+            do="Give level=, 0 is the finest.",
+        )
+
+
+def _member(group: Any, path: str, name: str) -> Any:
+    array = _found(group, path)
+    if array is not None:
+        return array
+    raise BadHeader(
+        f"{name} has no array {path!r}, of which its metadata speak.", do="Write the image again."
+    )
+
+
+def _found(group: Any, path: str) -> Any:
+    """Return an array of a group, None if it has no array of this name."""
+    try:
+        node = group[path]
+    except KeyError:
+        return None
+    return node if _is_array(node) else None
+
+
+def _only_array(group: Any, name: str) -> Any:
+    arrays = dict(group.arrays())
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    have = ", ".join(sorted(arrays)) or "none"
+    raise UnknownFormat(
+        f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}.",
+        do="Give the path of one array in it.",
+    )

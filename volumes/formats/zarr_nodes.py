@@ -1,0 +1,174 @@
+"""Opening zarr arrays and groups, with zarr-python 2 or 3, by path, URL or store.
+
+The metadata document is looked at first, so that zarr-python is told the format
+and does not probe for others: on an object store each probe is a round trip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound
+from ..stores.location import file_system, remote_errors
+
+Read = Callable[[str], bytes | None]
+"""Returns the content of a file below the node, None where there is none."""
+
+METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
+"""What makes a folder a zarr node."""
+
+
+def open_local_node(path: str, name: str) -> Any:
+    """Return the zarr Array or Group in a local folder."""
+    if not os.path.isdir(path):
+        if not os.path.exists(path):
+            raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
+        raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
+
+    def read(file: str) -> bytes | None:
+        try:
+            with open(os.path.join(path, file), "rb") as opened:
+                return opened.read()
+        except FileNotFoundError:
+            return None
+
+    version, is_array = _kind(read, name)
+    zarr = _zarr(version, name)
+    store = zarr.storage.LocalStore(path, read_only=True) if _major(zarr) > 2 else path
+    return _open(zarr, store, name, version, is_array)
+
+
+def open_zip_node(path: str, name: str) -> Any:
+    """Return the zarr Array or Group in a local zip archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = set(archive.namelist())
+
+        def read(file: str) -> bytes | None:
+            return archive.read(file) if file in members else None
+
+        version, is_array = _kind(read, name)
+    zarr = _zarr(version, name)
+    options = {"read_only": True} if _major(zarr) > 2 else {}
+    return _open(zarr, zarr.storage.ZipStore(path, mode="r", **options), name, version, is_array)
+
+
+def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:
+    """Return the zarr Array or Group behind a URL."""
+    system, root = file_system(url, options)
+
+    def read(file: str) -> bytes | None:
+        try:
+            found: bytes = system.cat_file(f"{root.rstrip('/')}/{file}")
+        except FileNotFoundError:
+            return None
+        return found
+
+    with remote_errors(name, options):
+        version, is_array = _kind(read, name)
+        zarr = _zarr(version, name)
+        if _major(zarr) > 2:
+            store = zarr.storage.FsspecStore.from_url(
+                url, storage_options=dict(options), read_only=True
+            )
+        else:
+            store = zarr.storage.FSStore(url, mode="r", **options)
+        return _open(zarr, store, name, version, is_array)
+
+
+def open_store_node(store: Any, path: str = "") -> Any:
+    """Return the zarr Array or Group in a store object."""
+    import zarr
+
+    if _major(zarr) == 2:
+        return zarr.open(store, mode="r", path=path)
+    # Mode "r" would make zarr copy a store that may write; the user's own is to be used.
+    mode: Any = "r" if store.read_only else "r+"
+    try:
+        # The newer format first; what it finds is not looked for in the older one.
+        return zarr.open(store, mode=mode, path=path, zarr_format=3)
+    except FileNotFoundError:
+        pass
+    try:
+        return zarr.open(store, mode=mode, path=path, zarr_format=2)
+    except FileNotFoundError:
+        what = f"the zarr {type(store).__name__} holds no array or group at {path or '/'!r}."
+        raise VolumeNotFound(what, do="Write it first, or check the store.") from None
+
+
+def is_array(node: Any) -> bool:
+    """Whether a node is an array, not a group."""
+    import zarr
+
+    return isinstance(node, zarr.Array)
+
+
+def is_node(thing: Any) -> bool:
+    """Whether something is an array or a group, not a store."""
+    import zarr
+
+    return isinstance(thing, (zarr.Array, zarr.Group))
+
+
+def place_of(thing: Any) -> tuple[Any, str]:
+    """Return the store of an array, group or store, and the path in it."""
+    if not is_node(thing):
+        return thing, ""
+    return thing.store, thing.path
+
+
+def _open(zarr: ModuleType, store: Any, name: str, version: int, array: bool) -> Any:
+    known = {"zarr_format": version} if _major(zarr) > 2 else {}
+    open_node = zarr.open_array if array else zarr.open_group
+    try:
+        return open_node(store=store, path="", mode="r", **known)
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:  # zarr, numcodecs and the codecs of others: each has its own
+        raise BadHeader(
+            f"zarr-python cannot open {name}: {type(error).__name__}: {error}.",
+            do="Write the array again, or install the codec that it asks for.",
+        ) from error
+
+
+def _kind(read: Read, name: str) -> tuple[int, bool]:
+    """Return the zarr format of a node, and whether it is an array."""
+    document = read("zarr.json")
+    if document is not None:
+        try:
+            return 3, json.loads(document)["node_type"] == "array"
+        except (ValueError, KeyError, TypeError):
+            raise BadHeader(f"zarr.json of {name} makes no sense.", do="Write it again.") from None
+    if read(".zarray") is not None:
+        return 2, True
+    if read(".zgroup") is not None:
+        return 2, False
+    raise VolumeNotFound(
+        f"{name} holds no zarr metadata: none of {', '.join(METADATA_FILES)} is there.",
+        do="Give the path of a zarr array or group.",
+    )
+
+
+def _zarr(version: int, name: str) -> ModuleType:
+    try:
+        import zarr
+    except ImportError:
+        raise MissingDependency(
+            f"{name} is stored in a way that only zarr-python reads, which is not installed.",
+            do="pip install zarr",
+        ) from None
+    if version > _major(zarr):
+        raise MissingDependency(
+            f"{name} is zarr v3 in a way that only zarr-python 3 reads, and zarr "
+            f"{zarr.__version__} is installed.",
+            do="pip install 'zarr>=3' (needs Python 3.11), or store it in a common codec.",
+        )
+    return zarr
+
+
+def _major(zarr: Any) -> int:
+    return int(zarr.__version__.partition(".")[0])

@@ -1,0 +1,218 @@
+"""Objects behind a URL, in ranges, through fsspec."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...core.errors import VolumeNotFound
+from .in_flight import MOST_REQUESTS
+from .location import file_system, public_name, remote_errors
+from .ranges import ReadRange
+from .redaction import Secrets
+from .remote_ranges import GAP_BYTES, MOST_BYTES, ObjectFacts, RemoteRanges
+from .retry import LEAST_ATTEMPT, Attempts, Retry, default_retry, retried_here
+from .signed_get import can_sign, signed_get
+
+_S3 = ("s3", "s3a")
+_ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
+# What s3fs gives a server, in seconds: to accept a connection, and between two pieces.
+_CONNECTING, _SILENCE = 5.0, 15.0
+# Where file systems say which version of a file they speak of.
+_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
+
+
+def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return storage options, completed where a file system's own defaults are in the way.
+
+    What the user says stays. For s3: no retries below ours, no silence beyond our deadline, as
+    many connections as requests under way, and no HEAD before a GET of a whole object.
+
+    Examples
+    --------
+    >>> with_defaults("s3://b/a", {"max_concurrency": 4})["max_concurrency"]
+    4
+    >>> with_defaults("https://h/a", {})
+    {}
+    """
+    if url.partition("://")[0] not in _S3:
+        return dict(options)
+    deadline = max(default_retry().deadline, LEAST_ATTEMPT)
+    config: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1},
+        "max_pool_connections": MOST_REQUESTS,
+        "connect_timeout": min(_CONNECTING, deadline),
+        "read_timeout": min(_SILENCE, deadline),
+    }
+    config.update(options.get("config_kwargs") or {})
+    return {"max_concurrency": 1, **options, "config_kwargs": config}
+
+
+def open_fsspec(
+    url: str, options: Mapping[str, Any], retry: Retry | None = None
+) -> FsspecRanges | SerialFsspecRanges:
+    """Return the objects below a URL, side by side where the file system can."""
+    completed = with_defaults(url, options)
+    system, root = file_system(url, completed)
+    if not getattr(system, "async_impl", False):
+        return SerialFsspecRanges(url, options, system, root, retry)
+    return FsspecRanges(url, options, system, root, retry)
+
+
+class FsspecRanges(RemoteRanges):
+    """A folder of a file system that fsspec reaches through an event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        system: Any,
+        root: str,
+        retry: Retry | None = None,
+    ) -> None:
+        super().__init__(url, options, retry)
+        self._url, self._options = url, options
+        # What a forked child found of its parent. It must not be the one that closes its
+        # connections, in an event loop that it does not have.
+        self._inherited: list[Any] = []
+        self._root = root.rstrip("/")
+        self._use(system)
+
+    def _use(self, system: Any) -> None:
+        self._system = system
+        if hasattr(system, "retries"):
+            system.retries = 1  # s3fs counts attempts; ours are enough
+
+    def after_fork(self) -> None:
+        """Open the file system again: fsspec's own objects refuse to work in a child."""
+        self._inherited.append(self._system)
+        system, _ = file_system(self._url, with_defaults(self._url, self._options))
+        self._use(system)
+
+    async def ask(self, key: str, start: int, stop: int | None) -> Any:
+        """Send one request."""
+        path = self._path(key)
+        if can_sign(self._system):
+            return await signed_get(self._system, path, start, stop, self._expected.get(key, ""))
+        return await self._system._cat_file(path, start=start or None, end=stop)
+
+    async def ask_facts(self, key: str) -> ObjectFacts:
+        """Ask for size and version."""
+        return _facts(await self._system._info(self._path(key)), self._place(key))
+
+    @property
+    def listing(self) -> float | None:
+        """None of S3: each page has its own limit, and there may be a thousand of them."""
+        return None if can_sign(self._system) else self._retry.attempt
+
+    async def ask_keys(self, prefix: str) -> list[str]:
+        """List everything below."""
+        found = await self._system._find(self._path(prefix))
+        return [path[len(self._root) :].lstrip("/") for path in found]
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+
+class SerialFsspecRanges:
+    """A folder of a file system without an event loop: memory, zip, caches. One after another.
+
+    Failures that pass are tried again as elsewhere, but an attempt without an answer cannot be
+    cut off: how long it may take is up to the file system.
+
+    Parameters
+    ----------
+    url, options
+        As the user wrote them.
+    system, root
+        What reaches them, and the path in it.
+    retry
+        When a failed request is sent again; by default that of the process.
+    sleep
+        Waits between attempts.
+    """
+
+    gap = GAP_BYTES
+    most = MOST_BYTES
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        system: Any,
+        root: str,
+        retry: Retry | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._name = public_name(url)
+        self._options, self._secrets = options, Secrets(options)
+        self._retry, self._sleep = retry or default_retry(), sleep
+        # Held like the handle that uses it: a forked child that inherits both must not be the
+        # one that closes its connections.
+        self._system, self._root = system, root.rstrip("/")
+
+    @property
+    def name(self) -> str:
+        """The URL, without credentials."""
+        return self._name
+
+    def get(self, key: str) -> bytes | None:
+        """Return a whole object; None where there is none."""
+        return self.get_ranges([ReadRange(key)])[0]
+
+    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+        """Return the bytes of each range."""
+        return [self._piece(*wanted) for wanted in ranges]
+
+    def _piece(self, key: str, start: int, stop: int | None) -> bytes | None:
+        path = self._path(key)
+        with remote_errors(self._name, self._options), suppress(*_ABSENT):
+            found: bytes = self._tried(
+                key, lambda: self._system.cat_file(path, start=start or None, end=stop)
+            )
+            return found
+        return None
+
+    def facts(self, key: str) -> ObjectFacts:
+        """Return size and version of an object; ``VolumeNotFound`` where there is none."""
+        with remote_errors(self._place(key), self._options):
+            info = self._tried(key, lambda: self._system.info(self._path(key)))
+            return _facts(info, self._name)
+
+    def size(self, key: str) -> int:
+        """Return the size of an object in bytes."""
+        return self.facts(key).size
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the objects below a prefix, as keys."""
+        with remote_errors(self._name, self._options):
+            found = self._tried(prefix, lambda: self._system.find(self._path(prefix)))
+        for path in found:
+            yield path[len(self._root) :].lstrip("/")
+
+    def _tried(self, key: str, call: Callable[[], Any]) -> Any:
+        what = f"reading {self._place(key)}"
+        attempts = Attempts(self._retry, what, self._secrets.describe)
+        return retried_here(call, attempts, self._sleep)
+
+    def _place(self, key: str) -> str:
+        return f"{self._name}/{key}" if key else self._name
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+
+def _facts(info: Mapping[str, Any], name: str) -> ObjectFacts:
+    size = info.get("size")
+    if size is None:
+        raise VolumeNotFound(
+            f"the server of {name} does not say how large the file is.",
+            do="Copy the file to a local disk or to an object store.",
+        )
+    versions = (str(info[key]) for key in _VERSIONS if info.get(key))
+    return ObjectFacts(int(size), " ".join(versions), str(info.get("ETag") or ""))

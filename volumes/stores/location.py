@@ -1,0 +1,86 @@
+"""Paths and URLs: telling them apart, showing them without secrets, reaching them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ...core.errors import MissingDependency, VolumeNotFound, VolumeReadError, VoxpipeError
+
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
+_LOCAL = re.compile(r"^(file|local)://")
+_USER = re.compile(r"(?<=://)[^/@\s?#]*@")
+# A signed URL carries its secret in the query, under names that differ by provider.
+_QUERY = re.compile(r"(://[^\s?#'\"]*)[?#][^\s'\")]*")
+
+
+def is_url(location: str) -> bool:
+    """Whether ``location`` names something to be reached through fsspec.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/a.nii"), is_url("/data/a.nii"), is_url("file:///data/a.nii")
+    (True, False, False)
+    """
+    return bool(_URL.match(location)) and not _LOCAL.match(location)
+
+
+def local_path(location: str) -> str:
+    """Return a local path, without ``file://`` and with ``~`` expanded."""
+    return os.path.expanduser(_LOCAL.sub("", location))
+
+
+def public_name(location: str) -> str:
+    """Return a location without user, password and query.
+
+    Examples
+    --------
+    >>> public_name("https://me:secret@host/a.nii?X-Signature=abc")
+    'https://host/a.nii'
+    >>> public_name("/data/what?.nii")
+    '/data/what?.nii'
+    """
+    return _QUERY.sub(r"\1", _USER.sub("", location))
+
+
+@contextmanager
+def remote_errors(name: str, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Turn what a remote file system raises into errors that name ``name`` and no secret."""
+    from .redaction import Secrets
+
+    secrets = Secrets(options or {})
+    try:
+        yield
+    except (VoxpipeError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise VolumeNotFound(
+            f"there is nothing at {name}.", do="Check the URL and the storage_options."
+        ) from None
+    except ImportError as error:
+        raise MissingDependency(
+            f"reaching {name} needs a package that is not installed: {secrets.cut(str(error))}.",
+            do="Install the file system package that fsspec asks for.",
+        ) from error
+    except Exception as error:
+        # Not chained: the text of the original may hold a signed URL or a key.
+        raise VolumeReadError(
+            f"reading {name} failed: {secrets.describe(error)}.",
+            do="Check the URL, the storage_options and the connection.",
+        ) from None
+
+
+def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL and the path in it.
+
+    fsspec keeps one file system per process and arguments, and makes a fresh one
+    after a fork, so this is cheap and safe to call again.
+    """
+    import fsspec
+
+    with remote_errors(public_name(url), options):
+        system, path = fsspec.core.url_to_fs(url, **options)
+    return system, path

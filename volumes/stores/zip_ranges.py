@@ -1,0 +1,183 @@
+"""The members of a zip archive as objects of a store, read in ranges.
+
+The archive's directory is read once. A member that is stored as it is, which is how zarr
+writes them, is read by ranges of the archive; one that is deflated is inflated whole.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
+from .ranges import RangeStore, ReadRange, read_joined
+
+# PKWARE's APPNOTE 4.3.7: signature, 22 bytes that the directory repeats, two lengths.
+_LOCAL = struct.Struct("<4s22xHH")
+_SIGNATURE = b"PK\x03\x04"
+_ENCRYPTED = 0x1
+
+
+class ZipRanges:
+    """A zip archive. It keeps no handle of its own: every read goes through the outer store.
+
+    Parameters
+    ----------
+    outer, key
+        Where the archive is.
+    name
+        What errors call it.
+
+    Raises
+    ------
+    VolumeNotFound, BadHeader
+        There is no archive, or it has no sound directory.
+    """
+
+    def __init__(self, outer: RangeStore, key: str, name: str) -> None:
+        self._outer, self._key, self._name = outer, key, name
+        # As the store below: the members lie in it.
+        self.gap, self.most = getattr(outer, "gap", 0), getattr(outer, "most", 1 << 62)
+        try:
+            with zipfile.ZipFile(_Seekable(outer, key)) as archive:
+                infos = [info for info in archive.infolist() if not info.is_dir()]
+        except FileNotFoundError:
+            raise VolumeNotFound(f"there is no file {name}.", do="Check the path.") from None
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+            raise BadHeader(
+                f"{name} is no sound zip archive: {error}.", do="Copy or write it again."
+            ) from error
+        # A member may have been written again; the last entry of the directory counts.
+        self._members = {info.filename: info for info in infos}
+        self._starts: dict[str, int] = {}
+
+    @property
+    def name(self) -> str:
+        """The archive."""
+        return self._name
+
+    def get(self, key: str) -> bytes | None:
+        """Return a whole member; None where there is none."""
+        found = self.get_ranges([ReadRange(key)])[0]
+        # Documents have no check sum but this; chunks may bring their own, and are many.
+        if found is not None and zlib.crc32(found) != self._members[key].CRC:
+            raise self._corrupt(key, "its check sum is wrong")
+        return found
+
+    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+        """Return the bytes of each range of a member."""
+        found: list[bytes | None] = [None] * len(ranges)
+        present = [n for n, wanted in enumerate(ranges) if wanted.object in self._members]
+        self._find_starts({ranges[n].object for n in present})
+        places = [self._place(ranges[n]) for n in present]
+        answers = read_joined(self._outer, places, self.gap, self.most)
+        for n, place, answer in zip(present, places, answers, strict=True):
+            if answer is None or place.stop is None or len(answer) != place.stop - place.start:
+                raise self._corrupt(ranges[n].object, "it is cut short")
+            found[n] = self._content(ranges[n], answer)
+        return found
+
+    def size(self, key: str) -> int:
+        """Return the size of a member in bytes, inflated."""
+        if key not in self._members:
+            raise FileNotFoundError(key)
+        return self._members[key].file_size
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the members below a folder, as keys."""
+        folder = prefix.rstrip("/") + "/" if prefix else ""
+        yield from (key for key in self._members if key.startswith(folder))
+
+    def _find_starts(self, keys: set[str]) -> None:
+        """Learn where the bytes of members begin: only the header before them tells."""
+        unknown = [key for key in sorted(keys) if key not in self._starts]
+        offsets = [self._members[key].header_offset for key in unknown]
+        wanted = [ReadRange(self._key, at, at + _LOCAL.size) for at in offsets]
+        answers = read_joined(self._outer, wanted, self.gap, self.most)
+        for key, offset, answer in zip(unknown, offsets, answers, strict=True):
+            if answer is None or len(answer) != _LOCAL.size:
+                raise self._corrupt(key, "it is cut short")
+            signature, name_length, extra_length = _LOCAL.unpack(answer)
+            if signature != _SIGNATURE:
+                raise self._corrupt(key, "nothing begins where the directory says")
+            self._starts[key] = offset + _LOCAL.size + name_length + extra_length
+
+    def _place(self, wanted: ReadRange) -> ReadRange:
+        """Return where in the archive the bytes lie that answer a range of a member."""
+        info = self._members[wanted.object]
+        if info.flag_bits & _ENCRYPTED:
+            raise self._corrupt(wanted.object, "it is encrypted")
+        start, stop = 0, info.compress_size
+        if info.compress_type == zipfile.ZIP_STORED:
+            start, stop = _inside(wanted, info.compress_size)
+        first = self._starts[wanted.object]
+        return ReadRange(self._key, first + start, first + stop)
+
+    def _content(self, wanted: ReadRange, data: memoryview) -> bytes:
+        info = self._members[wanted.object]
+        if info.compress_type == zipfile.ZIP_STORED:
+            return bytes(data)
+        if info.compress_type != zipfile.ZIP_DEFLATED:
+            raise self._corrupt(wanted.object, f"its compression {info.compress_type} is not known")
+        try:
+            # One byte more than it should hold tells that it holds more.
+            whole = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, info.file_size + 1)
+        except zlib.error as error:
+            raise self._corrupt(wanted.object, str(error)) from error
+        if len(whole) != info.file_size or zlib.crc32(whole) != info.CRC:
+            raise self._corrupt(wanted.object, "its check sum is wrong")
+        start, stop = _inside(wanted, info.file_size)
+        return whole[start:stop]
+
+    def _corrupt(self, key: str, what: str) -> CorruptVolume:
+        return CorruptVolume(
+            f"{key} in {self._name} cannot be read: {what}.", do="Copy or write the archive again."
+        )
+
+
+def _inside(wanted: ReadRange, size: int) -> tuple[int, int]:
+    """Return the range as offsets in an object of this size."""
+    start = max(0, size + wanted.start) if wanted.start < 0 else min(wanted.start, size)
+    stop = size if wanted.stop is None else min(wanted.stop, size)
+    return start, max(start, stop)
+
+
+class _Seekable(io.RawIOBase):
+    """An object of a store as a file, for who reads a few pieces of it."""
+
+    def __init__(self, store: RangeStore, key: str) -> None:
+        self._store, self._key, self._at = store, key, 0
+        self._size = store.size(key)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, (0, self._at, self._size)[whence] + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        stop = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        if stop <= self._at:
+            return b""
+        found = self._store.get_ranges([ReadRange(self._key, self._at, stop)])[0] or b""
+        self._at += len(found)
+        return found
+
+    def readinto(self, buffer: Any) -> int:
+        found = self.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+
+__all__ = ["ZipRanges"]
