@@ -255,8 +255,8 @@ class RemoteZipZarr(ZarrBackend):
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
         self._file = RemoteFile(url, storage_options, name)
-        with remote_errors(name):
-            store = ZipRanges(open_remote(url, storage_options), "", name)
+        with self._file.errors():
+            store = ZipRanges(self._file.store, "", name)
             try:
                 node = open_node(store, name, CHUNKS, self._file.cache_key)
                 super().__init__(node, name, options)
@@ -272,13 +272,18 @@ class RemoteZipZarr(ZarrBackend):
         """A name for the archive in this version, where the store tells versions apart."""
         return self._file.content_key
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
+
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        with remote_errors(self.name):
+        with self._file.errors():
             return super()._decoded(index, box)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
-        with remote_errors(self.name):
+        with self._file.errors():
             return super().fetch(region, channels)
 
 
