@@ -35,6 +35,7 @@ from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
+from .move_boxes import MoveBoxes
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
@@ -130,6 +131,7 @@ __all__ = [
     "LowResolutionPipe",
     "MapValuesPipe",
     "MeanOfChannelsPipe",
+    "MoveBoxes",
     "NoisePipe",
     "NormalizePipe",
     "OnDiskCacheHolder",
