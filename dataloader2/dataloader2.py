@@ -260,7 +260,7 @@ class DataLoader2:
             self._service.explain(self._work),
             *filter(None, [self._tail.explain()]),
         ]
-        cost = cost_of(self._written, self._seed or 0, self._epoch)
+        cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
         try:
             reading = self._agreed().explain()
         except BudgetExceeded as error:
@@ -287,6 +287,7 @@ class DataLoader2:
             self._work = replace(
                 self._work,
                 cache_bytes=self._negotiated.cache_bytes,
+                ahead_bytes=self._negotiated.ahead_bytes,
                 joinings=self._negotiated.joinings,
             )
         return self._negotiated

@@ -178,6 +178,7 @@ class MultiProcessingReadingService:
                 budget=self._budget,
                 ahead=self.worker_prefetch_cnt,
                 cache_bytes=work.cache_bytes,
+                ahead_bytes=work.ahead_bytes,
                 joinings=work.joinings,
                 at=work.at,
             )

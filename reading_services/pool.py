@@ -123,6 +123,8 @@ class WorkerPool:
         Jobs that a worker may have at once.
     cache_bytes
         Decoded chunks that each worker keeps, in bytes.
+    ahead_bytes
+        What each fetches for later patches and keeps, in bytes; None leaves it at what is usual.
     joinings
         Which ranges become one request, by key.
     at
@@ -141,6 +143,7 @@ class WorkerPool:
         budget: SlotBudget,
         ahead: int,
         cache_bytes: int = 0,
+        ahead_bytes: int | None = None,
         joinings: Table | None = None,
         at: At,
     ) -> None:
@@ -171,6 +174,7 @@ class WorkerPool:
             dict(joinings or {}),
             ahead,
             len(payloads),
+            ahead_bytes,
         )
         try:
             for number, payload in enumerate(payloads):

@@ -58,6 +58,8 @@ class Planned:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    ahead_bytes: int | None = None
+    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
 
@@ -109,6 +111,8 @@ class Replicated:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    ahead_bytes: int | None = None
+    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
 
