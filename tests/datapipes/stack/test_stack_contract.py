@@ -15,7 +15,7 @@ from torch.utils.data.graph import traverse_dps
 import voxpipe as vp
 from voxpipe.datapipes.iter import IterableWrapper, SampleMultiplexer
 from voxpipe.datapipes.map import SequenceWrapper
-from voxpipe.graph import clone, cut, fingerprint, parents_of, traits_of, walk
+from voxpipe.graph import clone, cut, describe, fingerprint, parents_of, traits_of, walk
 from voxpipe.graph.cut import Cut
 
 MULTIPROCESSING = SHARDING_PRIORITIES.MULTIPROCESSING
@@ -169,6 +169,15 @@ def test_every_pipe_is_known_and_says_where_it_was_written(name):
             assert not any(
                 isinstance(a, IterDataPipe) for a in getattr(each, "_arguments", [()])[0]
             )
+
+
+@every
+def test_drawings_are_the_same_in_every_process(name):
+    """No address in memory; what a pipe is called is what explain() calls it."""
+    for each in walk(PIPES[name]()):
+        assert " at 0x" not in describe(each)
+        if type(each).__module__.startswith("voxpipe."):
+            assert str(each) == repr(each) == describe(each)
 
 
 @every
