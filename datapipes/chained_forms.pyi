@@ -7,10 +7,29 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
 from .iter.batch_patches import BatchPatches
 from .iter.choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
+from .iter.files.compressed_loader import Bz2FileLoader, XzFileLoader
+from .iter.files.csv_parser import CSVDictParser, CSVParser
+from .iter.files.decompressor import CompressionType, Decompressor, Extractor
+from .iter.files.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from .iter.files.fsspec_list import FSSpecFileLister
+from .iter.files.fsspec_open import FSSpecFileOpener
+from .iter.files.fsspec_save import FSSpecSaver
+from .iter.files.hash_checker import HashChecker
+from .iter.files.http_reader import HttpReader, OnlineReader
+from .iter.files.json_parser import JsonParser
+from .iter.files.line_reader import LineReader
+from .iter.files.paragraphs import ParagraphAggregator
+from .iter.files.refused import GDriveReader, RarArchiveLoader
+from .iter.files.saver import Saver
+from .iter.files.shard_expander import ShardExpander
+from .iter.files.tar_loader import TarArchiveLoader
+from .iter.files.webdataset import WebDataset
+from .iter.files.zip_loader import ZipArchiveLoader
 from .iter.flush import Flush
 from .iter.interleave import Interleave
 from .iter.lazy_patch import LazyPatches
 from .iter.move_boxes import MoveBoxes
+from .iter.needing import NeedingPipe
 from .iter.open_volume import OpenVolume
 from .iter.realize import Realize
 from .iter.recache import Recache
@@ -85,6 +104,9 @@ class ChainedForms(IterDataPipe[Any]):
     def center_crop(self, size: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Keep a box about the centre; where a voxel is left over, it is cut off at the end."""
 
+    def check_hash(self, hash_dict: Mapping[str, str], hash_type: str = ..., rewind: bool = ...) -> HashChecker:
+        """Pass ``(name, data)`` on if the data have the hash that the name must have."""
+
     def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Values below ``low`` become ``low``, those above ``high`` become ``high``."""
 
@@ -99,6 +121,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def cycle(self, count: int | None = ...) -> Cycler:
         """Yield all items of the parent ``count`` times, or for ever."""
+
+    def decompress(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Decompressor:
+        """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``."""
 
     def divisible_pad(self, k: Any, *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Add voxels until each axis has a multiple of ``k``."""
@@ -115,8 +140,14 @@ class ChainedForms(IterDataPipe[Any]):
     def elastic(self, amount: Any, spacing: Any = ..., locked: int = ..., *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move control points at random and all voxels smoothly with them."""
 
+    def end_caching(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, same_filepath_fn: bool = ..., skip_read: bool = ..., timeout: float = ...) -> EndOnDiskCacheHolder:
+        """End what ``on_disk_cache()`` began: write ``(name, data)`` to files, and yield their paths."""
+
     def enumerate(self, starting_index: int = ...) -> Enumerator:
         """Yield ``(index, item)``."""
+
+    def extract(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Extractor:
+        """The older name of :class:`Decompressor`."""
 
     def flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ...) -> FlatMapper:
         """Apply a function to each item, and yield the items that it returns."""
@@ -130,11 +161,17 @@ class ChainedForms(IterDataPipe[Any]):
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
         """End the fused plan here: spatial pipes that follow interpolate what this one has."""
 
+    def foreground_crop(self, key: str = ..., above: float | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
+        """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
+
     def fullsync(self, timeout: float = ...) -> FullSync:
         """Yield items as long as every rank of ``torch.distributed`` has one."""
 
     def gamma(self, gamma: Any, given: tuple[float, float] | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
+
+    def grid_distortion(self, limit: Any = ..., cells: Any = ..., factors: Any = ..., keep_faces: bool = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own."""
 
     def header(self, limit: int | None = ...) -> Header:
         """Yield the first items of the parent."""
@@ -148,8 +185,32 @@ class ChainedForms(IterDataPipe[Any]):
     def interleave(self, visits: int, each: int = ...) -> Interleave:
         """Let the patches of several visits to volumes take turns, some of each at a time."""
 
+    def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
+        """Keep a box of ``size`` about the middle of the box that labels lie in."""
+
     def lazy_patch(self, *args: Any, **kwargs: Any) -> LazyPatches:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
+
+    def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
+        """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined."""
+
+    def list_files_by_fsspec(self, masks: str | list[str] = ..., **options: Any) -> FSSpecFileLister:
+        """Yield the path or URL of everything directly in a folder, sorted."""
+
+    def load_from_bz2(self, length: int = ..., *, most_bytes: int = ...) -> Bz2FileLoader:
+        """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``."""
+
+    def load_from_rar(self, *, length: int = ...) -> RarArchiveLoader:
+        """Refuse: rar archives are not opened."""
+
+    def load_from_tar(self, mode: str = ..., length: int = ..., *, most_bytes: int | None = ...) -> TarArchiveLoader:
+        """Yield ``(path of the member, stream)`` for each file in each tar archive."""
+
+    def load_from_xz(self, length: int = ..., *, most_bytes: int = ...) -> XzFileLoader:
+        """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``."""
+
+    def load_from_zip(self, length: int = ..., *, most_bytes: int | None = ...) -> ZipArchiveLoader:
+        """Yield ``(path of the member, stream)`` for each file in each zip archive."""
 
     def low_resolution(self, factor: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between."""
@@ -178,11 +239,17 @@ class ChainedForms(IterDataPipe[Any]):
     def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume."""
 
+    def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = ..., hash_dict: Mapping[str, str] | None = ..., hash_type: str = ..., extra_check_fn: Callable[[str], bool] | None = ...) -> OnDiskCacheHolder:
+        """Begin a part of the chain whose results are kept on the local disk."""
+
     def one_hot(self, classes: int | tuple[int, ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
         """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
 
     def one_of(self, ops: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> OneOfPipe:
         """Apply one of several ops, or chains of ops, chosen by weight."""
+
+    def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
+        """Yield ``(path, stream)`` for each path or URL."""
 
     def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
@@ -192,6 +259,15 @@ class ChainedForms(IterDataPipe[Any]):
 
     def pad(self, amount: Any = ..., size: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Add voxels before and after on each axis: so many, or as many as a size lacks."""
+
+    def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:
+        """Yield each row of each CSV file as a list of texts; files are closed."""
+
+    def parse_csv_as_dict(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., **fmtparams: Any) -> CSVDictParser:
+        """Yield each row of each CSV file as a dict by the names in its first row; files are closed."""
+
+    def parse_json_files(self, **kwargs: Any) -> JsonParser:
+        """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed."""
 
     def pin_memory(self, device: Any = ..., pin_memory_fn: Callable[..., Any] = ..., *, buffer_bytes: int = ...) -> PinMemory:
         """Copy the tensors of each item into page-locked memory, in a thread, two items ahead."""
@@ -210,6 +286,18 @@ class ChainedForms(IterDataPipe[Any]):
 
     def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
         """Return a list of pipes among which the parent's items are divided at random."""
+
+    def read_from_gdrive(self, **options: Any) -> GDriveReader:
+        """Refuse: files are not read from Google Drive."""
+
+    def read_from_http(self, timeout: float | None = ..., skip_on_error: bool = ..., **options: Any) -> HttpReader:
+        """Yield ``(URL, stream of bytes)`` for each URL of a web server."""
+
+    def read_from_remote(self, timeout: float | None = ..., skip_on_error: bool = ..., **options: Any) -> OnlineReader:
+        """Yield ``(URL, stream of bytes)`` for each URL of a web server, as ``read_from_http``."""
+
+    def readlines(self, *, skip_lines: int = ..., strip_newline: bool = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ...) -> LineReader:
+        """Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed."""
 
     def realize(self) -> Realize:
         """Read and resample every lazy patch of a sample; the rest passes through."""
@@ -253,11 +341,20 @@ class ChainedForms(IterDataPipe[Any]):
     def rows2columnar(self, column_names: Collection[str] | None = ...) -> Rows2Columnar:
         """Make a mapping from column to values of each batch of rows."""
 
+    def save_by_fsspec(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecSaver:
+        """Write the data of each ``(name, data)`` to a path or URL, and yield that."""
+
+    def save_to_disk(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ...) -> Saver:
+        """Write the data of each ``(name, data)`` to a file and yield its path."""
+
     def select_channels(self, indices: int | tuple[int, ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Keep some channels, in the order given."""
 
     def set_length(self, length: int) -> LengthSetter:
         """Say how long the parent is, where that cannot be known: after ``filter``, for instance."""
+
+    def shard_expand(self) -> ShardExpander:
+        """Yield the names of shards that patterns like ``"ct-{000..127}.tar"`` stand for."""
 
     def sharding_round_robin_dispatch(self, sharding_group_filter: SHARDING_PRIORITIES | None = ...) -> ShardingRoundRobinDispatcher:
         """Mark that everything above runs in one process, which deals its items out to the workers."""
@@ -294,6 +391,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def unzip(self, sequence_length: int, buffer_size: int = ..., columns_to_skip: Sequence[int] | None = ...) -> list[Branch]:
         """Return a list of pipes, one per column of the parent's sequences."""
+
+    def webdataset(self, *, decode: bool = ...) -> WebDataset:
+        """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of members side by side."""
 
     def zip_longest(self, *datapipes: Pipe, fill_value: Any = ...) -> ZipperLongest:
         """Yield tuples of one item of each pipe, until all are exhausted."""

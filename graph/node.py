@@ -44,6 +44,8 @@ class Traits:
     """Makes volumes of paths: from here on an item may give voxels to whoever asks."""
     here: bool = False
     """Stays in the process of the loader; yields one item for each item taken, in order."""
+    plain: bool = False
+    """Yields plain values whatever it takes: open files and voxels upstream go no further."""
     known: bool = True
     """False for a pipe of which nothing is known: it may do anything with its items."""
 
