@@ -107,6 +107,7 @@ class DataLoader2Iterator:
             self._batches = loader._service.epoch(
                 loader._work, self._seed, progress.epoch, progress.place
             )
+            self._batches = loader._tail.behind(self._batches, self._seed, progress.epoch)
         return self._batches
 
     def invalidate(self) -> None:
