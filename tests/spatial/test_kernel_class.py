@@ -25,7 +25,7 @@ from voxpipe.spatial import (
     Zoom,
     kernel_class,
 )
-from voxpipe.spatial.policy import LABEL
+from voxpipe.spatial.plans.policy import LABEL
 
 GRID = Grid((16, 16, 16), np.array([[0, 2, 0, 0], [1, 0, 0, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]))
 
@@ -72,6 +72,24 @@ def test_an_axis_of_one_voxel_leads_nowhere() -> None:
     slice_turned = planned(Rotate((0, 0, 90)), Crop((0, 0, 4), (16, 16, 1)))
 
     assert kernel_class(slice_turned) == "separable"
+
+
+def test_explain_tells_what_the_kernel_does_not_do() -> None:
+    """Three displacements, or a hard crop before one, are done place by place by NumPy."""
+    plan = SpatialPlan.identity(Grid((16, 16, 16), np.eye(4)))
+    control = np.full((3, 4, 4, 4), 0.5)
+    once = plan.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+    twice = once.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+
+    thrice = twice.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+    cut = once.crop((2, 2, 2), (9, 9, 9), hard=True).displaced(control, np.eye(4))
+
+    assert kernel_class(once) == kernel_class(thrice) == "displacement"
+    assert "NumPy" not in once.explain() + twice.explain()
+    for plan in (thrice, cut):
+        assert ", 2 displacement(s) or hard crop(s) before the last displacement, so by NumPy" in (
+            plan.explain()
+        )
 
 
 def test_explain_tells_class_region_bytes_and_interpolations() -> None:

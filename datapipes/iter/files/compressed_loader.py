@@ -7,7 +7,7 @@ import lzma
 from typing import Any, ClassVar
 
 from ....graph import Pipe, Traits
-from ...datapipe import PerItem, chained
+from ...datapipe import PerItem, offered
 from .bounded_stream import MOST_BYTES, bounded, checked_most
 from .streams import length_or_type_error, named_stream
 
@@ -41,7 +41,7 @@ class CompressedLoader(PerItem):
         return length_or_type_error(self, self.parent, self.length)
 
 
-@chained("load_from_xz")
+@offered("load_from_xz")
 class XzFileLoader(CompressedLoader):
     """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
@@ -80,7 +80,7 @@ class XzFileLoader(CompressedLoader):
         return lzma.LZMAFile(stream)
 
 
-@chained("load_from_bz2")
+@offered("load_from_bz2")
 class Bz2FileLoader(CompressedLoader):
     """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ....graph import Pipe
-from ...datapipe import chained
+from ...datapipe import offered
 from .text import TextPipe
 
 
@@ -36,7 +36,7 @@ class _Rows(TextPipe):
         self.fmtparams = fmtparams
 
 
-@chained("parse_csv")
+@offered("parse_csv")
 class CSVParser(_Rows):
     r"""Yield each row of each CSV file as a list of texts; files are closed.
 
@@ -102,7 +102,7 @@ class CSVParser(_Rows):
         return map(tuple, rows) if self.as_tuple else rows
 
 
-@chained("parse_csv_as_dict")
+@offered("parse_csv_as_dict")
 class CSVDictParser(_Rows):
     r"""Yield each row of each CSV file as a dict by the names in its first row; files are closed.
 

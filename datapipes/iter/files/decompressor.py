@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ....core.errors import StreamError
 from ....graph import Pipe, Traits
-from ...datapipe import PerItem, chained
+from ...datapipe import PerItem, offered
 from .bounded_stream import MOST_BYTES, bounded, checked_most
 from .streams import length_or_type_error, named_stream
 from .tar_loader import open_tar
@@ -40,7 +40,7 @@ _SUFFIXES = {
 }
 
 
-@chained("decompress")
+@offered("decompress")
 class Decompressor(PerItem):
     """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``.
 
@@ -134,6 +134,6 @@ class Decompressor(PerItem):
         return length_or_type_error(self, self.parent)
 
 
-@chained("extract")
+@offered("extract")
 class Extractor(Decompressor):
     """The older name of :class:`Decompressor`."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from ....core.errors import CacheBusy, GraphError, SampleError, UnendedCache, placed
 from ....graph import Pipe, Traits, parents_of, walk
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 from .cached_files import Entries
 from .promise import claim, owner_of
 from .saver import checked_mode
@@ -41,7 +41,7 @@ _POLL_SECONDS = 0.02
 _END: Any = object()
 
 
-@chained("on_disk_cache")
+@offered("on_disk_cache")
 class OnDiskCacheHolder(DataPipe):
     """Begin a part of the chain whose results are kept on the local disk.
 
@@ -147,7 +147,7 @@ class _Entry:
     """None while another process makes them."""
 
 
-@chained("end_caching")
+@offered("end_caching")
 class EndOnDiskCacheHolder(DataPipe):
     """End what ``on_disk_cache()`` began: write ``(name, data)`` to files, and yield their paths.
 

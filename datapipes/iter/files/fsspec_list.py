@@ -11,11 +11,11 @@ from torch.utils.data.datapipes.utils.common import match_masks
 
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits, is_pipe
-from ...datapipe import chained
+from ...datapipe import offered
 from .connection import Connected, options_of, reached, tried
 
 
-@chained("list_files_by_fsspec")
+@offered("list_files_by_fsspec")
 class FSSpecFileLister(Connected):
     """Yield the path or URL of everything directly in a folder, sorted.
 

@@ -14,7 +14,7 @@ from ....graph import Pipe, Traits
 from ....volumes.stores.location import is_url, local_path, public_name
 from ....volumes.stores.range_file import RangeFile
 from ....volumes.stores.remote_file import RemoteFile
-from ...datapipe import chained
+from ...datapipe import offered
 from .connection import Connected, options_of, reached, tried
 from .http_stream import http_stream
 from .streams import length_or_type_error
@@ -24,7 +24,7 @@ _REQUEST_BYTES = 4 * 1024**2
 _TEXT = frozenset({"encoding", "errors", "newline"})
 
 
-@chained("open_files_by_fsspec")
+@offered("open_files_by_fsspec")
 class FSSpecFileOpener(Connected):
     """Yield ``(path, stream)`` for each path or URL.
 

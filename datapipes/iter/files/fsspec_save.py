@@ -9,13 +9,13 @@ from ....core.errors import placed
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits
 from ....volumes.stores.location import is_url, local_path
-from ...datapipe import chained
+from ...datapipe import offered
 from .connection import Connected, options_of, reached, tried
 from .streams import janitor, length_or_type_error, pair_of
 from .written import pieces_of, write_whole
 
 
-@chained("save_by_fsspec")
+@offered("save_by_fsspec")
 class FSSpecSaver(Connected):
     """Write the data of each ``(name, data)`` to a path or URL, and yield that.
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from ....core.errors import HashMismatch, SampleError
 from ....graph import Pipe, Traits
-from ...datapipe import PerItem, chained
+from ...datapipe import PerItem, offered
 from .streams import janitor, length_or_type_error, pair_of
 from .written import Hashes, pieces_of
 
 
-@chained("check_hash")
+@offered("check_hash")
 class HashChecker(PerItem):
     """Pass ``(name, data)`` on if the data have the hash that the name must have.
 

@@ -14,7 +14,7 @@ from ....core.origin import warn
 from ....graph import Pipe, Traits
 from ....volumes.stores.location import public_name
 from ....volumes.stores.redaction import Secrets
-from ...datapipe import chained
+from ...datapipe import offered
 from .connection import Connected, options_of
 from .http_stream import http_stream
 from .refused import NO_DRIVE, USE_A_BUCKET
@@ -72,7 +72,7 @@ class _Reader(Connected):
         return length_or_type_error(self, None if self.skip_on_error else self.parent)
 
 
-@chained("read_from_http")
+@offered("read_from_http")
 class HttpReader(_Reader):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server.
 
@@ -111,7 +111,7 @@ class HttpReader(_Reader):
     """
 
 
-@chained("read_from_remote")
+@offered("read_from_remote")
 class OnlineReader(_Reader):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server, as ``read_from_http``.
 

@@ -7,6 +7,7 @@ knows ranges the stream can go anywhere, which is another request.
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ....core.errors import AccessDenied, StreamError
 from ....volumes.stores.location import public_name, remote_errors
@@ -56,6 +58,16 @@ def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = No
     return io.BufferedReader(HttpStream(url, options, retry), _PIECE_BYTES)
 
 
+_OPEN: WeakSet[HttpStream] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the connections of streams that a program leaves open, while somebody can."""
+    for stream in list(_OPEN):
+        stream.close()
+
+
 class HttpStream(io.RawIOBase):
     """Reads a URL; one request at a time, and one connection, closed with it."""
 
@@ -72,6 +84,7 @@ class HttpStream(io.RawIOBase):
         self._session: Any = None
         self._response: Any = None
         self._tried(self._connect)
+        _OPEN.add(self)
 
     def readable(self) -> bool:
         """Say that it can be read."""

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from ....core.errors import placed
 from ....graph import Pipe, Traits
-from ...datapipe import PerItem, chained
+from ...datapipe import PerItem, offered
 from .streams import length_or_type_error, named_stream
 
 
-@chained("parse_json_files")
+@offered("parse_json_files")
 class JsonParser(PerItem):
     """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed.
 

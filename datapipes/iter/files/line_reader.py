@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ....graph import Pipe
-from ...datapipe import chained
+from ...datapipe import offered
 from .text import TextPipe
 
 
-@chained("readlines")
+@offered("readlines")
 class LineReader(TextPipe):
     r"""Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed.
 

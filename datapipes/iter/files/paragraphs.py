@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ....graph import Pipe, Traits
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 from .streams import pair_of
 
 
@@ -21,7 +21,7 @@ def joined(lines: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-@chained("lines_to_paragraphs")
+@offered("lines_to_paragraphs")
 class ParagraphAggregator(DataPipe):
     """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined.
 

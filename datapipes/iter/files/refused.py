@@ -6,7 +6,7 @@ from typing import Any
 
 from ....core.errors import NotOffered
 from ....graph import Pipe
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 
 NO_DRIVE = (
     "files are not read from Google Drive: its links answer with web pages (a virus warning, a "
@@ -15,7 +15,7 @@ NO_DRIVE = (
 USE_A_BUCKET = "Copy the files to a bucket or a web server, or download them once with gdown."
 
 
-@chained("read_from_gdrive")
+@offered("read_from_gdrive")
 class GDriveReader(DataPipe):
     """Refuse: files are not read from Google Drive.
 
@@ -29,7 +29,7 @@ class GDriveReader(DataPipe):
         raise NotOffered(NO_DRIVE, do=USE_A_BUCKET).at(self.origin)
 
 
-@chained("load_from_rar")
+@offered("load_from_rar")
 class RarArchiveLoader(DataPipe):
     """Refuse: rar archives are not opened.
 

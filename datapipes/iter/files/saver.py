@@ -8,7 +8,7 @@ from typing import Any
 
 from ....core.errors import placed
 from ....graph import Pipe, Traits
-from ...datapipe import PerItem, chained
+from ...datapipe import PerItem, offered
 from .streams import length_or_type_error, pair_of
 from .written import write_whole
 
@@ -28,7 +28,7 @@ def checked_mode(mode: str) -> str:
     return full
 
 
-@chained("save_to_disk")
+@offered("save_to_disk")
 class Saver(PerItem):
     """Write the data of each ``(name, data)`` to a file and yield its path.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ....graph import Pipe, Traits
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -48,7 +48,7 @@ def shards(pattern: str) -> Iterator[str]:
             yield f"{pattern[: found.start()]}{number:0{digits}d}{rest}"
 
 
-@chained("shard_expand")
+@offered("shard_expand")
 class ShardExpander(DataPipe):
     """Yield the names of shards that patterns like ``"ct-{000..127}.tar"`` stand for.
 

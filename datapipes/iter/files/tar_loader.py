@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ....graph import Pipe, Traits
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 from .bounded_stream import MOST_BYTES, bounded, checked_most, damage_told
 from .member_names import member_path
 from .streams import length_or_type_error, named_stream
@@ -61,7 +61,7 @@ def _is_stored(tar: Any, stream: Any) -> bool:
     return tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
 
 
-@chained("load_from_tar")
+@offered("load_from_tar")
 class TarArchiveLoader(DataPipe):
     """Yield ``(path of the member, stream)`` for each file in each tar archive.
 

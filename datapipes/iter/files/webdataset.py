@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from ....core.errors import StreamError
 from ....graph import Pipe, Traits
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 from .streams import janitor, pair_of
 from .webdataset_values import key_and_suffix, value_of
 
 
-@chained("webdataset")
+@offered("webdataset")
 class WebDataset(DataPipe):
     """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of members side by side.
 

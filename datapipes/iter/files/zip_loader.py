@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ....graph import Pipe, Traits
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 from .bounded_stream import MOST_BYTES, bounded, checked_most, damage_told
 from .member_names import member_path
 from .streams import length_or_type_error, named_stream
@@ -45,7 +45,7 @@ def spooled(stream: Any) -> Any:
     return StreamWrapper(copy)
 
 
-@chained("load_from_zip")
+@offered("load_from_zip")
 class ZipArchiveLoader(DataPipe):
     """Yield ``(path of the member, stream)`` for each file in each zip archive.
 

@@ -272,6 +272,47 @@ def test_in_the_loader(tmp_path, service):
     assert not open_below(tmp_path)
 
 
+def fails_late(sample):
+    if sample[".cls"] == 2:
+        raise LookupError
+    return sample[".cls"]
+
+
+def test_a_loader_that_fails_or_is_left_closes_files(tmp_path):
+    """In the middle of an archive, while the error and the loader are still there."""
+    shards = IterableWrapper([archive(tmp_path, 0)]).open_files(mode="b")
+    samples = shards.load_from_tar().webdataset(decode=True)
+
+    loader = vp.DataLoader2(samples.map(fails_late))
+    with pytest.raises(LookupError) as caught:
+        list(loader)
+    assert not open_below(tmp_path)
+    left = vp.DataLoader2(samples)
+    items = iter(left)
+    next(items)
+    assert open_below(tmp_path)
+    left.shutdown()
+    assert not open_below(tmp_path)
+    assert caught.value is not None
+    loader.shutdown()
+
+
+def test_a_loader_continues_in_the_middle_of_an_archive(tmp_path):
+    """A state counts batches, so the first ones are read again and passed over."""
+    shards = IterableWrapper([archive(tmp_path, n) for n in range(2)]).open_files(mode="b")
+    samples = shards.load_from_tar().webdataset(decode=True).map(label_and_sum)
+
+    with vp.DataLoader2(samples) as loader:
+        whole = list(loader)
+    with vp.DataLoader2(samples, seed=3) as loader:
+        items = iter(loader)
+        first = [next(items) for _ in range(5)]
+        state = json.loads(json.dumps(loader.state_dict()))
+    with vp.DataLoader2(samples, seed=3) as loader:
+        loader.load_state_dict(state)
+        assert first + list(loader) == whole
+
+
 def parsed(item):
     return item[1]
 
