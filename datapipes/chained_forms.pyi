@@ -62,7 +62,7 @@ from .iter.stack.zip_with_map import MapKeyZipper
 from .iter.values import ValuePipe
 from .map.from_iter import IterToMapConverter
 from ..graph import Pipe
-from ..spatial.policy import Policy
+from ..spatial.plans.policy import Policy
 from ..volumes.axis_map import AxisMap
 
 class ChainedForms(IterDataPipe[Any]):
