@@ -56,13 +56,11 @@ def to_dataset(
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> from torchdata.stateful_dataloader import StatefulDataLoader
     >>> chain = IterableWrapper(range(6)).shuffle()
-    >>> loader = StatefulDataLoader(to_dataset(chain, seed=7), batch_size=None)
-    >>> items = iter(loader)
+    >>> items = iter(to_dataset(chain, seed=7))
     >>> seen = [next(items) for _ in range(2)]
-    >>> state, rest = loader.state_dict(), list(items)
-    >>> again = StatefulDataLoader(to_dataset(chain), batch_size=None)
+    >>> state, rest = items.state_dict(), list(items)
+    >>> again = iter(to_dataset(chain))
     >>> again.load_state_dict(state)
     >>> list(again) == rest
     True

@@ -118,7 +118,7 @@ def test_resuming_at_patch_100_000_reads_no_voxel(catalog):
     assert [m["epoch"] for m in batch["meta"]] == [0] * 4
     assert done.reads == 4
     assert done.headers <= 4
-    assert len(turned) == 4
+    assert len(turned) == 2 * 4  # of the next batch, too: its bytes are asked for meanwhile
 
 
 def test_what_is_passed_by_is_what_would_have_come(cases):

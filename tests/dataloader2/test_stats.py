@@ -35,7 +35,9 @@ def test_what_was_delivered_is_counted(cases, workers):
     assert (after.epoch, after.next_batch, after.delivered) == (1, 1, 7)
     assert 0 < after.longest <= after.waited
     assert after.rate == 7 / after.waited
-    assert {row["items"] for row in after.pipes} >= {7}
+    # Workers tell what their pipes did along with the batches.
+    assert all(row["items"] > 0 for row in after.pipes)
+    assert len(after.pipes) == 7
     assert json.loads(json.dumps(after.to_json()))["delivered"] == 7
     assert "at batch 1 of epoch 1; 7 delivered" in str(after)
     assert "batch_patches" in str(after)
