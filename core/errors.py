@@ -13,13 +13,14 @@ knows nothing of voxpipe can still catch it::
     │   │   ├── CorruptVolume        (ValueError)  the stored voxels cannot be decoded
     │   │   ├── VolumeTooLarge       (MemoryError) what is asked for does not fit in memory
     │   │   ├── CacheTooSmall        (OSError)     the cache on disk cannot hold it
-    │   │   ├── CacheBusy            (TimeoutError) another process kept the place locked
+    │   │   ├── CacheBusy            (TimeoutError) another process kept the cache locked
     │   │   ├── MissingDependency    (ImportError) an optional package is needed
     │   │   ├── StoreUnavailable     (ConnectionError) a remote store kept failing
     │   │   ├── AccessDenied         (PermissionError) a remote store refuses to answer
     │   │   └── ForkUnsafe           (RuntimeError) a connection did not survive a fork
     │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
     │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
+    │   ├── DestinationBusy          (TimeoutError) another process is writing there
     │   ├── BadManifest              (ValueError)  it is no manifest, or makes no sense
     │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
@@ -166,7 +167,7 @@ class CacheTooSmall(VolumeReadError, OSError):
 
 
 class CacheBusy(VolumeReadError, TimeoutError):
-    """Another process kept the cache, or the place of a volume, locked for too long."""
+    """Another process kept what is needed of the cache locked for too long."""
 
 
 class MissingDependency(VolumeReadError, ImportError):
@@ -187,6 +188,10 @@ class ForkUnsafe(VolumeReadError, RuntimeError):
 
 class DestinationExists(VolumeError, FileExistsError):
     """Something is in the place where a volume shall be written."""
+
+
+class DestinationBusy(VolumeError, TimeoutError):
+    """Another process is writing in the place where a volume shall be written."""
 
 
 class BadManifest(VolumeError, ValueError):

@@ -258,7 +258,7 @@ class DataLoader2:
             explain_rewritten(self._written, self._graph, self._changes),
             self._service.explain(self._work),
         ]
-        cost = cost_of(self._written, self._seed or 0, self._epoch)
+        cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
         try:
             reading = self._agreed().explain()
         except BudgetExceeded as error:
@@ -285,6 +285,7 @@ class DataLoader2:
             self._work = replace(
                 self._work,
                 cache_bytes=self._negotiated.cache_bytes,
+                ahead_bytes=self._negotiated.ahead_bytes,
                 joinings=self._negotiated.joinings,
             )
         return self._negotiated

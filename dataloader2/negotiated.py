@@ -11,7 +11,7 @@ from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.spending import budgets
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
-from ..volumes.negotiate import negotiate_all
+from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
 from ..volumes.scheme import Budget, ReadScheme, Refused
 from ..volumes.stores.joining import Joining
 
@@ -31,6 +31,11 @@ class Negotiated:
         if self.unknown:
             return DEFAULT_BYTES
         return sum(scheme.cache_bytes for scheme in self.schemes.values())
+
+    @property
+    def ahead_bytes(self) -> int | None:
+        """What each process may fetch for later patches and keep, in bytes; None: as usual."""
+        return None if self.unknown else sum(scheme.ahead_bytes for scheme in self.schemes.values())
 
     @property
     def joinings(self) -> dict[str, Joining]:
@@ -81,13 +86,29 @@ def negotiated(
 
 def agreed(asked: Asked, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:
     """Return the schemes under the first budget that suffices, as the stores can follow them."""
-    *but_last, last = offers
+    *but_last, last = (_with_ahead(asked, offer, offers[-1].memory_bytes) for offer in offers)
     for offer in but_last:
         try:
             return _followed(asked, negotiate_all(asked.layouts, asked.demands, offer))
         except BudgetExceeded:
             continue
     return _followed(asked, negotiate_all(asked.layouts, asked.demands, last))
+
+
+def _with_ahead(asked: Asked, offer: Budget, most: int) -> Budget:
+    """Return a default offer with what is fetched for later patches beside it.
+
+    It is little, for what is kept; a bucket would be slow if that had to be shared. What a user
+    grants is for everything.
+    """
+    if not offer.thrifty:
+        return offer
+    sharing = max(1, sum(layout.remote for layout in asked.layouts.values()))
+    alone = replace(offer, sharing=sharing)
+    ahead = sum(wanted_ahead(asked.layouts[k], asked.demands[k], alone) for k in asked.layouts)
+    # By as much as lets this be the part of the room that is for it.
+    wider = offer.memory_bytes + AHEAD_PART * offer.processes * ahead
+    return replace(offer, memory_bytes=min(wider, most))
 
 
 def _followed(asked: Asked, schemes: Mapping[str, ReadScheme]) -> dict[str, ReadScheme]:

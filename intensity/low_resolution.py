@@ -11,44 +11,11 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.amounts import Entry, entries_of, is_integer
+from .coarsen_axis import coarsen_axis
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts, Halo
 
 _FROM_1 = {"least": 1.0}
-
-
-def coarsened(
-    array: NDArray[np.float32], axis: int, factor: float, corner: int
-) -> NDArray[np.float32]:
-    """Return ``array`` with only every ``factor``-th voxel of an axis, and lines in between.
-
-    Which voxels stay is a matter of the lattice, not of where the array begins: number ``m``
-    is the voxel nearest to ``m * factor``.
-
-    Parameters
-    ----------
-    array
-        (C, I, J, K), with ``ceil(factor) + 1`` voxels around what is wanted.
-    axis
-        0, 1 or 2.
-    factor
-        At least 1.
-    corner
-        Lattice index of the first voxel along the axis.
-    """
-    length = array.shape[axis + 1]
-    place = (corner + np.arange(length)) / factor
-    before = np.floor(place)
-    taps = [
-        np.clip(np.rint(m * factor).astype(np.intp) - corner, 0, length - 1)
-        for m in (before, before + 1)
-    ]
-    weight = (place - before).astype(np.float32).reshape(-1, *[1] * (2 - axis))
-    low, high = (np.take(array, tap, axis=axis + 1) for tap in taps)
-    high -= low
-    high *= weight
-    low += high
-    return low
 
 
 def _reach(factor: float) -> int:
@@ -78,10 +45,11 @@ class LowResolution(RandomValueOp):
         return (reach, reach, reach)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
+        """Coarsen ``array`` in place, one axis after another."""
+        corner = facts.corner
         for axis in range(3):
             if drawn["factor"] > 1 and array.shape[axis + 1] > 1:
-                array = coarsened(array, axis, drawn["factor"], facts.corner[axis])
+                coarsen_axis(array, axis, drawn["factor"], corner[axis])
         return array
 
     def describe(self) -> str:
@@ -129,11 +97,11 @@ class Anisotropy(RandomValueOp):
         return (i, j, k)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
+        """Coarsen ``array`` in place along the drawn axis."""
         axis, factor = drawn["axis"], drawn["factor"]
-        if factor == 1 or array.shape[axis + 1] == 1:
-            return array
-        return coarsened(array, axis, factor, facts.corner[axis])
+        if factor > 1 and array.shape[axis + 1] > 1:
+            coarsen_axis(array, axis, factor, facts.corner[axis])
+        return array
 
     def describe(self) -> str:
         """Return factor and axes in words."""

@@ -1,4 +1,4 @@
-"""The native library for values in place: noise of voxels, and filters along an axis.
+"""The native library for values in place: noise of voxels, filters and coarser voxels.
 
 Built and found as the kernel of the resampler is, and switched by ``VOXPIPE_NATIVE`` as that is.
 Where it is missing, callers take the same steps in NumPy: the same bits, many times slower.
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ABI = 1  # VOXPIPE_VALUES_ABI of native/values.h
+ABI = 2  # VOXPIPE_VALUES_ABI of native/values.h
 PATHS = ("portable", "avx2", "avx512")
 _NOISE = struct.Struct("=3q3q3q3q3qQ2d")
 _FILTER = struct.Struct("=2q3q3q3q3q")
+_COARSEN = struct.Struct("=2q3q3q3q4q")
 _KINDS = {"gaussian": 0, "rician": 1}
 _DONE = 0
 
@@ -60,6 +61,34 @@ def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float
     return bool(library.voxpipe_filter(job) == _DONE)
 
 
+def coarsen_axis(
+    array: NDArray[np.float32],
+    axis: int,
+    low: NDArray[np.int32],
+    high: NDArray[np.int32],
+    part: NDArray[np.float32],
+) -> bool:
+    """Set each voxel of ``array``, (C, I, J, K), between two along an axis, or return False.
+
+    ``low`` and ``high`` are where these lie, ``part`` is how much of the way between them is gone;
+    one of each per voxel of the axis.
+    """
+    requested, library = requested_path(), _library()
+    if requested is None or library is None or not _fits(array):
+        return False
+    channels, *size = array.shape
+    channel_stride, *stride = array.strides
+    tables = [
+        np.ascontiguousarray(table, kind)
+        for table, kind in ((low, np.int32), (high, np.int32), (part, np.float32))
+    ]
+    job = _COARSEN.pack(
+        *(ABI, requested, _address(array), channels, channel_stride),
+        *(*size, *stride, axis, *map(_address, tables)),
+    )
+    return bool(library.voxpipe_coarsen(job) == _DONE)
+
+
 def _fits(array: NDArray[Any]) -> bool:
     return array.dtype == np.float32 and array.ndim == 4 and array.size > 0
 
@@ -84,11 +113,10 @@ def _library() -> Any:
         return None
     try:
         library = ctypes.CDLL(spec.origin)
-        for function in (library.voxpipe_noise, library.voxpipe_filter):
-            function.argtypes = [ctypes.c_char_p]
-        functions = (library.voxpipe_noise, library.voxpipe_filter, library.voxpipe_values_abi)
-        for function in functions:
-            function.restype = ctypes.c_int64
+        for name in ("voxpipe_noise", "voxpipe_filter", "voxpipe_coarsen"):
+            getattr(library, name).argtypes = [ctypes.c_char_p]
+            getattr(library, name).restype = ctypes.c_int64
+        library.voxpipe_values_abi.restype = ctypes.c_int64
         return library if library.voxpipe_values_abi() == ABI else None
     except (OSError, AttributeError):
         return None

@@ -7,17 +7,20 @@ namespace voxpipe_portable {
 int64_t run(const VoxpipeJob& job);
 int64_t noise(const VoxpipeNoise& job);
 int64_t filter(const VoxpipeFilter& job);
+int64_t coarsen(const VoxpipeCoarsen& job);
 }
 #if defined(__x86_64__)
 namespace voxpipe_avx2 {
 int64_t run(const VoxpipeJob& job);
 int64_t noise(const VoxpipeNoise& job);
 int64_t filter(const VoxpipeFilter& job);
+int64_t coarsen(const VoxpipeCoarsen& job);
 }
 namespace voxpipe_avx512 {
 int64_t run(const VoxpipeJob& job);
 int64_t noise(const VoxpipeNoise& job);
 int64_t filter(const VoxpipeFilter& job);
+int64_t coarsen(const VoxpipeCoarsen& job);
 }
 #endif
 
@@ -109,6 +112,18 @@ bool is_array(const Job& job) {
   return true;
 }
 
+// Whether every voxel lies between two that there are. Axes are short: it costs nothing to look.
+bool is_tapped(const VoxpipeCoarsen& job) {
+  if (!job.low || !job.high || !job.part) return false;
+  const int32_t* low = reinterpret_cast<const int32_t*>(job.low);
+  const int32_t* high = reinterpret_cast<const int32_t*>(job.high);
+  for (int64_t n = 0; n < job.size[job.axis]; n++)
+    if (!is_between(low[n], 0, job.size[job.axis] - 1) ||
+        !is_between(high[n], 0, job.size[job.axis] - 1))
+      return false;
+  return true;
+}
+
 int64_t path_of(int64_t asked) {
   const int64_t best = best_path();
   return asked == VOXPIPE_BEST || asked > best ? best : asked;
@@ -138,6 +153,17 @@ int64_t voxpipe_filter(const VoxpipeFilter* job) {
   if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::filter(*job);
 #endif
   return voxpipe_portable::filter(*job);
+}
+
+int64_t voxpipe_coarsen(const VoxpipeCoarsen* job) {
+  if (!job || job->abi != VOXPIPE_VALUES_ABI || !is_array(*job) || !is_between(job->axis, 0, 2) ||
+      !is_tapped(*job))
+    return VOXPIPE_BAD_JOB;
+#if defined(__x86_64__)
+  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::coarsen(*job);
+  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::coarsen(*job);
+#endif
+  return voxpipe_portable::coarsen(*job);
 }
 
 int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }

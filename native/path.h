@@ -26,6 +26,7 @@ namespace VOXPIPE_PATH_NAME {
 #include "zoom.h"
 #include "noise.h"
 #include "filter.h"
+#include "coarsen.h"
 
 inline bool is_wide(const VoxpipeJob& job) {
   switch (job.out_type) {  // as _working_type in spatial/interpolate.py

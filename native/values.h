@@ -1,4 +1,5 @@
-// The C interface of what is done to values in place: noise of voxels, and filters along an axis.
+// The C interface of what is done to values in place: noise of voxels, filters along an axis, and
+// coarser voxels along an axis.
 //
 // As in job.h every field has eight bytes, strides are in bytes, and axes are (i, j, k). The
 // values are float32 of any strides. Callers pack the jobs in intensity/native.py.
@@ -9,7 +10,7 @@
 #include "job.h"
 
 // Raised whenever a field is added, moved or changes its meaning.
-#define VOXPIPE_VALUES_ABI 1
+#define VOXPIPE_VALUES_ABI 2
 
 enum VoxpipeNoiseKind { VOXPIPE_GAUSSIAN = 0, VOXPIPE_RICIAN = 1 };
 
@@ -41,9 +42,24 @@ struct VoxpipeFilter {
   int64_t radius;
 };
 
-// Both return a VoxpipeStatus, and keep no state: any number of threads may call them.
+struct VoxpipeCoarsen {
+  int64_t abi;  // VOXPIPE_VALUES_ABI
+  int64_t path;
+  int64_t values;  // address of voxel (0, 0, 0) of channel 0
+  int64_t channels;
+  int64_t channel_stride;
+  int64_t size[3];
+  int64_t stride[3];
+  int64_t axis;  // along which voxels become larger
+  int64_t low;   // address of size[axis] int32: the voxel that is kept before each ...
+  int64_t high;  // ... and the one after it, both within the axis
+  int64_t part;  // address of size[axis] floats: how much of the way between them is gone
+};
+
+// All return a VoxpipeStatus, and keep no state: any number of threads may call them.
 VOXPIPE_PUBLIC int64_t voxpipe_noise(const VoxpipeNoise* job);
 VOXPIPE_PUBLIC int64_t voxpipe_filter(const VoxpipeFilter* job);
+VOXPIPE_PUBLIC int64_t voxpipe_coarsen(const VoxpipeCoarsen* job);
 
 // VOXPIPE_VALUES_ABI of the library that was found.
 VOXPIPE_PUBLIC int64_t voxpipe_values_abi(void);

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from ..datapipes.tensors import as_tensors
 from ..core.whole import whole
+from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of, walk
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
@@ -91,9 +91,7 @@ class InProcessReadingService:
 class InProcessEpoch:
     """One pass in this process."""
 
-    def __init__(
-        self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0
-    ) -> None:
+    def __init__(self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0) -> None:
         self.last = -1
         begin(self)
         self._loan = CHUNKS.lend(work.cache_bytes)

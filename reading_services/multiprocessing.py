@@ -247,6 +247,7 @@ class MultiProcessingReadingService:
                 budget=self._budget,
                 ahead=self._jobs_per_worker(),
                 cache_bytes=work.cache_bytes,
+                ahead_bytes=work.ahead_bytes,
                 joinings=work.joinings,
                 at=work.at,
             )

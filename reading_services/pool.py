@@ -60,6 +60,8 @@ class WorkerPool:
         Jobs that a worker may have at once.
     cache_bytes
         Decoded chunks that each worker keeps, in bytes.
+    ahead_bytes
+        What each fetches for later patches and keeps, in bytes; None leaves it at what is usual.
     joinings
         Which ranges become one request, by key.
     at
@@ -78,6 +80,7 @@ class WorkerPool:
         budget: SlotBudget,
         ahead: int,
         cache_bytes: int = 0,
+        ahead_bytes: int | None = None,
         joinings: Table | None = None,
         at: At,
     ) -> None:
@@ -102,6 +105,7 @@ class WorkerPool:
             dict(joinings or {}),
             ahead,
             len(payloads),
+            ahead_bytes,
         )
         self._launch = Launch(context, limits, settings, bool(own), budget, share, at)
         try:

@@ -61,6 +61,8 @@ class Planned:
     limits: Limits
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    ahead_bytes: int | None = None
+    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
     part: Part = WHOLE
@@ -116,6 +118,8 @@ class Replicated:
     """Whether those of ranks differ."""
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
+    ahead_bytes: int | None = None
+    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
     part: Part = WHOLE

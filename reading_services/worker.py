@@ -22,6 +22,7 @@ from ..realizing import STANDING, Job, using, using_threads
 from ..volumes import register_backend, register_decoder
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.stores.joining import Table, using_joinings
+from ..volumes.stores.read_ahead import AHEAD
 from .ahead import Inbox
 from .script import ScriptUnpickler
 from .transport.batches import pack
@@ -70,6 +71,8 @@ class Settings:
     """Batches of each worker that may be in flight."""
     workers: int = 1
     """How many workers there are."""
+    ahead_bytes: int | None = None
+    """What it may fetch for later patches and keep, in bytes; None: as usual."""
 
 
 def run_worker(
@@ -102,6 +105,8 @@ def run_worker(
     adopt(settings.environment, os.environ)
     LEDGER.take()  # a forked child inherits what its parent has counted
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
+    if settings.ahead_bytes is not None:
+        AHEAD.most_bytes = settings.ahead_bytes
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with using_joinings(settings.joinings), using_threads(settings.threads):

@@ -98,11 +98,10 @@ class LazyPatch(NoArithmetic):
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs.
         """
-        from .made_volume import MadeVolume
+        from .made_volume import made_of
 
-        made = MadeVolume(self)
-        pending = replace(self.pending, references={made.name: made}, steps=(), moving=None)
-        return replace(self, volume=made, pending=pending, values=())
+        empty = replace(self.pending, steps=(), moving=None)
+        return made_of(replace(self, pending=empty, values=()), self)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -215,24 +214,24 @@ class LazyPatch(NoArithmetic):
         """Begin to bring in the voxels that ``realize`` is going to read.
 
         Returns what is to be closed once they are no longer needed; None where there is
-        nothing to wait for, as with mapped files.
+        nothing to wait for, as with arrays in memory, or pages that are there.
         """
         # A plan is not worked out for nothing: that reads headers, and may warn.
-        return self.prefetch_plan(self.plan) if self._can_prefetch else None
+        return self._begin(self.plan) if self._looks_ahead else None
 
     def prefetch_plan(self, plan: SpatialPlan) -> Any:
         """Begin to bring in what :meth:`realize_plan` is going to read."""
-        if not self._can_prefetch:
-            return None
+        return self._begin(plan) if self._looks_ahead else None
+
+    def _begin(self, plan: SpatialPlan) -> Any:
         volume: Any = self.volume
         wide = self.widened(plan)
         region = wide.source_region(self.policy)
         return None if region.is_empty else volume.prefetch(region, *self._box(wide))
 
     @property
-    def _can_prefetch(self) -> bool:
-        volume = self.volume
-        return hasattr(volume, "prefetch") and getattr(volume, "access", "view") != "view"
+    def _looks_ahead(self) -> bool:
+        return bool(getattr(self.volume, "looks_ahead", False))
 
     @property
     def _acting(self) -> list[tuple[ValueStep, Drawn]]:
@@ -244,7 +243,7 @@ class LazyPatch(NoArithmetic):
         return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
-        return step.op.draw(self._stream(step).generator())
+        return step.draw(self._stream(step).generator())
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
@@ -361,7 +360,7 @@ class LazyPatch(NoArithmetic):
         }
 
     def __repr__(self) -> str:
-        values = "".join(f" · {step.op.describe()}" for step in self.values)
+        values = "".join(f" · {step.describe()}" for step in self.values)
         return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
 
 

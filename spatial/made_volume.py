@@ -7,13 +7,16 @@ on the grid of the plan so far. It is as lazy as a file: a read of a region real
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
+from .clip import Clip
+from .displacement import Displacement
+from .stages import Stage
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
@@ -37,6 +40,8 @@ class MadeVolume:
 
     access = "made"
     """No file: voxels are computed."""
+    looks_ahead = True
+    """What they are computed of may lie in one."""
     chunks = None
     """Any region may be asked for."""
 
@@ -86,6 +91,13 @@ class MadeVolume:
         return self.patch.prefetch_plan(self.patch.plan.crop(region.start, region.shape))
 
 
+def made_of(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
+    """Return ``patch`` on the voxels that ``before`` gives, in the place of those that it had."""
+    made = MadeVolume(before)
+    pending = replace(patch.pending, references={made.name: made})
+    return replace(patch, volume=made, pending=pending)
+
+
 def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:
     """Return which voxels of the stored volume a patch reads, through any number of made ones."""
     wide = patch.widened(patch.plan if plan is None else plan)
@@ -94,6 +106,27 @@ def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:
     if not isinstance(made, MadeVolume) or region.is_empty:
         return region
     return stored_region(made.patch, made.patch.plan.crop(region.start, region.shape))
+
+
+def whole_plan(patch: LazyPatch) -> SpatialPlan:
+    """Return one plan from the stored volume to a patch, through any number of made ones.
+
+    For places: it says where voxels come from, and nothing of where padding began in between.
+    """
+    after = patch.plan
+    if not isinstance(patch.volume, MadeVolume):
+        return after
+    before = whole_plan(patch.volume.patch)
+    matrix, back = before.matrix, before.to_output
+    moved: list[Stage] = [
+        stage.after(back)
+        if isinstance(stage, Clip)
+        else Displacement(np.tensordot(matrix[:3, :3], stage.control, axes=1), stage.matrix @ back)
+        for stage in after.stages
+    ]
+    stages = (*before.stages, *moved)
+    whole = matrix @ after.matrix
+    return type(after)(before.source, whole, after.shape, None, stages, keeps_dtype=False)
 
 
 def interpolations(patch: LazyPatch) -> tuple[int, int]:

@@ -7,6 +7,7 @@ that happens to come last in a chain.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -55,17 +56,31 @@ class Policy:
         if self.padding not in PADDINGS:
             msg = f"padding is one of {', '.join(map(repr, PADDINGS))}, got {self.padding!r}"
             raise ValueError(msg)
-        object.__setattr__(self, "fill", float(self.fill))
+        object.__setattr__(self, "fill", _number(self.fill))
         if self.dtype is not None:
-            dtype = np.dtype(self.dtype)
-            if dtype.kind not in "iuf":
-                msg = f"a result is an integer or float type, got {dtype}"
-                raise ValueError(msg)
-            object.__setattr__(self, "dtype", dtype.newbyteorder("="))
+            object.__setattr__(self, "dtype", _result_type(self.dtype))
         object.__setattr__(self, "antialias", as_flag("antialias", self.antialias))
         if self.antialias and self.mode == "nearest":
             msg = "antialias=True smooths before interpolating, and mode='nearest' does not do that"
             raise ValueError(msg)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        msg = f"fill is a number, got {value!r}"
+        raise ValueError(msg)
+    return float(value)
+
+
+def _result_type(value: Any) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(value)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "iuf":
+        msg = f"dtype is an integer or float type, got {value!r}"
+        raise ValueError(msg)
+    return dtype.newbyteorder("=")
 
 
 INTENSITY = Policy("linear", "border")

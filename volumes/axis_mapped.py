@@ -148,6 +148,11 @@ class AxisMapped(Backend):
             out = np.full(shape, self._fill, np.uint8 if stored.kind == "b" else stored)
         return Voxels(out, slope, intercept)
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the volume below may gain by it."""
+        return self._inner.looks_ahead
+
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` is going to ask the store for."""
         found = [

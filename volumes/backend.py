@@ -54,6 +54,11 @@ class Backend(ABC):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a spatial region that lies inside the volume."""
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth working out what a read needs, and calling :meth:`prefetch`."""
+        return self.access != "view"
+
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in the stored bytes of a region that is going to be read, all channels.
 

@@ -18,6 +18,8 @@ from dataclasses import replace
 from ..core.errors import BudgetExceeded
 from .header import Triple
 from .scheme import STORED_RATIO, Budget, Demand, ReadScheme, StoreLayout
+from .stores.in_flight import MOST_BYTES as MOST_IN_FLIGHT
+from .stores.read_ahead import MOST_BYTES as MOST_AHEAD
 
 # Of the time of all cores, what decoding may take: resampling takes about as long.
 DECODING_SHARE = 0.5
@@ -34,6 +36,10 @@ WORTHWHILE = 0.1
 # What part of the chunks of a visit must come again for all of them to be kept by default. The
 # 64 patches of a volume of 4 GB share a sixth of theirs, and keeping it took 250 MB.
 SHARED_PART = 1 / 3
+
+# Of what a user grants beyond what is needed in any case, what may be fetched for later patches:
+# chunks that are kept spare work, those that come early only waiting.
+AHEAD_PART = 2
 
 BATCHES, BUFFERS, ON_THE_WAY, KEPT = "batches", "read buffers", "on their way", "kept chunks"
 """The terms of projected memory."""
@@ -75,8 +81,17 @@ def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme
     room = budget.memory_bytes - sum(fixed.values())
     if room < 0:
         raise exceeded(fixed, budget.memory_bytes)
+    ahead = min(wanted_ahead(layout, demand, budget), room // (AHEAD_PART * budget.processes))
+    room -= budget.processes * ahead
+    if ahead:
+        fixed = {**fixed, ON_THE_WAY: fixed[ON_THE_WAY] + budget.processes * ahead}
     base = ReadScheme(
-        "direct", memory=fixed, gap=layout.gap, longest_run=layout.longest_run, io=layout.io
+        "direct",
+        memory=fixed,
+        ahead_bytes=ahead,
+        gap=layout.gap,
+        longest_run=layout.longest_run,
+        io=layout.io,
     )
     if layout.access == "stream":
         return _stream(layout, demand, budget, base)
@@ -93,8 +108,31 @@ def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping
         source = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
         scratch = layout.unit_bytes if layout.chunk is not None else 0
         terms[BUFFERS] = budget.processes * budget.threads * (source + scratch)
-        terms[ON_THE_WAY] = _in_flight(layout, demand, demand.chunks)[1]
+        # Of a bucket, as much as requests may bring at once; of a disk, what they do on average.
+        asked = _asked_at_once(layout, demand, budget)
+        most = budget.processes * min(MOST_IN_FLIGHT // budget.sharing, asked)
+        terms[ON_THE_WAY] = most if layout.remote else _in_flight(layout, demand, demand.chunks)[1]
     return terms
+
+
+def wanted_ahead(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
+    """Return the bytes that each process would fetch for patches to come, if it may."""
+    if not layout.remote:
+        return 0
+    return min(MOST_AHEAD // budget.sharing, _asked_at_once(layout, demand, budget))
+
+
+def _asked_at_once(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
+    """Return the bytes of all patches of the jobs that wait in one process.
+
+    Chunks count as if they were not compressed, as they do where they are waited for.
+    """
+    jobs = -(-budget.batches_ahead // budget.processes)
+    if layout.chunk is None:
+        patch = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
+    else:
+        patch = math.ceil(demand.chunks) * layout.unit_bytes
+    return jobs * demand.items * patch
 
 
 def exceeded(terms: Mapping[str, int], limit: int) -> BudgetExceeded:
@@ -322,6 +360,8 @@ def negotiate_all(
     BudgetExceeded
         What all keys together need in any case exceeds the budget.
     """
+    sharing = sum(layout.remote for layout in layouts.values())
+    budget = replace(budget, sharing=max(1, sharing))
     fixed = {key: fixed_memory(layouts[key], demands[key], budget) for key in layouts}
     terms: dict[str, int] = {}
     for own in fixed.values():
@@ -331,7 +371,9 @@ def negotiate_all(
     if rest < 0:
         raise exceeded(terms, budget.memory_bytes)
     weights = {
-        key: layout.data_bytes if layout.access == "range" and layout.chunk is not None else 0
+        key: layout.data_bytes
+        if layout.remote or (layout.access == "range" and layout.chunk is not None)
+        else 0
         for key, layout in layouts.items()
     }
     total = max(1, sum(weights.values()))

@@ -85,6 +85,8 @@ class StoreLayout:
     """Most bytes that are read as one."""
     io: str = ""
     """How bare voxels are read, and why; empty for chunks and objects."""
+    remote: bool = False
+    """Whether what the next patches need is fetched while others are made."""
 
     @classmethod
     def of(
@@ -109,6 +111,7 @@ class StoreLayout:
             requests=REMOTE_REQUESTS,
             gap=REMOTE_ROWS_GAP if header.chunks is None else REMOTE_GAP,
             longest_run=REMOTE_RUN,
+            remote=header.access != "stream",  # which is spooled once
         )
 
     def read_by(self, io: str) -> StoreLayout:
@@ -201,6 +204,8 @@ class Budget:
     """Disk for decoded copies; None where it is not limited."""
     thrifty: bool = False
     """Whether to keep no more than the chunks of one visit to a volume, unless all fit."""
+    sharing: int = 1
+    """Keys that share what a process may have under way to remote stores."""
 
     @property
     def processes(self) -> int:
@@ -222,6 +227,8 @@ class ReadScheme:
     """Requests that must be under way at once to keep the rate."""
     in_flight_bytes: int = 0
     """Stored bytes of these requests."""
+    ahead_bytes: int = 0
+    """Most bytes that each process fetches for later patches of this key, and keeps for them."""
     gap: int = LOCAL_GAP
     """Bytes between two ranges up to which they are read as one."""
     longest_run: int = LOCAL_RUN
@@ -309,6 +316,10 @@ class ReadScheme:
                 f"{_size(self.in_flight_bytes)}; keeps {_size(self.cache_bytes)} of chunks in "
                 "each process"
             )
+        if self.ahead_bytes:
+            lines.append(
+                f"  fetches up to {_size(self.ahead_bytes)} in each process for patches to come"
+            )
         if self.io:
             lines.append(f"  file access {self.io}")
         terms = ", ".join(f"{term} {_size(size)}" for term, size in self.memory.items() if size)
@@ -317,6 +328,10 @@ class ReadScheme:
             lines.append("  slower than wanted: decoding or fetching is expected to limit")
         if self.advice:
             lines.append(f"  better: {self.advice}")
+            lines.append(
+                "  not done by itself: these would be other patches, and a scheme changes none; "
+                "what you write is part of the chain and of its state"
+            )
         lines += [f"  refused by the store: {veto}" for veto in self.vetoes]
         return "\n".join(lines)
 

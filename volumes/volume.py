@@ -1,8 +1,7 @@
 """The lazy handle of one stored volume.
 
-Making a ``Volume`` touches nothing. The first question about its geometry reads
-the header; :meth:`Volume.read` reads one region. The object itself holds neither
-file nor voxels, so it travels to workers in a few hundred bytes.
+Making a ``Volume`` touches nothing. The first question about its geometry reads the header;
+:meth:`Volume.read` reads one region. It holds neither file nor voxels: workers get 300 bytes.
 """
 
 from __future__ import annotations
@@ -273,12 +272,14 @@ class Volume:
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to bring in what :meth:`read` with the same arguments is going to need.
 
-        Returns at once. The stored bytes wait, within a bound for the process, until the
-        ticket is closed. None where nothing is gained by it.
+        It waits, within a bound, until the ticket is closed; None if nothing is gained.
         """
-        if region.is_empty or self.access == "view":
-            return None
-        return self._backend().prefetch(region, box)
+        return None if region.is_empty else self._backend().prefetch(region, box)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether :meth:`prefetch` may gain anything; opens the volume."""
+        return self._backend().looks_ahead
 
     def fetch(self, region: Region) -> int | None:
         """Bring in the stored bytes of a spatial region without decoding them: for measuring.
@@ -298,9 +299,8 @@ class Volume:
         OutOfVolume
             The region reaches outside; this is an ``IndexError``.
         """
-        backend = self._backend()
-        check_inside(region, backend.shape, self.name)
-        return 0 if region.is_empty else backend.fetch(region)
+        check_inside(region, self._backend().shape, self.name)
+        return 0 if region.is_empty else self._backend().fetch(region)
 
     def __getitem__(self, item: Any) -> Volume:
         """Read a part and return it as a volume in memory, with its place in the world.

@@ -8,6 +8,7 @@ from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
+from .move_boxes import MoveBoxes
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
@@ -88,6 +89,7 @@ __all__ = [
     "LowResolutionPipe",
     "MapValuesPipe",
     "MeanOfChannelsPipe",
+    "MoveBoxes",
     "NoisePipe",
     "NormalizePipe",
     "OneHotPipe",

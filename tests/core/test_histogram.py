@@ -77,6 +77,37 @@ def test_it_agrees_with_the_statistics() -> None:
     assert np.isclose(histogram.std, statistics.std)
 
 
+def test_every_voxel_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Floats too: no range has to be known first."""
+    volume = Volume(np.random.default_rng(0).normal(0, 1, (9, 8, 7)).astype(np.float32))
+    read, regions = Volume.read, []
+    monkeypatch.setattr(Volume, "read", lambda v, r: regions.append(r) or read(v, r))
+
+    volume_histogram(volume)
+
+    assert sum(region.size for region in regions) == 9 * 8 * 7 + 1  # one tells the stored type
+
+
+def test_what_a_mask_leaves_out_may_be_nan() -> None:
+    """It is not counted, so it needs no place."""
+    voxels = np.array([[[1.0, np.nan, 2.0]]])
+
+    histogram = volume_histogram(Volume(voxels), Volume(np.array([[[1, 0, 1]]], np.uint8)))
+
+    assert (histogram.minimum, histogram.maximum, histogram.count) == (1.0, 2.0, 2)
+
+
+def test_more_numbers_than_bins_are_known_to_a_part_of_themselves() -> None:
+    """Half a million different floats: percentiles and mean by 10^-4."""
+    voxels = np.random.default_rng(0).lognormal(0, 1, (80, 80, 80)).astype(np.float32)
+    histogram = volume_histogram(Volume(voxels))
+
+    assert len(histogram.values) <= 2**18
+    assert np.isclose(histogram.mean, voxels.mean(dtype=np.float64), rtol=1e-4)
+    for q in (0.5, 5, 50, 95, 99.5):
+        assert np.isclose(histogram.percentile(q), np.percentile(voxels, q), rtol=2e-4)
+
+
 def test_values_without_a_range_are_refused() -> None:
     """NaN has no place among bins."""
     with pytest.raises(VolumeError, match="holds NaN or infinite values"):

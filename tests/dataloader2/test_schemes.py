@@ -1,5 +1,6 @@
 """How voxels are read is agreed once, shown, and never changes what a batch holds."""
 
+import fsspec
 import nibabel
 import numpy as np
 import pytest
@@ -342,3 +343,29 @@ def test_diagnose_passes_the_advice_on(folder, monkeypatch):
     assert len(told) == 1
     assert told[0].startswith("image: ")
     assert "about 2 chunks per patch instead of 9" in told[0]
+
+
+class ToldAhead:
+    """Puts what its process may fetch for later patches into the batch."""
+
+    def __call__(self, batch):
+        from voxpipe.volumes.stores.read_ahead import AHEAD
+
+        return {**batch, "ahead": AHEAD.most_bytes}
+
+
+def test_what_is_fetched_for_later_rules_in_the_workers(folder):
+    """The figure of the scheme is the bound of each worker."""
+    system = fsspec.filesystem("memory")
+    for number in range(VOLUMES):
+        system.put(str(folder / f"{number}.zarr"), f"/ahead/{number}.zarr", recursive=True)
+    cases = [{"case": str(n), "image": f"memory://ahead/{n}.zarr"} for n in range(VOLUMES)]
+    pipe = vp.from_cases(cases).open_volume().lazy_patch(8).batch_patches(2).map(ToldAhead())
+
+    with loader_of(pipe, workers=1, multiprocessing_context="fork") as loader:
+        scheme = loader.schemes()["image"]
+        found = {batch["ahead"] for batch in loader}
+
+    assert 0 < scheme.ahead_bytes < LARGE
+    assert found == {scheme.ahead_bytes}
+    system.rm("/ahead", recursive=True)

@@ -1,4 +1,4 @@
-"""Numbers of voxels and filters: known answers, and the same bits in NumPy and native code."""
+"""Noise, filters, coarser voxels: known answers, and the same bits in NumPy and native code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from voxpipe.intensity import counter_noise, native
+from voxpipe.intensity.coarsen_axis import coarsen_axis
 from voxpipe.intensity.filter_axis import filter_axis, gaussian
 
 PATHS = ["portable", "avx2", "avx512"]  # a path that the processor lacks gives way to a lesser
@@ -129,6 +130,58 @@ def test_native_filters_have_the_bits_of_numpy(
     assert np.array_equal(results[0], results[1])
 
 
+@pytest.mark.parametrize("path", PATHS)
+@given(
+    size=SIZES,
+    factor=st.floats(1, 9),
+    corner=st.integers(-1000, 1000),
+    seed=st.integers(0, 9),
+    axis=st.integers(0, 2),
+)
+@ANY_FIXTURE
+def test_native_coarse_voxels_have_the_bits_of_numpy(
+    path: str, size: Any, factor: float, corner: int, seed: int, axis: int
+) -> None:
+    """Along every axis, also where the factor is larger than the array."""
+    results = []
+    for which in ("0", path):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("VOXPIPE_NATIVE", which)
+            array = strided(size, seed)
+            coarsen_axis(array, axis, factor, corner)
+            results.append(array)
+
+    assert np.array_equal(results[0], results[1])
+
+
+@pytest.mark.parametrize("path", ["0", *PATHS])
+def test_coarse_voxels_are_those_of_interp(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's lines through every 2.5th voxel, rounded half to even, of an array from -3 on."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", path)
+    values = np.random.default_rng(0).normal(size=24).astype(np.float32)
+    kept = np.arange(-2, 9)
+    inside = [k for k in kept if 0 <= np.rint(k * 2.5) + 3 < 24]
+    places = (np.arange(24) - 3) / 2.5
+    expected = np.interp(places, inside, [values[int(np.rint(k * 2.5)) + 3] for k in inside])
+    array = values.reshape(1, 24, 1, 1).copy()
+
+    coarsen_axis(array, 0, 2.5, -3)
+
+    within = (places >= inside[0]) & (places <= inside[-1])
+    assert within.sum() > 20
+    assert np.allclose(array.ravel()[within], expected[within], atol=1e-6)
+
+
+def test_taps_outside_of_the_axis_are_refused() -> None:
+    """Nothing is read that is not there."""
+    array = np.ones((1, 2, 2, 3), np.float32)
+    low, part = np.array([0, 1, 2], np.int32), np.zeros(3, np.float32)
+
+    assert not native.coarsen_axis(array, 2, low, low + 1, part)
+    assert not native.coarsen_axis(array, 2, low - 1, low, part)
+    assert native.coarsen_axis(array, 2, low, low, part)
+
+
 def test_a_missing_library_leaves_the_array_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller is told, and takes the same steps in NumPy."""
     monkeypatch.setattr(native, "_library", lambda: None)
@@ -136,4 +189,6 @@ def test_a_missing_library_leaves_the_array_alone(monkeypatch: pytest.MonkeyPatc
 
     assert not native.add_noise(array, "gaussian", (0, 0, 0), 1, 0.0, 1.0)
     assert not native.filter_axis(array, 0, gaussian(1))
+    taps = np.zeros(2, np.int32)
+    assert not native.coarsen_axis(array, 0, taps, taps, np.zeros(2, np.float32))
     assert (array == 1).all()

@@ -13,13 +13,13 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 import voxpipe as vp
 from voxpipe.core.errors import GraphError, NotPicklable, StateMismatch, WorkerDied
 from voxpipe.datapipes import DataPipe
-from voxpipe.realizing import Recipe
 from voxpipe.reading_services import (
     PrototypeMultiProcessingReadingService,
     SeedGenerator,
     WorkerInfo,
 )
 from voxpipe.reading_services.sharing import apply_shares
+from voxpipe.realizing import Recipe
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 
@@ -331,7 +331,7 @@ def test_worker_info_and_seeds_are_torchdatas():
 
 
 def test_functions_run_in_this_process_too():
-    """torchdata's service of one process takes them and forgets reset_fn; this one does not."""
+    """Torchdata's service of one process takes them and forgets reset_fn; this one does not."""
     service = vp.InProcessReadingService(0, init, reset)
     with vp.DataLoader2(numbers(3), None, service, seed=7) as it:
         epochs = [list(it) for _ in range(2)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core import TALLY, Region
-from voxpipe.core.errors import CacheBusy, CorruptVolume, DestinationExists, VolumeError
+from voxpipe.core.errors import CorruptVolume, DestinationBusy, DestinationExists, VolumeError
 from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion.convert_plan import chunk_side, plan_conversion
 from voxpipe.volumes.conversion.destination import LocalDestination
@@ -235,7 +235,10 @@ def test_a_volume_is_not_written_over_itself(tmp_path):
 def test_a_second_writer_is_told(tmp_path):
     """It waits as long as it may, and then says for whom."""
     place = tmp_path / "a.zarr"
-    with LocalDestination(place).locked(timeout=0), pytest.raises(CacheBusy, match=r"a\.zarr"):
+    with (
+        LocalDestination(place).locked(timeout=0),
+        pytest.raises(DestinationBusy, match=r"a\.zarr"),
+    ):
         convert(Volume(numbered((4, 4, 4))), place, timeout=0)
 
 

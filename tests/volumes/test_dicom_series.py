@@ -8,7 +8,7 @@ from medical_files import SERIES, warm, write_series
 from nifti_files import numbered
 
 from voxpipe.core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeError
-from voxpipe.volumes import Volume
+from voxpipe.volumes import Volume, find_volumes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,6 +58,16 @@ def test_cut_slices(tmp_path):
 
         with pytest.raises(VolumeError, match="scan"):
             Volume(folder).numpy()
+
+
+def test_a_series_below_a_folder_is_one_volume(tmp_path):
+    """Its slices are not volumes of their own; what else lies beside them is."""
+    series = write_series(tmp_path / "patient", numbered((7, 6, 5)))
+    np.save(series / "mask.npy", np.zeros((4, 4, 4), np.uint8))
+
+    found = find_volumes(tmp_path)
+
+    assert found == {"patient": {"image": str(series), "mask": str(series / "mask.npy")}}
 
 
 def test_without_simpleitk(tmp_path, monkeypatch):

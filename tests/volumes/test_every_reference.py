@@ -4,6 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
+from contract_sample import (
+    FEWER_IN_TURN,
+    IN_TURN,
+    OF_THE_FILE,
+    REPRESENTATIVES,
+    references_of,
+)
 from medical_files import warm
 from reference_files import LOCAL_ONLY, REFERENCES, case_at, collect, contents, local, remote
 
@@ -12,20 +19,6 @@ from voxpipe.volumes import Volume
 
 collect()
 BY_URL = [name for name in REFERENCES if name not in LOCAL_ONLY]
-# One of each backend whose own test file has no contract; all the others are slow.
-QUICK = {
-    "nii, RGB24",
-    "nii, complex64",
-    "hdr and img of NIfTI-2, big-endian, by the .img",
-    "Analyze of SPM, moved by a .mat",
-    "nrrd, big-endian, RAS",
-    "nrrd, list last, gzip",
-    "mha, vectors",
-    "mhd, a pattern of compressed planes",
-    "vtk",
-    "dicom",
-}
-MANY = 10_000
 # More than the handles that are kept, so that each is opened again when its turn comes.
 COPIES = 100
 
@@ -36,29 +29,28 @@ def writer_is_warm():
     warm()
 
 
+def pytest_generate_tests(metafunc):
+    """Run each test of the contract on the references that ``contract_sample`` gives it."""
+    place = getattr(metafunc.cls, "place", None)
+    if place is not None:
+        metafunc.parametrize("reference", references_of(metafunc.function.__name__, place))
+
+
 class References(StoreContract):
-    """What the contract asks of all of them; a spawned child takes seconds."""
+    """What the contract asks of all of them."""
 
-    @pytest.mark.slow
-    def test_a_spawned_child_reads(self, case):
-        super().test_a_spawned_child_reads(case)
-
-    @pytest.mark.slow
-    def test_ten_thousand_volumes_in_turn(self, case, tmp_path):
+    def test_ten_thousand_volumes_in_turn(self, case, reference, tmp_path):
         """A data set of any size is read with few descriptors."""
-        self.read_in_turn(case, tmp_path, MANY)
+        self.read_in_turn(case, tmp_path, FEWER_IN_TURN.get(reference, IN_TURN))
 
 
 class TestLocal(References):
-    @pytest.fixture(
-        params=[
-            pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-            for name in REFERENCES
-        ]
-    )
-    def case(self, request, tmp_path):
+    place = "local"
+
+    @pytest.fixture
+    def case(self, reference, tmp_path):
         (tmp_path / "one").mkdir()
-        return local(request.param, tmp_path / "one")
+        return local(reference, tmp_path / "one")
 
     def others(self, case, folder, count):
         """Yield copies: a library may notice that two volumes are the same file."""
@@ -86,13 +78,30 @@ def test_references(place, name, tmp_path):
     np.testing.assert_array_equal(volume.numpy(), case.array)
 
 
-@pytest.mark.slow
 class TestByUrl(References):
+    place = "url"
     spawnable = False  # fsspec's memory file system
 
-    @pytest.fixture(params=BY_URL)
-    def case(self, request, tmp_path):
-        return remote(request.param, tmp_path)
+    @pytest.fixture
+    def case(self, reference, tmp_path):
+        return remote(reference, tmp_path)
+
+
+@pytest.mark.parametrize("place", [local, remote])
+def test_every_backend_is_represented(place, tmp_path):
+    """The references that stand for backends open all classes that any reference opens."""
+    opened = {}
+    for number, name in enumerate(REFERENCES if place is local else BY_URL):
+        (tmp_path / str(number)).mkdir()
+        case = place(name, tmp_path / str(number))
+        opened[name] = type(Volume(case.source, **case.options)._backend())
+
+    assert set(opened.values()) == {opened[name] for name in REPRESENTATIVES if name in opened}
+
+
+def test_tests_of_the_file_exist():
+    """No name among them is misspelt, which would run that test on fewer references."""
+    assert set(dir(StoreContract)) >= OF_THE_FILE
 
 
 @pytest.mark.parametrize("name", ["nrrd, gzip, LAS", "mha", "hdr and img", "b2nd, three axes"])
@@ -109,20 +118,19 @@ def test_headers_from_every_client(name, tmp_path, server, client):
     np.testing.assert_array_equal(volume.numpy(), found.array)
 
 
-@pytest.mark.slow
-class TestInABucket(References):
-    @pytest.fixture(params=BY_URL)
-    def case(self, request, tmp_path, server):
+class TestInABucket(StoreContract):
+    """Without 10 000 in turn: counted locally and behind a URL; requests would take minutes."""
+
+    place = "bucket"
+
+    @pytest.fixture
+    def case(self, reference, tmp_path, server):
         folder = tmp_path / "one"
         folder.mkdir()
-        found = REFERENCES[request.param](folder)
+        found = REFERENCES[reference](folder)
         for name, content in contents(folder).items():
             file = server.bucket / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         place = found.path.relative_to(folder).as_posix()
         return case_at(f"s3://bucket/{place}", found, storage_options=server.storage_options)
-
-    def test_ten_thousand_volumes_in_turn(self, case):
-        """Counted locally, and in memory behind a URL: requests would take minutes."""
-        pytest.skip("counted elsewhere")

@@ -22,6 +22,7 @@ from voxpipe.volumes import Volume, close_volumes
 h5py = pytest.importorskip("h5py")
 FILTERS = {
     "gzip": {"compression": "gzip", "shuffle": True},
+    "gzip, checked": {"compression": "gzip", "shuffle": True, "fletcher32": True},
     "lzf": {"compression": "lzf"},
     "checked": {"fletcher32": True},
     "none": {},

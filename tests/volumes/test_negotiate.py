@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from voxpipe.core.errors import BudgetExceeded, VoxpipeError
 from voxpipe.spatial import UniformRegion
 from voxpipe.volumes.header import IDENTITY, Header
-from voxpipe.volumes.negotiate import BATCHES, BUFFERS, negotiate, negotiate_all
+from voxpipe.volumes.negotiate import (
+    BATCHES,
+    BUFFERS,
+    ON_THE_WAY,
+    fixed_memory,
+    negotiate,
+    negotiate_all,
+)
 from voxpipe.volumes.scheme import LOCAL_GAP, REMOTE_GAP, Budget, Demand, StoreLayout
 
 GIB = 2**30
@@ -105,6 +112,46 @@ def test_shards_spare_requests():
     alone, together = (negotiate(s, asked, Budget(16 * GIB)) for s in (bucket, shards))
 
     assert together.in_flight_requests < alone.in_flight_requests / 10
+
+
+def test_what_a_bucket_brings_is_projected():
+    """Requests under way and bytes for later patches, each worker its own; a disk has neither."""
+    bucket = replace(EM, chunk=(64,) * 3, latency=30e-3, requests=128, remote=True)
+    asked = demand(bucket, (200,) * 3, 4, 40.0)
+    budget = Budget(16 * GIB, workers=8, batches_ahead=33)
+    there, here = (negotiate(s, asked, budget) for s in (bucket, replace(bucket, remote=False)))
+
+    assert there.ahead_bytes == 128 * 1024**2
+    assert there.memory[ON_THE_WAY] == 8 * (96 + 128) * 1024**2
+    assert "fetches up to 128 MiB in each process" in there.explain()
+    assert here.ahead_bytes == 0
+    assert "for patches to come" not in here.explain()
+
+
+def test_little_memory_bounds_what_is_fetched_for_later():
+    """Half of what a user grants beyond what is needed; and at most what the jobs ask for."""
+    bucket = replace(EM, chunk=(64,) * 3, latency=30e-3, remote=True)
+    asked = demand(bucket, (200,) * 3, 4, 40.0)
+    needed = sum(fixed_memory(bucket, asked, Budget(GIB, workers=2)).values())
+    little = negotiate(bucket, asked, Budget(needed + 40 * 1024**2, workers=2))
+    single = negotiate(bucket, replace(asked, chunks=1.0, items=1), Budget(16 * GIB))
+
+    assert little.ahead_bytes == 10 * 1024**2
+    assert little.projected <= needed + 40 * 1024**2
+    assert single.ahead_bytes == bucket.unit_bytes
+    assert negotiate(bucket, asked, Budget(needed, workers=2)).ahead_bytes == 0
+
+
+def test_keys_share_what_is_under_way():
+    """A process has one bound for all of its keys."""
+    bucket = replace(EM, chunk=(64,) * 3, latency=30e-3, remote=True)
+    asked = demand(bucket, (200,) * 3, 4, 40.0)
+    budget = Budget(16 * GIB, workers=8, batches_ahead=33)
+    both = negotiate_all({"a": bucket, "b": bucket}, {"a": asked, "b": asked}, budget)
+
+    assert sum(scheme.ahead_bytes for scheme in both.values()) == 128 * 1024**2
+    on_the_way = sum(scheme.memory[ON_THE_WAY] for scheme in both.values())
+    assert on_the_way == 8 * (96 + 128) * 1024**2
 
 
 @pytest.mark.parametrize(

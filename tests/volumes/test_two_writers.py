@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nifti_files import numbered, write_nifti
 
-from voxpipe.core.errors import CacheBusy, VolumeError
+from voxpipe.core.errors import CacheBusy, DestinationBusy, VolumeError, VolumeReadError
 from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion import destination
 from voxpipe.volumes.stores.remote_lease import RemoteLease
@@ -97,8 +97,11 @@ def test_the_second_is_refused_and_the_first_goes_on(place, first):
     """By name and in time; what the first writes is whole."""
     source, _, ours = first()
 
-    with pytest.raises(CacheBusy, match=r"another process is writing .*a\.nii\.zarr"):
+    refused = pytest.raises(DestinationBusy, match=r"another process is writing .*a\.nii\.zarr")
+    with refused as caught:
         write(source, place, timeout=0)
+    assert isinstance(caught.value, TimeoutError)
+    assert not isinstance(caught.value, VolumeReadError)
 
     ours.send("go on")
     assert ours.poll(SECONDS)

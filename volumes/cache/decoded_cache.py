@@ -28,11 +28,10 @@ from typing import BinaryIO
 from ...core.errors import CacheBusy, CacheTooSmall, VolumeReadError
 from .cache_directory import BUDGET_VARIABLE, DIRECTORY_VARIABLE, make_directory
 from .cache_room import CONVERTED, PARTIAL, WHOLE, converted_held, decoded_held, make_room
+from .waiting import lock, pause
 
 # A volume of the default budget's size decodes in this time at 50 MB/s.
 LOCK_TIMEOUT = 600.0
-# Short against decoding a volume, long against asking the kernel.
-_POLL_SECONDS = 0.02
 # Locks are shared by entries whose keys begin alike, so that lock files do not pile up.
 _LOCK_LETTERS = 2
 
@@ -138,7 +137,7 @@ class DecodedCache:
                         file.truncate(size)
                     return
             # Everything else is being written right now; it can be evicted when it is done.
-            _wait(deadline, f"room for {name} in {self.directory}")
+            pause(deadline, lambda: _busy(f"room for {name} in {self.directory}"))
 
     def _make_room(self, size: int) -> bool:
         """Evict the least recently used entries until ``size`` bytes fit; say whether they do."""
@@ -151,32 +150,24 @@ class DecodedCache:
         import fcntl
 
         for path in self.directory.glob(f"*{PARTIAL}"):
-            lock = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
-            with open(lock, "ab") as file, suppress(BlockingIOError):
+            of_entry = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
+            with open(of_entry, "ab") as file, suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)
 
-    def _lock_file(self, lock: str) -> Path:
-        return self.directory / "locks" / lock
+    def _lock_file(self, name: str) -> Path:
+        return self.directory / "locks" / name
 
     @contextmanager
-    def _locked(self, lock: str, deadline: float, name: str) -> Iterator[None]:
-        import fcntl
-
-        with open(self._lock_file(lock), "ab") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    _wait(deadline, f"another process to decode {name} into {self.directory}")
+    def _locked(self, name_of_lock: str, deadline: float, name: str) -> Iterator[None]:
+        what = f"another process to decode {name} into {self.directory}"
+        with open(self._lock_file(name_of_lock), "ab") as file:
+            lock(file, deadline, lambda: _busy(what))
             yield  # closing the file releases the lock
 
 
-def _wait(deadline: float, what: str) -> None:
-    if time.monotonic() >= deadline:
-        raise CacheBusy(
-            f"waited too long for {what}.",
-            do="See whether a process hangs there; its lock goes when it does.",
-        )
-    time.sleep(_POLL_SECONDS)
+def _busy(what: str) -> CacheBusy:
+    return CacheBusy(
+        f"waited too long for {what}.",
+        do="See whether a process hangs there; its lock goes when it does.",
+    )

@@ -15,6 +15,8 @@ from ..stores.location import file_system, is_url, local_path, public_name, remo
 
 IMAGE = "image"
 """The key of a volume that is the only one of its case."""
+SLICES = (".dcm", ".ima", "")
+"""Suffixes of the slices of a DICOM series, which is one volume: the folder."""
 
 
 def find_volumes(
@@ -99,10 +101,15 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
             folders.clear()  # what is in it belongs to the volume
             yield os.path.relpath(folder, root).replace(os.sep, "/"), folder
             continue
+        series = folder != root and recognised(BackendRequest(path=Path(folder)))
+        if series:  # its files are slices of one volume
+            yield os.path.relpath(folder, root).replace(os.sep, "/"), folder
         # A hidden folder is nobody's data: that of an unfinished conversion, for one.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for file in files:
             path = os.path.join(folder, file)
+            if series and os.path.splitext(file)[1].lower() in SLICES:
+                continue
             if not file.startswith(".") and recognised(BackendRequest(path=Path(path))):
                 yield os.path.relpath(path, root).replace(os.sep, "/"), path
 

@@ -99,7 +99,7 @@ def convert(
         Something else is there; this is a ``FileExistsError``.
     UnknownFormat
         The name of the destination is that of another format.
-    CacheBusy
+    DestinationBusy
         Another process kept writing for longer than the timeout.
     VolumeError
         The volume cannot be read, or a size makes no sense.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ...core.errors import CacheTooSmall
+from ...core.errors import CacheBusy, CacheTooSmall, DestinationBusy
 from ..cache.cache_directory import BUDGET_VARIABLE, make_directory
 from ..cache.cache_room import LOCKS, converted_held, decoded_held, make_room, size_of
 from ..cache.decoded_cache import LOCK_TIMEOUT
@@ -70,8 +70,11 @@ class ConvertedCache:
             if not path.exists():
                 self._make_room(volume, plan)
                 target = LocalDestination(path)
-                with target.locked(self.timeout):
-                    write_planned(volume, plan, target)
+                try:
+                    with target.locked(self.timeout):
+                        write_planned(volume, plan, target)
+                except DestinationBusy as error:  # whoever asked for voxels does not write
+                    raise CacheBusy(error.what, do=error.do) from error
                 size = size_of(path)
                 if size > self.budget:
                     shutil.rmtree(path)

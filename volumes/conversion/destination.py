@@ -15,11 +15,12 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from ...core.errors import CacheBusy, DestinationExists, VolumeError
+from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
+from ..cache.waiting import lock
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
 from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
@@ -27,8 +28,6 @@ from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
-# Short against writing a shard, long against asking the kernel.
-_POLL_SECONDS = 0.05
 
 
 class Destination(Protocol):
@@ -128,20 +127,13 @@ class LocalDestination:
 
     @contextmanager
     def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
-        import fcntl
-
         try:
             file = open(self._partial / "lock", "ab")  # noqa: SIM115  closed below
         except FileNotFoundError:
             yield None
             return
         with file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    _wait(deadline, self.name)
+            lock(file, deadline, lambda: _busy(self.name))
             yield file
 
     def finished(self, key: str) -> set[Triple]:
@@ -232,7 +224,9 @@ class RemoteDestination:
     @contextmanager
     def locked(self, timeout: float) -> Iterator[None]:
         """Hold the lease of this place, which a dead writer does not renew."""
-        with self._lease.held(timeout):
+        with ExitStack() as held:
+            with _refused():  # not around what is done meanwhile, which may read of a busy cache
+                held.enter_context(self._lease.held(timeout))
             yield
 
     def finished(self, key: str) -> set[Triple]:
@@ -261,13 +255,13 @@ class RemoteDestination:
     def note(self, shard: Triple) -> None:
         """Write the journal again, one line longer."""
         self._lines += json.dumps(shard).encode() + b"\n"
-        with remote_errors(self.name, self._options):
+        with _refused(), remote_errors(self.name, self._options):
             self._lease.check()
             self._system.pipe_file(self._journal, self._lines)
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Write the metadata, by which the group begins to exist."""
-        with remote_errors(self.name, self._options):
+        with _refused(), remote_errors(self.name, self._options):
             self._lease.check()
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
             with suppress(FileNotFoundError):
@@ -326,10 +320,17 @@ def _is_still(file: BinaryIO | None, path: Path) -> bool:
     return False
 
 
-def _wait(deadline: float, name: str) -> None:
-    if time.monotonic() >= deadline:
-        raise CacheBusy(
-            f"another process is writing {name}.",
-            do="Wait for it; if it hangs, end it, and what it has written will be continued.",
-        )
-    time.sleep(_POLL_SECONDS)
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Turn what a lease says into the error of a writer: nothing is read here."""
+    try:
+        yield
+    except CacheBusy as error:
+        raise DestinationBusy(error.what, do=error.do) from error
+
+
+def _busy(name: str) -> DestinationBusy:
+    return DestinationBusy(
+        f"another process is writing {name}.",
+        do="Wait for it; if it hangs, end it, and what it has written will be continued.",
+    )

@@ -14,6 +14,9 @@ from typing import Any
 
 from ..stores.coalesce import Span
 
+# Steps of the golden ratio fall into no lattice.
+_GOLDEN = (1 + 5**0.5) / 2
+
 
 @dataclass(frozen=True)
 class Block:
@@ -93,6 +96,24 @@ class Blocks:
                 return axis, each, span
             span += (count - 1) * stride
         return axis, 1, span
+
+    def places(self, count: int) -> list[int]:
+        """Return bytes of rows that lie all over the box, counted as ``Block.start`` is.
+
+        Examples
+        --------
+        >>> Blocks([4, 10], [(0, 4), (2, 4)], 1, gap=8, most=100).places(2)
+        [13, 33]
+        """
+        found = []
+        for n in range(count):
+            along, at = (n + 0.5) / count, self._start
+            for length, stride in zip(self.shape, (*self._strides, 1), strict=True):
+                at += int(along % 1 * length) * stride
+                # Another place along the next axis: no two samples in one plane of it.
+                along = along * _GOLDEN + 0.5
+            found.append(at)
+        return found
 
     def __iter__(self) -> Iterator[Block]:
         """Yield the blocks in the order of the file."""

@@ -13,7 +13,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import BinaryIO
 
 import numpy as np
@@ -25,14 +24,13 @@ from ..scheme import LOCAL_GAP, LOCAL_RUN, NETWORK_GAP, NETWORK_RUN
 from ..stores.coalesce import Span
 from ..stores.joining import Joining, joining
 from .box_blocks import Blocks
+from .hints import HINTS, Hint
 from .local_io import IoChoice
 
 # The largest sector of disks in use; those with 512 bytes take it as well.
 ALIGNMENT = 4096
 LOCAL = Joining(LOCAL_GAP, LOCAL_RUN)
 NETWORK = Joining(NETWORK_GAP, NETWORK_RUN)
-# A hint costs a system call. Of smaller pieces than this makes, most are in the cache by then.
-_MOST_HINTS = 256
 _NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
@@ -113,14 +111,16 @@ class FileReader:
 
     def will_need(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
-    ) -> None:
-        """Tell the system what is going to be read; it brings it in beside everything else."""
-        if self.choice.mode == "direct" or not hasattr(os, "posix_fadvise"):
-            return
+    ) -> Hint | None:
+        """Tell the system what is going to be read; it brings it in beside everything else.
+
+        Past the page cache nothing can be told, and None is returned.
+        """
+        if self.choice.mode == "direct":
+            return None
         gap, most = joining(self.usual)
         blocks = Blocks(lengths, box, itemsize, gap=gap, most=most)
-        for block in islice(blocks, _MOST_HINTS):
-            os.posix_fadvise(self._fd, offset + block.start, block.size, os.POSIX_FADV_WILLNEED)
+        return HINTS.tell(self._fd, offset, blocks)
 
     def _read_whole(self, target: NDArray[np.uint8], start: int, most: int) -> None:
         """Fill contiguous memory; past the page cache in pieces of at most ``most`` bytes."""

@@ -22,9 +22,10 @@ from ..stores.coalesce import Span
 from ..voxels import Voxels, plain
 from .file_reader import FileReader
 from .file_system import file_system_of
+from .hints import HINTS, Hint
 from .local_file import LocalFile
 from .local_io import IoChoice, choose_io
-from .mapped import MAPS
+from .mapped import MAPS, Place
 from .raw_header import RawHeader, part_of
 
 
@@ -53,8 +54,10 @@ class RawFile:
         self._fields = fields
         self.choice = io_of(file, wanted)
         self._view: NDArray[Any] | None = None
+        self._place: Place | None = None
         if self.choice.mode == "mmap":
             self._view = plain(fields.view(MAPS.add(file)))
+            self._place = MAPS.place_of(self._view)
         else:
             self._reader = FileReader(file, self.choice, name)
             self.choice = self._reader.choice
@@ -74,10 +77,19 @@ class RawFile:
         found = self.read(region, channels)
         return touch(found) if self._view is not None else found.nbytes
 
-    def announce(self, region: Region) -> None:
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read."""
+        return self.choice.mode != "direct" and HINTS.worth_asking()
+
+    def prefetch(self, region: Region) -> Hint | None:
         """Tell the system that a region is going to be read."""
         if self._view is None:
-            self._reader.will_need(*self._box(region, (0, self._fields.channels)))
+            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
+        if self._place is None:
+            return None
+        others = (slice(None),) * (self._view.ndim - 3)
+        return self._place.prefetch(self._view, (*others, *region.slices))
 
     def _box(
         self, region: Region, channels: Channels
@@ -136,10 +148,15 @@ class ArrayFile(LocalFile, Backend):
         """Read the region: its bytes are its voxels, so there is nothing to decode."""
         return self.read(region, channels).array.nbytes
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> None:
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read."""
+        return self._reader.choice.mode != "direct" and HINTS.worth_asking()
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
         """Tell the system what is going to be read."""
         where, _ = self._box(region, (0, self.shape[0]))
-        self._reader.will_need(*where)
+        return self._reader.will_need(*where)
 
     def _box(self, region: Region, channels: Channels) -> tuple[Any, Channels]:
         index, part = self._layout.index(region, channels)

@@ -9,16 +9,25 @@ the pages stay in the cache, and one that is touched again is mapped again in a 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from ...core import Region
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import OrientedBox, Region
 from ..backend import Channels, ViewBackend
+from ..header import Header
+from ..scheme import LOCAL_GAP, LOCAL_RUN
+from ..stores.joining import Joining, joining
 from ..voxels import Voxels
+from .box_blocks import Blocks
+from .hints import HINTS, Hint
 
 # About one patch of 96^3 with what lies between its rows. Small, because each worker has its own;
 # mapping as much again takes 0.1 ms where the cache holds pieces of 2 MiB (measured), and 0.4 ms
@@ -38,6 +47,45 @@ def resident_file_bytes() -> int:
     return int(rest.split(maxsplit=1)[0]) * 1024 if found else 0
 
 
+def _name_of(file: BinaryIO) -> str:
+    """Return the name that an open file has by now: it may have been renamed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{file.fileno()}")
+    except OSError:
+        return os.path.abspath(str(file.name))
+
+
+class Place(NamedTuple):
+    """Where a mapped array lies."""
+
+    path: str
+    """Of the file."""
+    offset: int
+    """Of its first byte in the file."""
+    order: tuple[int, ...]
+    """Its axes, the slowest first."""
+
+    def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> Hint | None:
+        """Tell the system that a part of the array is going to be read.
+
+        By the name of the file, not through the map: Python holds its lock while ``madvise``
+        waits for the disk, and both fill the same page cache. Keeping a descriptor for this
+        would double what an open volume takes.
+        """
+        lengths = [array.shape[axis] for axis in self.order]
+        box = [index[axis].indices(array.shape[axis])[:2] for axis in self.order]
+        gap, most = joining(Joining(LOCAL_GAP, LOCAL_RUN))
+        blocks = Blocks(lengths, box, array.itemsize, gap=gap, most=most)
+        # Whoever reads will find out what is wrong with the file.
+        with contextlib.suppress(OSError):
+            fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            try:
+                return HINTS.tell(fd, self.offset, blocks)
+            finally:
+                os.close(fd)
+        return None
+
+
 class Maps:
     """The mapped files of one process.
 
@@ -54,7 +102,9 @@ class Maps:
     ) -> None:
         self._most = most
         self._resident = resident
-        self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[str, int]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._floor: int | None = None
         self._lock = threading.Lock()
 
@@ -71,8 +121,22 @@ class Maps:
         """
         mapped = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
         with self._lock:
-            self._maps.add(mapped)
+            self._maps[mapped] = (_name_of(file), start)
         return mapped
+
+    def place_of(self, array: NDArray[Any]) -> Place | None:
+        """Return where an array lies in a file; None for one that no map holds in one piece."""
+        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        dense = array.transpose(order)
+        owner: Any = array
+        while owner is not None and not isinstance(owner, mmap.mmap):
+            owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+        if owner is None or not dense.flags.c_contiguous:
+            return None
+        with self._lock:
+            path, start = self._maps.get(owner, ("", 0))
+        first = np.frombuffer(owner, np.uint8, 1).ctypes.data
+        return Place(path, start + array.ctypes.data - first, tuple(order)) if path else None
 
     def trim(self) -> None:
         """Let go of all pages if there are too many; views stay valid and map them again."""
@@ -105,6 +169,21 @@ if hasattr(os, "register_at_fork"):
 
 class MappedBackend(ViewBackend):
     """Voxels of a mapped file: a region is a view, and old pages are let go of."""
+
+    def __init__(self, view: NDArray[Any], header: Header, name: str) -> None:
+        super().__init__(view, header, name)
+        self._place = MAPS.place_of(self._view)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether pages may be missing from the cache."""
+        return self._place is not None and HINTS.worth_asking()
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+        """Tell the system which pages are going to be touched."""
+        if self._place is None:
+            return None
+        return self._place.prefetch(self._view, (slice(None), *region.slices))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a view of the region."""

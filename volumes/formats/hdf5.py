@@ -31,6 +31,7 @@ from ..disk.mapped import MAPS, MappedBackend
 from ..header import IDENTITY, Access, Header, affine_entries
 from ..voxels import Voxels, plain, refuse_unreadable
 from .chunked_backend import ChunkedBackend
+from .hdf5_filters import DeflatedChunks
 from .zarr_layout import Layout, plain_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
@@ -70,7 +71,7 @@ def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
         file.close()
         raise
     if dataset.chunks is not None:
-        return Hdf5Backend(path, _Chunks(file, dataset, name), header, layout)
+        return Hdf5Backend(path, _Chunks(file, dataset, stamp[0], name), header, layout)
     if offset is None:
         return WholeHdf5(path, file, dataset, header, layout, name)
     try:
@@ -98,13 +99,17 @@ class Hdf5Backend(LocalFile, ChunkedBackend):
 
 
 class _Chunks:
-    """The chunks of one dataset, each read alone, through whatever filters it was written."""
+    """The chunks of one dataset, each read alone, through whatever filters it was written.
+
+    What was deflated is decoded here, within bounds and beside other threads; the rest by HDF5.
+    """
 
     strided = False
 
-    def __init__(self, file: Any, dataset: Any, name: str) -> None:
+    def __init__(self, file: Any, dataset: Any, size: int, name: str) -> None:
         self.dataset, self.name = dataset, name
         self._file = file
+        self._deflated = DeflatedChunks(dataset, size, name)
         # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
 
@@ -116,8 +121,16 @@ class _Chunks:
         """Read one chunk, as far as it lies in the dataset."""
         spans = zip(index, self.dataset.chunks, self.dataset.shape, strict=True)
         stored = tuple(slice(i * c, min((i + 1) * c, n)) for i, c, n in spans)
+        inside = tuple(slice(0, s.stop - s.start) for s in stored)
+        if self._deflated.is_needed:
+            with self._lock:
+                brought = self._deflated.bring(index)
+            whole = None if brought is None else self._deflated.decode(*brought)
+            if whole is not None:
+                out[inside] = whole[inside]
+                return True
         with self._lock:
-            self.dataset.read_direct(out, stored, tuple(slice(0, s.stop - s.start) for s in stored))
+            self.dataset.read_direct(out, stored, inside)
         return True
 
     def place(self, index: Index) -> str:

@@ -15,6 +15,7 @@ from ..backend import Backend, Channels
 from ..cache.cache_directory import cache_budget, cache_directory
 from ..cache.decode import BEST_RATIOS, decode
 from ..cache.decoded_cache import DecodedCache
+from ..disk.hints import Hint
 from ..disk.local_voxels import RawFile, placed_layout
 from ..disk.raw_header import RawHeader, check_length
 from ..fetched import touch
@@ -102,9 +103,14 @@ class LocalRaw(FilesBackend):
         array = self._voxels.read(region, channels)
         return Voxels(array, self.header.slope, self.header.intercept)
 
-    def prefetch(self, region: Region, box: OrientedBox | None = None) -> None:
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read."""
+        return self._voxels.looks_ahead
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
         """Tell the system what is going to be read."""
-        self._voxels.announce(region)
+        return self._voxels.prefetch(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the file on which the region lies."""
@@ -139,6 +145,15 @@ class DecodedRaw(FilesBackend):
             decoded = self._decoded
         array = decoded.read(region, channels)
         return Voxels(array, self.header.slope, self.header.intercept)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether there is a decoded copy of which something may be told."""
+        return self._decoded is not None and self._decoded.looks_ahead
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+        """Tell the system what is going to be read of the decoded copy, once there is one."""
+        return None if self._decoded is None else self._decoded.prefetch(region)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Bring in the bytes of the decoded copy, which the first call may have to make."""

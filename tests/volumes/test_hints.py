@@ -1,0 +1,181 @@
+"""The system is told which bytes of local files come next: all of them, once, and not too many."""
+
+import os
+
+import h5py
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+
+import voxpipe as vp
+from voxpipe.core import Region
+from voxpipe.reading_services.ahead import tickets_of
+from voxpipe.realizing import Job
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.disk import hints
+from voxpipe.volumes.disk.box_blocks import Blocks
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "posix_fadvise"), reason="this system cannot be told anything"
+)
+SHAPE = (30, 23, 17)
+REGION = Region((3, 2, 5), (9, 20, 8))
+
+
+def numbers(shape=SHAPE):
+    return np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
+
+
+def nifti(path):
+    nibabel.Nifti1Image(numbers(), np.eye(4)).to_filename(path)
+
+
+def compressed(path):
+    nibabel.Nifti1Image(numbers(), np.eye(4)).to_filename(path)
+
+
+def npy(path):
+    np.save(path, numbers())
+
+
+def npy_of_channels(path):
+    np.save(path, np.asfortranarray(numbers((2, *SHAPE))))
+
+
+def hdf5(path):
+    with h5py.File(path, "w") as file:
+        file["voxels"] = numbers()
+
+
+def tiff(path):
+    tifffile.imwrite(path, numbers())
+
+
+FORMATS = {
+    "a.nii": nifti,
+    "a.nii.gz": compressed,
+    "a.npy": npy,
+    "b.npy": npy_of_channels,
+    "a.h5": hdf5,
+    "a.tif": tiff,
+}
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Count the hints of a process whose page cache is empty: (bytes of the file, size)."""
+    seen = []
+
+    def advise(fd, start, size, what):
+        assert what == os.POSIX_FADV_WILLNEED
+        seen.append(os.pread(fd, size, start))
+
+    monkeypatch.setattr(hints, "is_cached", lambda fd, places: False)
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    yield seen
+    assert hints.HINTS.told_bytes == 0
+    close_volumes()
+
+
+@pytest.mark.parametrize("io", ["mmap", "pread", "direct"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_voxel_is_told_of(tmp_path, told, name, io):
+    """Whatever the format and the way of reading; past the page cache there is nothing to tell."""
+    FORMATS[name](tmp_path / name)
+    volume = Volume(tmp_path / name, io=io)
+    expected = volume.read(REGION).values()
+
+    ticket = volume.prefetch(REGION)
+
+    if io == "direct" and volume.probe().access != "view":
+        assert (ticket, told) == (None, [])
+        return
+    ticket.close()
+    ticket.close()
+    found = np.concatenate([np.frombuffer(piece, np.int16) for piece in told])
+    assert set(expected.ravel().tolist()) <= set(found.tolist())
+    # What lies between the rows of this box is less than the gap: one run holds all of them.
+    assert len(told) == 1
+
+
+def test_a_compressed_file_is_not_decoded_for_it(tmp_path, told):
+    """Before its first read there is no copy of which anything could be told."""
+    compressed(tmp_path / "a.nii.gz")
+    volume = Volume(tmp_path / "a.nii.gz")
+
+    assert not volume.looks_ahead
+    assert volume.prefetch(REGION) is None
+    assert told == []
+
+
+def test_what_is_there_is_not_told(tmp_path, told, monkeypatch):
+    """Where the cache holds every box, hints are not even thought of but now and then."""
+    own = hints.Hints()
+    monkeypatch.setattr(hints, "is_cached", lambda fd, places: True)
+    blocks = Blocks([8, 8], [(0, 4), (0, 4)], 2, gap=0, most=64)
+
+    asked = [own.worth_asking() and own.tell(0, 0, blocks) is None for _ in range(80)]
+
+    assert asked == [True] * 16 + ([False] * 7 + [True]) * 8
+    assert told == []
+    monkeypatch.setattr(hints, "is_cached", lambda fd, places: False)
+    with open(tmp_path / "file", "wb+") as file:
+        own.tell(file.fileno(), 0, blocks).close()
+    assert own.worth_asking()
+    assert own.worth_asking()
+
+
+def test_the_bytes_that_are_told_are_bounded(tmp_path, told):
+    """The next box has to wait until one was read; one that is too large alone is told in part."""
+    own = hints.Hints(most_bytes=100)
+    box = Blocks([8, 8], [(0, 4), (0, 8)], 2, gap=0, most=64)  # 64 bytes
+    large = Blocks([80, 8], [(0, 80), (0, 8)], 2, gap=0, most=640)  # 1280 bytes
+    (tmp_path / "file").write_bytes(bytes(2000))
+
+    with open(tmp_path / "file", "rb") as file:
+        first = own.tell(file.fileno(), 0, box)
+        refused = own.tell(file.fileno(), 0, box)
+        first.close()
+        second = own.tell(file.fileno(), 0, large)
+        second.close()
+
+    assert refused is None
+    assert [len(piece) for piece in told] == [64, 100]
+    assert own.told_bytes == 0
+
+
+def test_the_next_patches_of_a_job_are_told(tmp_path, told):
+    """A job that waits tells of each of its patches; closing its tickets makes room."""
+    nifti(tmp_path / "a.nii")
+    pipe = vp.from_cases([{"image": str(tmp_path / "a.nii")}]).open_volume()
+    pipe = pipe.lazy_patch((4, 5, 6), samples_per_volume=3)
+
+    tickets = tickets_of(Job(0, tuple(pipe)))
+
+    assert len(tickets) == len(told) == 3
+    for ticket in tickets:
+        ticket.close()
+
+
+def test_the_page_cache_is_asked(tmp_path):
+    """What was just written is there; what the system was told to drop is not."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        pytest.skip("this system does not answer")
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+
+    with open(tmp_path / "file", "rb") as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except OSError:
+            pytest.skip("this file system does not answer")
+        os.fsync(file.fileno())
+        before = hints.is_cached(file.fileno(), [0, 1 << 19])
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        after = hints.is_cached(file.fileno(), [0, 1 << 19])
+        # Past its end there is nothing: whoever reads there is told.
+        assert not hints.is_cached(file.fileno(), [1 << 21])
+
+    assert before
+    if after:
+        pytest.skip("this file system keeps what it was told to drop")
