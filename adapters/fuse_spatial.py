@@ -65,7 +65,7 @@ def _neighbours(site: Site) -> Pair | Refused | None:
         return _kept_apart(first)
     for pipe in (first, second):
         if isinstance(pipe, SpatialPipe) and not pipe.is_step:
-            return Refused(f"{pipe.describe()} gives volumes plans of their own")
+            return Refused(f"{pipe.describe()} {pipe.stands_apart}")
     if site.is_shared(first):
         return Refused(f"{first.describe()} has another reader")
     return first, second

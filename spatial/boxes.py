@@ -48,7 +48,7 @@ def as_boxes(boxes: Any) -> Floats:
 
 def to_source(plan: SpatialPlan, boxes: Floats) -> Floats:
     """Return boxes (N, 6) of the source that hold what boxes of the output come from."""
-    found = _around(plan.matrix, boxes)
+    found = around(plan.matrix, boxes)
     for stage in reversed(plan.stages):
         if isinstance(stage, Displacement):
             found = found + np.array([_moves(stage, box) for box in found]).reshape(-1, 6)
@@ -67,10 +67,10 @@ def to_output(plan: SpatialPlan, boxes: Floats) -> Floats:
     for stage in plan.stages:
         if isinstance(stage, Displacement):
             found = np.array([_before(stage, box) for box in found]).reshape(-1, 6)
-    return _around(plan.to_output, found)
+    return around(plan.to_output, found)
 
 
-def _around(matrix: Floats, boxes: Floats) -> Floats:
+def around(matrix: Floats, boxes: Floats) -> Floats:
     """Return the boxes around what a 4x4 matrix makes of the corners of boxes."""
     low, high = boxes[:, None, :3], boxes[:, None, 3:]
     corners = low + _CORNERS * (high - low)

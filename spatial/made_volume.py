@@ -98,14 +98,18 @@ def made_of(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
     return replace(patch, volume=made, pending=pending)
 
 
-def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:
-    """Return which voxels of the stored volume a patch reads, through any number of made ones."""
-    wide = patch.widened(patch.plan if plan is None else plan)
+def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any, Region]:
+    """Return what a patch reads: the stored volume or a level of it, and which voxels of that.
+
+    Through any number of made volumes.
+    """
+    volume, wide, _ = patch.reads_from(plan)
     region = wide.source_region(patch.policy)
-    made = patch.volume
-    if not isinstance(made, MadeVolume) or region.is_empty:
-        return region
-    return stored_region(made.patch, made.patch.plan.crop(region.start, region.shape))
+    if not isinstance(volume, MadeVolume):
+        return volume, region
+    if region.is_empty:
+        return volume.stored, region
+    return stored_read(volume.patch, volume.patch.plan.crop(region.start, region.shape))
 
 
 def whole_plan(patch: LazyPatch) -> SpatialPlan:

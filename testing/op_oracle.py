@@ -37,7 +37,7 @@ class Moved:
 
 def moved_by(op: SpatialOp, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     """Return what ``op`` does to ``grid``; one that is not written down here speaks for itself."""
-    known = _OPS.get(type(op).__name__)
+    known = next((_OPS[k.__name__] for k in type(op).__mro__ if k.__name__ in _OPS), None)
     if known is not None:
         return known(op, drawn, grid)
     alone = op.then(SpatialPlan.identity(grid), drawn)
@@ -295,6 +295,40 @@ def _elastic(op: Elastic, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     return Moved(back, grid, bends=any(drawn["amount"]))
 
 
+def _grid_distortion(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
+    # Four control points to a cell, in line beyond the faces; each axis by itself.
+    moves: list[Callable[[Floats], Floats]] = []
+    for n, factors in zip(grid.shape, drawn["factors"], strict=True):
+        if n == 1:
+            moves.append(np.zeros_like)
+            continue
+        if op.keep_faces:
+            factors = [f / (sum(factors) / len(factors)) for f in factors]
+        step = n / (4 * len(factors))
+        rises = [(f - 1) * step for f in factors for _ in range(4)]
+        control = [-rises[0], 0.0]
+        for rise in [*rises, rises[-1]]:
+            control.append(control[-1] + rise)
+        moves.append(_along(np.array(control), step))
+
+    def back(where: Floats) -> Floats:
+        return where + np.stack([move(x) for move, x in zip(moves, where, strict=True)])
+
+    return Moved(back, grid, bends=any(f != 1 for axis in drawn["factors"] for f in axis))
+
+
+def _along(control: Floats, step: float) -> Callable[[Floats], Floats]:
+    """Return the spline along one axis, whose second control point is the outer face."""
+
+    def move(x: Floats) -> Floats:
+        flat = np.zeros_like(x)
+        spline = np.broadcast_to(control[None, :, None, None], (3, len(control), 1, 1))
+        found: Floats = spline_at(spline, np.stack([(x + 0.5) / step + 1, flat, flat]))[0]
+        return found
+
+    return move
+
+
 _OPS: dict[str, Callable[[Any, Mapping[str, Any], Grid], Moved]] = {
     "Affine": _affine,
     "Augment": _augment,
@@ -305,6 +339,9 @@ _OPS: dict[str, Callable[[Any, Mapping[str, Any], Grid], Moved]] = {
     "Elastic": _elastic,
     "FixedPatch": _crop,
     "Flip": _flip,
+    "ForegroundCrop": _crop,
+    "GridDistortion": _grid_distortion,
+    "LabelCrop": _crop,
     "Orientation": _orientation,
     "Pad": _pad,
     "RandomCrop": _crop,

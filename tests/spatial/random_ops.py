@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import voxpipe.datapipes.iter  # noqa: F401  makes the chained forms
-from voxpipe.core import Grid
+from voxpipe.core import Grid, Region
 from voxpipe.datapipes.iter import SpatialPipe
 from voxpipe.spatial import (
     Affine,
@@ -23,6 +23,9 @@ from voxpipe.spatial import (
     Elastic,
     FixedPatch,
     Flip,
+    ForegroundCrop,
+    GridDistortion,
+    LabelCrop,
     OneOf,
     Orientation,
     Pad,
@@ -37,6 +40,7 @@ from voxpipe.spatial import (
     SomeOf,
     Spacing,
     SpatialOp,
+    SpatialPlan,
     Translate,
     UniformPatch,
     Zoom,
@@ -116,6 +120,31 @@ def _random_crop(draw: Draw, grid: Grid) -> SpatialOp:
     return RandomCrop(size, center=draw(flags), hard=draw(flags))
 
 
+class DecidedForeground(ForegroundCrop):
+    """One that was told where the foreground is; in chains its pipe asks the volume."""
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Any:
+        """Return the crop to a random box."""
+        return self.decide(_some_box(generator, plan), plan, "a volume")
+
+
+class DecidedLabel(LabelCrop):
+    """One that was told where its label is."""
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Any:
+        """Return the crop about a random box."""
+        return self.decide(_some_box(generator, plan), plan, "a volume")
+
+
+def _some_box(generator: np.random.Generator, plan: SpatialPlan) -> Region:
+    start = [int(generator.integers(0, max(1, n - 1))) for n in plan.shape]
+    stop = [
+        int(generator.integers(min(a + 2, n), n + 1))
+        for a, n in zip(start, plan.shape, strict=True)
+    ]
+    return Region(tuple(start), tuple(stop))
+
+
 def _turn90(draw: Draw, grid: Grid) -> SpatialOp:
     axes = draw(st.sampled_from([(0, 1), (2, 0), (1, 2)]))
     return Rotate90(draw(st.integers(-3, 3)), axes, draw(chances))
@@ -127,6 +156,13 @@ LATTICE: dict[type, Callable[[Draw, Grid], SpatialOp]] = {
     CropOrPad: lambda draw, grid: CropOrPad(_size(draw, grid), hard=draw(flags)),
     DivisiblePad: lambda draw, grid: DivisiblePad(draw(st.integers(1, 4))),
     FixedPatch: lambda draw, grid: FixedPatch(*_box(draw, grid)),
+    ForegroundCrop: lambda draw, grid: DecidedForeground(
+        margin=draw(st.integers(0, 2)),
+        divisible=draw(st.integers(1, 3)),
+        overhang=draw(flags),
+        hard=draw(flags),
+    ),
+    LabelCrop: lambda draw, grid: DecidedLabel(_size(draw, grid), hard=draw(flags)),
     Flip: lambda draw, grid: Flip(
         draw(st.lists(st.sampled_from([0, 1, 2]), min_size=1, unique=True)), draw(chances)
     ),
@@ -148,6 +184,9 @@ MOVING: dict[type, Callable[[Draw, Grid], SpatialOp]] = {
         p=draw(chances),
     ),
     Elastic: _elastic,
+    GridDistortion: lambda draw, grid: GridDistortion(
+        draw(st.floats(0, 0.4)), draw(st.integers(1, 3)), keep_faces=draw(flags), p=draw(chances)
+    ),
     ResampleTo: _resample_to,
     Resize: lambda draw, grid: Resize(_size(draw, grid), extent=draw(EXTENTS)),
     Rotate: lambda draw, grid: Rotate(draw(around(180)), draw(spaces), draw(flags), draw(chances)),
