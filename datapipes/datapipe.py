@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
-from torch.utils.data import IterDataPipe, functional_datapipe
+from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
 from ..core import Origin
 from ..core.errors import SampleError
@@ -108,6 +108,31 @@ def chained(name: str) -> Callable[[C], C]:
     def register(cls: C) -> C:
         cls.chained = name  # type: ignore[attr-defined]
         functional_datapipe(name)(cls)
+        return cls
+
+    return register
+
+
+def offered(name: str, to: type | None = None) -> Callable[[C], C]:
+    """Register the class as the chained form ``name``, unless another package has taken the name.
+
+    For names that torchdata 0.9 registers too: a program may import both. Whoever is imported
+    first keeps the name, as torch refuses to register it twice; the classes work in any case.
+
+    Parameters
+    ----------
+    name
+        The chained form.
+    to
+        ``IterDataPipe`` or ``MapDataPipe``, on which it is chained; that of the class by default.
+    """
+
+    def register(cls: C) -> C:
+        own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
+        table: Any = to or own
+        cls.chained = name  # type: ignore[attr-defined]
+        if name not in table.functions:
+            table.register_datapipe_as_function(name, cls)
         return cls
 
     return register

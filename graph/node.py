@@ -42,6 +42,8 @@ class Traits:
     """Passes every item on as it is; drawings leave it out."""
     opens: bool = False
     """Makes volumes of paths: from here on an item may give voxels to whoever asks."""
+    plain: bool = False
+    """Yields plain values whatever it takes: open files and voxels upstream go no further."""
     known: bool = True
     """False for a pipe of which nothing is known: it may do anything with its items."""
 

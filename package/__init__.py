@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .adapters import Adapter, Eager, FuseSpatial, Lint, Profile, Shuffle, Timeout
+    from .adapters import Adapter, CacheTimeout, Eager, FuseSpatial, Lint, Profile, Shuffle, Timeout
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check
@@ -42,6 +42,7 @@ __all__ = [
     "Adapter",
     "AxisMap",
     "BackendRequest",
+    "CacheTimeout",
     "DataLoader2",
     "DataPipe",
     "Decoder",
@@ -83,7 +84,16 @@ __all__ = [
 # Where each public name lives. They are imported at first use: a process that only
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
-    "adapters": ("Adapter", "Eager", "FuseSpatial", "Lint", "Profile", "Shuffle", "Timeout"),
+    "adapters": (
+        "Adapter",
+        "CacheTimeout",
+        "Eager",
+        "FuseSpatial",
+        "Lint",
+        "Profile",
+        "Shuffle",
+        "Timeout",
+    ),
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2", "check"),

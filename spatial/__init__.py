@@ -11,13 +11,14 @@ from .crop_or_pad import CropOrPad
 from .displacement import Displacement
 from .divisible_pad import DivisiblePad
 from .elastic import Elastic
+from .estimating import without_reading
 from .extent import Extent
 from .flip import Flip
 from .foreground_crop import ForegroundCrop, LabelCrop
 from .grid_distortion import GridDistortion
 from .kernel_class import KernelClass, kernel_class
 from .lazy_patch import LazyPatch
-from .mask_index import forget_masks, sampling_mask, without_reading
+from .mask_index import forget_masks, sampling_mask
 from .masked_patch import MaskedPatch, MaskedRegion
 from .matrices import Space
 from .needs import Answered, BoxNeed, NeedingOp

@@ -11,8 +11,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -25,6 +24,7 @@ from ..core.errors import PatchSizeError
 from ..volumes.cache.cache_directory import cache_directory, write_whole
 from ..volumes.catalog.statistics import SLAB_VOXELS, slabs
 from ..volumes.content import content_key
+from .estimating import may_read
 from .plan import SpatialPlan
 from .policy import LABEL
 from .resample import Source, resample
@@ -40,22 +40,6 @@ _VERSION = 1
 
 _LOCK = threading.Lock()
 _KNOWN: OrderedDict[tuple[Any, ...], SamplingMask] = OrderedDict()
-_MAY_READ: ContextVar[bool] = ContextVar("may_read", default=True)
-
-
-@contextmanager
-def without_reading() -> Iterator[None]:
-    """Let plans be estimated: where no mask is at hand, :func:`sampling_mask` returns None."""
-    token = _MAY_READ.set(False)
-    try:
-        yield
-    finally:
-        _MAY_READ.reset(token)
-
-
-def may_read() -> bool:
-    """Whether plans may ask for voxels now; not while they are only estimated."""
-    return _MAY_READ.get()
 
 
 def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> SamplingMask | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core import Region
 from ..core.errors import GraphError
-from .mask_index import may_read
+from .estimating import may_read
 from .op import Drawn
 from .plan import SpatialPlan
 from .voxel_box import box_to_output
