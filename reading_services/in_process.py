@@ -16,6 +16,7 @@ from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
 from .ahead import tickets_of
+from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import PipeRunner, Replica
 from .running import begin, end
 from .spending import budgets, checked
@@ -100,7 +101,10 @@ class InProcessEpoch:
         begin(self)
         self._loan = CHUNKS.lend(work.cache_bytes)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
-        if work.limits.enforced or ahead:
+        pipe = prefetcher_of(work)
+        if pipe is not None and not work.limits.enforced:
+            self._batches = MadeAhead(self._batches, pipe)
+        elif work.limits.enforced or ahead:
             self._batches = Watched(self._batches, work.limits, ahead)
 
     def __iter__(self) -> InProcessEpoch:
