@@ -22,7 +22,7 @@ class ReadingServiceInterface(ABC):
     >>> import voxpipe as vp
     >>> class Twice(ReadingServiceInterface):
     ...     def initialize(self, datapipe):
-    ...         return datapipe.map(lambda n: 2 * n)
+    ...         return datapipe.map((2).__mul__)
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> list(vp.DataLoader2(IterableWrapper([1, 2]), None, Twice()))
     [2, 4]

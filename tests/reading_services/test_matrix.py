@@ -10,6 +10,7 @@ from test_distributed import equal, joined
 import voxpipe as vp
 from voxpipe.reading_services import DistributedReadingService, SequentialReadingService
 
+pytestmark = pytest.mark.usefixtures("started_store")
 WORKERS = (0, 1, 2, 4)
 METHODS = ("forkserver", "fork", "spawn")
 WORLDS = (1, 2, 4)

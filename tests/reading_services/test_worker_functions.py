@@ -2,8 +2,10 @@
 
 import functools
 import os
+import threading
 
 import pytest
+import torch
 from scenes import full_chain, same, write_cases
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
@@ -17,6 +19,7 @@ from voxpipe.reading_services import (
     WorkerInfo,
 )
 from voxpipe.reading_services.sharing import apply_shares
+from voxpipe.realizing import Recipe
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 
@@ -325,3 +328,55 @@ def test_worker_info_and_seeds_are_torchdatas():
     assert seeds.generate_shared_seed() == SeedGenerator(5).generate_shared_seed()
     with pytest.raises(ValueError, match="seed"):
         SeedGenerator(2**64)
+
+
+def test_functions_run_in_this_process_too():
+    """Torchdata's service of one process takes them and forgets reset_fn; this one does not."""
+    service = vp.InProcessReadingService(0, init, reset)
+    with vp.DataLoader2(numbers(3), None, service, seed=7) as it:
+        epochs = [list(it) for _ in range(2)]
+
+    items = [item for epoch in epochs for (item, *_), _ in epoch]
+    assert items == [0, 1, 2] * 2
+    assert len({seeds for epoch in epochs for _, seeds in epoch}) == 2
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_one_process_prefetches_in_a_thread(cases, monkeypatch, leaves):
+    """The batches are the same, so many are made ahead, and no thread stays."""
+    made = []
+    run_job = Recipe.run
+
+    def noted(self, job, *arguments):
+        made.append(job.index)
+        return run_job(self, job, *arguments)
+
+    with vp.DataLoader2(full_chain(cases), seed=7) as it:
+        expected = list(it)
+    monkeypatch.setattr(Recipe, "run", noted)
+    threads = threading.active_count()
+    with vp.DataLoader2(full_chain(cases), None, vp.InProcessReadingService(2), seed=7) as it:
+        batches = iter(it)
+        first = next(batches)
+        if not leaves:
+            assert same([first, *batches], expected)
+            assert made == [0, 1, 2]
+
+    assert threading.active_count() == threads
+    assert len(made) <= 3
+
+
+def noisy(batch):
+    return {**batch, "noise": torch.rand(1)}
+
+
+def test_a_thread_never_draws_beside_the_loop(cases):
+    """With a function of the user's nothing is made ahead: the loop's own draws stay its own."""
+    pipe = full_chain(cases).map(noisy)
+    drawn = []
+    for service in (vp.InProcessReadingService(), vp.InProcessReadingService(2)):
+        torch.manual_seed(3)
+        with vp.DataLoader2(pipe, None, service, seed=7) as it:
+            drawn.append([(float(batch["noise"]), float(torch.rand(1))) for batch in it])
+
+    assert drawn[0] == drawn[1]
