@@ -1,6 +1,7 @@
 """Adapters: each rewrites a graph before it runs."""
 
 from .adapter import Adapter
+from .cache_timeout import CacheTimeout
 from .eager import Eager
 from .fuse_spatial import FuseSpatial
 from .lint import Lint, Mistake
@@ -10,6 +11,7 @@ from .timeout import Limits, Timeout, limits_of
 
 __all__ = [
     "Adapter",
+    "CacheTimeout",
     "Eager",
     "FuseSpatial",
     "Limits",

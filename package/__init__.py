@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .adapters import Adapter, Eager, FuseSpatial, Lint, Profile, Shuffle, Timeout
+    from .adapters import Adapter, CacheTimeout, Eager, FuseSpatial, Lint, Profile, Shuffle, Timeout
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check
     from .datapipes import DataPipe, explain
     from .datapipes.iter import from_cases, from_manifest, list_cases
-    from .reading_services import InProcessReadingService, MultiProcessingReadingService
+    from .reading_services import (
+        DistributedReadingService,
+        InProcessReadingService,
+        MultiProcessingReadingService,
+        SequentialReadingService,
+    )
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
         AxisMap,
@@ -37,9 +42,11 @@ __all__ = [
     "Adapter",
     "AxisMap",
     "BackendRequest",
+    "CacheTimeout",
     "DataLoader2",
     "DataPipe",
     "Decoder",
+    "DistributedReadingService",
     "Eager",
     "FuseSpatial",
     "Grid",
@@ -51,6 +58,7 @@ __all__ = [
     "Profile",
     "Region",
     "Sample",
+    "SequentialReadingService",
     "Shuffle",
     "SpatialPlan",
     "Stream",
@@ -76,13 +84,27 @@ __all__ = [
 # Where each public name lives. They are imported at first use: a process that only
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
-    "adapters": ("Adapter", "Eager", "FuseSpatial", "Lint", "Profile", "Shuffle", "Timeout"),
+    "adapters": (
+        "Adapter",
+        "CacheTimeout",
+        "Eager",
+        "FuseSpatial",
+        "Lint",
+        "Profile",
+        "Shuffle",
+        "Timeout",
+    ),
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2", "check"),
     "datapipes": ("DataPipe", "explain"),
     "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
-    "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
+    "reading_services": (
+        "DistributedReadingService",
+        "InProcessReadingService",
+        "MultiProcessingReadingService",
+        "SequentialReadingService",
+    ),
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (
         "AxisMap",
