@@ -32,7 +32,10 @@ knows nothing of voxpipe can still catch it::
     │   └── NotRemovable             (RuntimeError) without it a pipe would read nothing, or two
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
     ├── StateMismatch                (ValueError)  a saved state of something else
+    ├── NoDevice                     (RuntimeError) a device that is not there
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
+    │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
+    ├── RankFailed                   (RuntimeError) another rank failed or is gone
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
     ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
     └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
@@ -237,6 +240,41 @@ class StateMismatch(VoxpipeError, ValueError):
 
 class ItemTimeout(VoxpipeError, TimeoutError):
     """Nothing arrived within the time that was given."""
+
+
+class PrefetchTimeoutError(ItemTimeout, RuntimeError):
+    """What makes an item ahead, here or on another rank, took longer than it may.
+
+    Parameters
+    ----------
+    what
+        One sentence; or the seconds that it was given, as in torchdata.
+    do
+        One sentence: what the reader can do about it.
+
+    Examples
+    --------
+    >>> print(PrefetchTimeoutError(5))
+    Fail to fetch data within 5 seconds
+    """
+
+    timeout: float | None = None
+    """Seconds that it was given, where they are known."""
+
+    def __init__(self, what: str | float, *, do: str = "") -> None:
+        if isinstance(what, str):
+            super().__init__(what, do=do)
+        else:
+            super().__init__(f"Fail to fetch data within {what:g} seconds", do=do)
+            self.timeout = what
+
+
+class RankFailed(VoxpipeError, RuntimeError):
+    """Another rank of ``torch.distributed`` failed, or does not answer any more."""
+
+
+class NoDevice(VoxpipeError, RuntimeError):
+    """The device that was asked for is not there."""
 
 
 class WorkerDied(VoxpipeError, RuntimeError):

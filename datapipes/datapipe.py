@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar
 
-from torch.utils.data import IterDataPipe, functional_datapipe
+from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
 from ..core import Origin
 from ..core.errors import SampleError
@@ -113,6 +113,31 @@ def chained(name: str) -> Callable[[C], C]:
     return register
 
 
+def offered(name: str, to: type | None = None) -> Callable[[C], C]:
+    """Register the class as the chained form ``name``, unless another package has taken the name.
+
+    For names that torchdata 0.9 registers too: a program may import both. Whoever is imported
+    first keeps the name, as torch refuses to register it twice; the classes work in any case.
+
+    Parameters
+    ----------
+    name
+        The chained form.
+    to
+        ``IterDataPipe`` or ``MapDataPipe``, on which it is chained; that of the class by default.
+    """
+
+    def register(cls: C) -> C:
+        own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
+        table: Any = to or own
+        cls.chained = name  # type: ignore[attr-defined]
+        if name not in table.functions:
+            table.register_datapipe_as_function(name, cls)
+        return cls
+
+    return register
+
+
 def stream_name(parent: Pipe, name: str) -> str:
     """Return ``name``, numbered if a pipe upstream already draws under it.
 
@@ -128,12 +153,15 @@ def stream_name(parent: Pipe, name: str) -> str:
     return free
 
 
-def length_of(pipe: Pipe, parent: Pipe) -> int:
+def length_of(pipe: Any, parent: Any) -> int:
     """Return ``len(parent)``, or say that ``pipe`` has no length."""
     try:
         return len(parent)
     except (TypeError, NotImplementedError):
-        msg = f"{type(pipe).__name__} has no len(): the length of what it reads is not known"
+        msg = (
+            f"{type(pipe).__name__} has no len(): the length of what it reads is not known, "
+            "so this instance doesn't have valid length"
+        )
         raise TypeError(msg) from None
 
 

@@ -11,6 +11,7 @@ from ..graph import Pipe, clone
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import using_joinings
+from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import PipeRunner, Replica
 from .running import begin, end
 from .spending import budgets, checked
@@ -73,6 +74,9 @@ class InProcessEpoch:
         begin(self)
         self._loan = CHUNKS.lend(work.cache_bytes)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
+        pipe = prefetcher_of(work)
+        if pipe is not None and not work.limits.enforced:
+            self._batches = MadeAhead(self._batches, pipe)
         if work.limits.enforced:
             self._batches = Watched(self._batches, work.limits)
 

@@ -11,6 +11,7 @@ from torch.utils.data.graph_settings import apply_sharding
 
 from ..core import Stream
 from ..core.errors import placed
+from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, origin_of, raised_at, traits_of, walk, with_parents
 from ..realizing import NOWHERE, STANDING, Job
@@ -87,6 +88,8 @@ class PipeRunner:
         self.sink: Pipe = self.handoff
         whole = False
         for number, pipe in enumerate(split.realizing):
+            if isinstance(pipe, DataPipe) and pipe.instructions() == ():
+                continue  # there is nothing to do for one batch: prefetch(), for instance
             whole = whole or bool(traits_of(pipe).group)
             self.sink = with_parents(pipe, [self.sink])
             if not traits_of(pipe).watches:
