@@ -37,12 +37,15 @@ knows nothing of voxpipe can still catch it::
     │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
     ├── RankFailed                   (RuntimeError) another rank failed or is gone
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
+    ├── RanksDiffer                  (RuntimeError) ranks are about to do different things
+    ├── RankMissing                  (RuntimeError) a rank of the job is not there
     ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
     └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
 
 and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
+    WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
     LintWarning                      (UserWarning) a graph is legal, but hardly meant
@@ -281,6 +284,14 @@ class WorkerDied(VoxpipeError, RuntimeError):
     """A worker process ended by itself."""
 
 
+class RanksDiffer(VoxpipeError, RuntimeError):
+    """The ranks of a job are about to run different epochs, chains or cases."""
+
+
+class RankMissing(VoxpipeError, RuntimeError):
+    """A rank of a torch.distributed job did not come in time, has failed, or there is no job."""
+
+
 class IteratorInvalidated(VoxpipeError, RuntimeError):
     """A newer iterator of the same loader has taken over."""
 
@@ -291,6 +302,10 @@ class LoaderShutDown(VoxpipeError, RuntimeError):
 
 class SlotsUsedUp(RuntimeWarning):
     """The shared memory for batches is used up, so batches are copied; nothing is lost."""
+
+
+class WorkerReplaced(RuntimeWarning):
+    """A worker process died and another took its place; no batch is lost or delivered twice."""
 
 
 class LikelyLabel(UserWarning):

@@ -26,7 +26,7 @@ from .epoch_setter import EpochSetter
 from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
-from .state import State
+from .state import State, checkpoint_of, restore_service
 
 MAX_SEED = 2**64
 
@@ -187,6 +187,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
             graph=self._fingerprint,
             data=self._data_hash(),
+            service=checkpoint_of(self._service),
         ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -204,6 +205,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
         )
         self._end_live()
+        restore_service(self._service, loaded.of_service)
         self._seed, self._epoch = loaded.seed, loaded.epoch
         self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
 

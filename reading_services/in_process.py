@@ -107,7 +107,7 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
         yield from _replicated(work, seed, epoch, place)
         return
     source = work.recipe or PipeRunner(work.cut)
-    for job in jobs(work.cut, seed, epoch, place):
+    for job in jobs(work.cut, seed, epoch, place, work.part):
         # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
         with using_joinings(work.joinings):
             made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
@@ -116,7 +116,7 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
     # A copy: the graph of the loader stays as it is, also where it holds running state.
-    replica = Replica(clone(work.graph), 0, 1, shards=False)
+    replica = Replica(clone(work.graph), work.share(0, 1), work.hooks)
     for index in count():
         try:
             batch = replica.run(index, seed, epoch)
