@@ -3,7 +3,8 @@
 from .adapter import Adapter
 from .fuse_spatial import FuseSpatial
 from .lint import Lint, Mistake
-from .profile import Profile
+from .on_error import OnError, policy_of
+from .profile import MemoryProfile, Profile
 from .shuffle import Shuffle
 from .timeout import Limits, Timeout, limits_of
 
@@ -12,9 +13,12 @@ __all__ = [
     "FuseSpatial",
     "Limits",
     "Lint",
+    "MemoryProfile",
     "Mistake",
+    "OnError",
     "Profile",
     "Shuffle",
     "Timeout",
     "limits_of",
+    "policy_of",
 ]

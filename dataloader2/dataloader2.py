@@ -11,18 +11,21 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..adapters import Adapter, Profile
+from ..adapters import Profile
 from ..core.errors import BudgetExceeded, LoaderShutDown
 from ..core.whole import whole
 from ..datapipes.cost import cost_of
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..diagnosing.twins import untimed
-from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
+from ..graph import Pipe, explain_rewritten, fingerprint, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
-from ..reading_services.work import Place, batch_count
+from ..reading_services.work import Place, Planned, batch_count
+from ..realizing import ErrorPolicy, Failure
 from ..volumes.scheme import ReadScheme
 from .asked import checked_service, checked_state, checked_step, refuse_others
+from .compiled import Compiled, compiled
 from .epoch_setter import EpochSetter
+from .failed import Failed
 from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
@@ -83,31 +86,57 @@ class DataLoader2:
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
         self._pace = Pace()
+        self._failed, self._failed_before = Failed(), 0
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(datapipe)
-        self._graph = clone(self._written)
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
-        self._adapters = listed(datapipe_adapter_fn)
-        self._changes: list[Change] = []
-        for adapter in self._adapters:
-            self._graph = verify(self._adapted(adapter))
         # A copy: one service object may be given to several loaders.
         self._service = copy.copy(checked_service(reading_service) or InProcessReadingService())
-        self._work = self._service.distribute(self._graph)
+        self._take(compiled(self._written, listed(datapipe_adapter_fn), self._service))
         self._fingerprint = fingerprint(self._written)
         # Frees the workers of a loader that is dropped without a word.
         self._finalizer = weakref.finalize(self, self._service.stop)
         if seed is not None:
             self.seed(seed)
 
-    def _adapted(self, adapter: AdapterLike) -> Pipe:
-        if isinstance(adapter, Adapter):
-            rewritten = adapter.rewrite(self._graph)
-            self._changes += rewritten.changes
-            return rewritten.after
-        return adapter(self._graph)
+    def _take(self, chain: Compiled) -> None:
+        self._coming: Compiled | None = None
+        self._adapters, self._graph, self._changes = chain.adapters, chain.graph, chain.changes
+        self._work, self._negotiated = chain.work, None
+
+    @property
+    def adapters(self) -> tuple[AdapterLike, ...]:
+        """The adapters of the next epoch, in order; set others between two epochs.
+
+        A running epoch goes on as it is. Batches stay the same, and so do saved states, unless an
+        adapter is there to change them.
+
+        Examples
+        --------
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from voxpipe.adapters import Profile
+        >>> loader = DataLoader2(IterableWrapper([1, 2]))
+        >>> loader.adapters += (Profile(),)
+        >>> list(loader)
+        [1, 2]
+        """
+        return self._adapters if self._coming is None else self._coming.adapters
+
+    @adapters.setter
+    def adapters(self, adapters: AdapterLike | Iterable[AdapterLike] | None) -> None:
+        # Compiled now, so that what is wrong is told here; the service stops at the next epoch.
+        self._coming = compiled(self._written, listed(adapters), self._service)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What failed and was left out or replaced, by ``OnError``: the last thousand."""
+        return tuple(self._failed.kept)
+
+    @property
+    def _policy(self) -> ErrorPolicy:
+        return self._work.errors if isinstance(self._work, Planned) else ErrorPolicy()
 
     def __iter__(self) -> DataLoader2Iterator:
         """Begin the next epoch; an iterator that is still running is invalidated."""
@@ -115,9 +144,12 @@ class DataLoader2:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         self._end_live()
         self._pace.interrupt()
+        if self._coming is not None:
+            self._service.stop()  # workers that stayed run the chain as it was
+            self._take(self._coming)
         seed = self._seed_of_run()
-        self._progress = Progress(self._epoch, self._place)
-        self._place = Place()
+        self._progress = Progress(self._epoch, self._place, failed=self._failed_before)
+        self._place, self._failed_before = Place(), 0
         iterator = DataLoader2Iterator(self, seed, self._progress)
         self._live = weakref.ref(iterator)
         return iterator
@@ -139,10 +171,10 @@ class DataLoader2:
         live = self._live() if self._live is not None else None
         if progress is not None:
             # An iterator that was never asked for a batch has used up nothing.
-            self._epoch, self._place = (
-                (progress.epoch + 1, Place())
+            self._epoch, self._place, self._failed_before = (
+                (progress.epoch + 1, Place(), 0)
                 if progress.begun
-                else (progress.epoch, progress.place)
+                else (progress.epoch, progress.place, progress.failed)
             )
         if live is not None:
             live.invalidate()
@@ -156,13 +188,13 @@ class DataLoader2:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = whole("seed", seed, least=0, below=MAX_SEED)
         self._end_live()
-        self._seed, self._epoch, self._place = seed, 0, Place()
+        self._seed, self._epoch, self._place, self._failed_before = seed, 0, Place(), 0
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning."""
         epoch = whole("epoch", epoch, least=0)
         self._end_live()
-        self._epoch, self._place = epoch, Place()
+        self._epoch, self._place, self._failed_before = epoch, Place(), 0
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
@@ -184,6 +216,7 @@ class DataLoader2:
             epoch=epoch,
             next_batch=place.next,
             ahead=tuple(sorted(place.ahead)),
+            failed=self._failed_before if self._progress is None else self._progress.failed,
             shares=self._service.shares(self._work),
             graph=self._fingerprint,
             data=self._data_hash(),
@@ -208,6 +241,7 @@ class DataLoader2:
         restore_service(self._service, loaded.of_service)
         self._seed, self._epoch = loaded.seed, loaded.epoch
         self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
+        self._failed_before = loaded.failed
 
     @classmethod
     def from_state(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..reading_services import Epoch
 from ..reading_services.work import Place
+from ..realizing import Outcome
 from .pausing import Pausing
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Progress:
     """Which batches of it were delivered, also before a resume."""
     begun: bool = False
     """Whether a batch was asked for."""
+    failed: int = 0
+    """Items of it that failed, also before a resume."""
 
 
 class DataLoader2Iterator:
@@ -68,7 +71,7 @@ class DataLoader2Iterator:
         self._pausing.ask()
         self._loader._pace.asked(time.perf_counter())
         try:
-            batch = next(self._started())
+            batch = self._next()
         except StopIteration:
             self._close()
             self._loader._finished(self._progress)
@@ -79,10 +82,24 @@ class DataLoader2Iterator:
                 error.at(self._loader._origin)
             self._failure = _again(error) if isinstance(error, Exception) else None
             raise
-        self._progress.place = self._progress.place.after(self._started().last)
         self._pausing.handed()
         self._loader._pace.handed(time.perf_counter())
         return batch
+
+    def _next(self) -> Any:
+        """Return the next batch of which there is something, and note what was delivered."""
+        while True:
+            batch = next(self._started())
+            failed = self._progress.failed
+            if isinstance(batch, Outcome):
+                policy = self._loader._policy
+                failed = self._loader._failed.admit(batch, policy, failed)
+            self._progress.failed = failed
+            self._progress.place = self._progress.place.after(self._started().last)
+            if not isinstance(batch, Outcome):
+                return batch
+            if not batch.is_empty:
+                return batch.batch
 
     def limit(self, num_batches: int | None) -> None:
         """Pause after ``num_batches`` more batches, again after each resume(); None: never."""

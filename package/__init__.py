@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .adapters import Adapter, FuseSpatial, Lint, Profile, Shuffle, Timeout
+    from .adapters import (
+        Adapter,
+        FuseSpatial,
+        Lint,
+        MemoryProfile,
+        OnError,
+        Profile,
+        Shuffle,
+        Timeout,
+    )
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check
@@ -52,6 +61,8 @@ __all__ = [
     "LazyPatch",
     "Lint",
     "MultiProcessingReadingService",
+    "MemoryProfile",
+    "OnError",
     "Policy",
     "Profile",
     "Region",
@@ -82,7 +93,16 @@ __all__ = [
 # Where each public name lives. They are imported at first use: a process that only
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
-    "adapters": ("Adapter", "FuseSpatial", "Lint", "Profile", "Shuffle", "Timeout"),
+    "adapters": (
+        "Adapter",
+        "FuseSpatial",
+        "Lint",
+        "MemoryProfile",
+        "OnError",
+        "Profile",
+        "Shuffle",
+        "Timeout",
+    ),
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2", "check"),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
+from ..realizing import Job, Outcome
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import using_joinings
 from .made_ahead import MadeAhead, prefetcher_of
-from .pipe_runner import PipeRunner, Replica
+from .pipe_runner import Replica
 from .running import begin, end
 from .spending import budgets, checked
 from .watched import Watched
@@ -106,12 +108,21 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return
-    source = work.recipe or PipeRunner(work.cut)
-    for job in jobs(work.cut, seed, epoch, place, work.part):
+    source = work.maker()
+    for job in jobs(work.cut, seed, epoch, place, work.part, work.errors):
         # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
         with using_joinings(work.joinings):
-            made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
+            made = source.run(job, seed, epoch) if work.cut.realizing else _handed(job)
+        if isinstance(made, Outcome):
+            made = replace(made, batch=as_tensors(made.batch))
         yield job.index, as_tensors(made)
+
+
+def _handed(job: Job) -> Any:
+    """Return the item of a job for which there is nothing to do."""
+    if not job.failures:
+        return job.items[0]
+    return Outcome(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
 
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:

@@ -6,16 +6,17 @@ Everything here is a pure function of the graph; nothing is started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias
 
-from ..adapters import Limits, limits_of
+from ..adapters import Limits, limits_of, policy_of
 from ..core import Origin, Stream
 from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
+from ..datapipes.excuse import Excuses, excusing
 from ..graph import (
     Cut,
     NoCut,
@@ -28,15 +29,17 @@ from ..graph import (
     traits_of,
     walk,
 )
-from ..realizing import NOWHERE, Instruction, Job, Recipe
+from ..realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
 from ..volumes.stores.joining import Table
 from .part import DROP, WHOLE, WRAP, Part
-from .pipe_runner import Share, as_raised
+from .pipe_runner import PipeRunner, Share, as_raised
 from .seeding import seeded_globals
 from .sharing import RANKS, WORKERS, levels
 from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
+_RAISES = ErrorPolicy()
+_END = object()
 _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
@@ -67,6 +70,15 @@ class Planned:
     """Which ranges become one request, by key."""
     part: Part = WHOLE
     """Which part of every batch this rank makes."""
+    errors: ErrorPolicy = _RAISES
+    """What is done about items that cannot be made."""
+
+    def maker(self) -> Recipe | PipeRunner | Tolerant:
+        """Return what makes batches of jobs, here or in a worker."""
+        plain = self.recipe or PipeRunner(self.cut)
+        if not self.errors.tolerates:
+            return plain
+        return Tolerant(plain, self.errors, together=self.part.ranks > 1)
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -170,9 +182,10 @@ def work_of(graph: Pipe) -> Work:
     """Decide how a verified graph is run."""
     limits = limits_of(graph)
     split = cut(graph)
+    errors = policy_of(graph)
     if isinstance(split, NoCut):
         return replicated(graph, split.reason)
-    return Planned(split, limits)
+    return Planned(split, limits, errors=errors)
 
 
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
@@ -219,25 +232,58 @@ class Place:
         return index < self.next or index in self.ahead
 
 
-def jobs(split: Cut, seed: int, epoch: int, place: Place, part: Part = WHOLE) -> Iterator[Job]:
+def jobs(
+    split: Cut,
+    seed: int,
+    epoch: int,
+    place: Place,
+    part: Part = WHOLE,
+    errors: ErrorPolicy = _RAISES,
+) -> Iterator[Job]:
     """Yield the jobs of one epoch that were not delivered; the others read nothing.
 
-    Every rank plans the batches of all ranks, and its jobs hold its own part of each.
+    Every rank plans the batches of all ranks, and its jobs hold its own part of each. A job also
+    holds what could not be planned since the one before; one after the last may hold only that.
     """
     held: list[Any] = []
     first: list[Any] = []
     size, index = part.size(split.group), 0
-    for item in _planned(split, seed, epoch):
+    excuses = Excuses(errors.errors if errors.tolerates else ())
+
+    def job(items: Sequence[Any]) -> Job:
+        noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
+        excuses.noted.clear()
+        return Job(index, part.of(items), part.rank, noted)
+
+    items = _planned(split, seed, epoch)
+    for item in _excusing(items, excuses) if errors.tolerates else items:
         if part.uneven == WRAP and len(first) < size:
             first.append(item)
         held.append(item)
         if len(held) == size:
+            made = job(held)
             if not place.holds(index):
-                yield Job(index, part.of(held), part.rank)
+                yield made
             index, held = index + 1, []
     rest = () if split.drop_last else part.last(held, first, size)
-    if rest and not place.holds(index):
-        yield Job(index, part.of(rest), part.rank)
+    if rest:
+        made = job(rest)
+        if not place.holds(index):
+            yield made
+        index += 1
+    if excuses.noted and not place.holds(index):
+        yield replace(job(()), items=())
+
+
+def _excusing(items: Iterator[Any], excuses: Excuses) -> Iterator[Any]:
+    """Yield items; cases that cannot be planned are noted and left out."""
+    while True:
+        # Not around the yield: what the consumer does meanwhile is no part of the plan.
+        with excusing(excuses):
+            item = next(items, _END)
+        if item is _END:
+            return
+        yield item
 
 
 def _planned(split: Cut, seed: int, epoch: int) -> Iterator[Any]:

@@ -1,7 +1,8 @@
 """The realizing part of a graph as frozen instructions: samples in, a batch out; no torch."""
 
+from .failing import DATA_ERRORS, ErrorPolicy, Outcome, Tolerant
 from .gather import Gather
-from .job import Job
+from .job import Failure, Job
 from .memory import BatchMemory, Layout, OwnMemory, batch_memory, using
 from .realize import ApplyValue, RealizePatches
 from .realized import Realized
@@ -10,19 +11,24 @@ from .standing import NOWHERE, STANDING, Standing
 from .threads import in_threads, usable_cores, using_threads
 
 __all__ = [
+    "DATA_ERRORS",
     "NOWHERE",
     "STANDING",
     "ApplyValue",
     "BatchMemory",
+    "ErrorPolicy",
+    "Failure",
     "Gather",
     "Instruction",
     "Job",
     "Layout",
+    "Outcome",
     "OwnMemory",
     "RealizePatches",
     "Realized",
     "Recipe",
     "Standing",
+    "Tolerant",
     "Transform",
     "Watch",
     "batch_memory",
