@@ -80,7 +80,7 @@ class InProcessEpoch:
         if pipe is not None and not work.limits.enforced:
             self._batches = MadeAhead(self._batches, pipe)
         if work.limits.enforced:
-            self._batches = Watched(self._batches, work.limits)
+            self._batches = Watched(self._batches, work.limits, work.seconds_at)
 
     def __iter__(self) -> InProcessEpoch:
         return self

@@ -5,6 +5,7 @@ Everything here is a pure function of the graph; nothing is started.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -51,6 +52,8 @@ class Doing:
     """The batch, its cases and their files."""
     origin: Origin | None = None
     """The pipe that it runs, as the user wrote it."""
+    seconds: float = math.inf
+    """For how long it may be at that."""
 
     def __str__(self) -> str:
         return self.what if self.origin is None else f"{self.what}, in {self.origin}"
@@ -96,11 +99,24 @@ class Planned:
         what = f"batch {job.index} of {job.files(item)}"
         if step == NOWHERE:
             return Doing(what)
+        seconds = self.seconds_at(step)
         if self.recipe is not None:
-            return Doing(what, getattr(self.recipe.instructions[step], "origin", None))
+            return Doing(what, getattr(self.recipe.instructions[step], "origin", None), seconds)
         pipe = self.cut.realizing[step]
         origin = origin_of(pipe)
-        return Doing(what if origin is not None else f"{what}, in {describe(pipe)}", origin)
+        what = what if origin is not None else f"{what}, in {describe(pipe)}"
+        return Doing(what, origin, seconds)
+
+    def seconds_at(self, step: int) -> float:
+        """Return for how long a process may stay at a step that it notes."""
+        return math.inf if step == NOWHERE else self.limits.at(self._steps[step])
+
+    @cached_property
+    def _steps(self) -> tuple[Pipe, ...]:
+        """The pipe of each step."""
+        if self.recipe is None:
+            return self.cut.realizing
+        return tuple(p for p in self.cut.realizing for _ in instructions_of(p) or ())
 
     def explain(self, workers: int) -> str:
         """Return which pipes run where."""
@@ -143,6 +159,10 @@ class Replicated:
     def share(self, worker: int, workers: int) -> Share:
         """Return the share of one worker of this rank."""
         return Share(worker, workers, self.part.rank, self.part.ranks)
+
+    def seconds_at(self, step: int) -> float:
+        """Return no limit: of a whole graph nothing is noted."""
+        return math.inf
 
     def at(self, step: int, item: int, job: int) -> Doing:
         """Return what a worker does; of a whole graph it notes nothing."""
