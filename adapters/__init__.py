@@ -1,6 +1,7 @@
 """Adapters: each rewrites a graph before it runs."""
 
 from .adapter import Adapter
+from .eager import Eager
 from .fuse_spatial import FuseSpatial
 from .lint import Lint, Mistake
 from .on_error import OnError, policy_of
@@ -10,6 +11,7 @@ from .timeout import Limits, Timeout, limits_of
 
 __all__ = [
     "Adapter",
+    "Eager",
     "FuseSpatial",
     "Limits",
     "Lint",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 
-from ..datapipes.iter import BatchPatches, FusedSpatial, Realize, SpatialPipe, ValuePipe
-from ..graph import Pipe, Refused, Rule, Site, parents_of, with_parents
+from ..datapipes.iter import BatchPatches, Flush, FusedSpatial, Realize, SpatialPipe, ValuePipe
+from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from .adapter import Adapter
 from .timed import Timed
+
+_LOG = logging.getLogger("voxpipe.fusion")
 
 Pair = tuple[Pipe, Pipe]
 
@@ -27,6 +30,10 @@ class FuseSpatial(Adapter):
     Each volume of a sample is then read once and interpolated once, and no tensor of a
     single patch exists. Items and draws stay the same. Give it before ``Profile``: a
     timed pipe between two spatial ones keeps them apart, and the refusal says so.
+
+    What was fused and what was refused, with the reason, is in the ``changes`` of what
+    ``rewrite`` returns and in a loader's ``explain()``; and it is logged under
+    ``"voxpipe.fusion"`` at level DEBUG.
     """
 
     def rules(self) -> Sequence[Rule]:
@@ -38,6 +45,13 @@ class FuseSpatial(Adapter):
             Rule("straight into the batch", _batch_of_lazy_samples, _straight),
         )
 
+    def rewrite(self, pipe: Pipe) -> Rewritten:
+        """Return the graph after the rules, with what they did and refused; and log that."""
+        rewritten = super().rewrite(pipe)
+        for change in rewritten.changes:
+            _LOG.debug("%s", change)
+        return rewritten
+
 
 def _neighbours(site: Site) -> Pair | Refused | None:
     """Two spatial pipes, one feeding only the other."""
@@ -48,13 +62,27 @@ def _neighbours(site: Site) -> Pair | Refused | None:
     if isinstance(first, Timed) and isinstance(first.parent, (SpatialPipe, FusedSpatial)):
         return Refused("a timed pipe stands between; give FuseSpatial before Profile")
     if not isinstance(first, (SpatialPipe, FusedSpatial)):
-        return None
+        return _kept_apart(first)
     for pipe in (first, second):
         if isinstance(pipe, SpatialPipe) and not pipe.is_step:
-            return Refused(f"{pipe.describe()} gives volumes plans of their own")
+            return Refused(f"{pipe.describe()} {pipe.stands_apart}")
     if site.is_shared(first):
         return Refused(f"{first.describe()} has another reader")
     return first, second
+
+
+def _kept_apart(pipe: Pipe) -> Refused | None:
+    """Return why a spatial pipe that reads ``pipe`` begins a plan of its own, if it does."""
+    by: Pipe | None = None
+    while isinstance(pipe, (Flush, ValuePipe, Timed)):
+        breaks = isinstance(pipe, Flush) or (
+            isinstance(pipe, ValuePipe) and not pipe.step.op.commutes
+        )
+        by = pipe if breaks else by
+        pipe = pipe.parent
+    if by is None or not isinstance(pipe, (SpatialPipe, FusedSpatial)):
+        return None
+    return Refused(f"{describe(by)} stands before it, so voxels are sampled anew after that")
 
 
 def _fused(pair: Pair) -> Pipe:

@@ -5,7 +5,8 @@
 
 The bucket is voxpipe's own S3 server on this machine, with a latency before every answer and
 a bandwidth per connection. Local and remote runs take turns, each in a process of its own; the
-ratio is that of the medians. The server shares the processor with the workers.
+ratio is that of the medians. The server shares the processor with the workers: the last column
+says what each takes, the server's over the whole run.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ COLUMNS = (
     "requests/patch",
     "MB/patch",
     "first batch s (local, remote)",
+    "CPU ms/patch (local, remote, server)",
 )
 
 
@@ -61,10 +63,10 @@ def main() -> None:
         processes.run(writer)
         print("| " + " | ".join(COLUMNS) + " |")
         print("|" + "---|" * len(COLUMNS))
-        with _server(Path(name), chosen.latency, chosen.bandwidth) as url:
+        with _server(Path(name), chosen.latency, chosen.bandwidth) as (url, pid):
             for form in chosen.formats:
                 for client in chosen.clients:
-                    row = _row(chosen, folder, form, client, url)
+                    row = _row(chosen, folder, form, client, url, pid)
                     print("| " + " | ".join(row) + " |", flush=True)
 
 
@@ -88,7 +90,9 @@ def _installed_clients() -> list[str]:
     return ["fsspec"] if machine.version("obstore") == "not installed" else list(CLIENTS)
 
 
-def _row(chosen: argparse.Namespace, folder: Path, form: str, client: str, url: str) -> list[str]:
+def _row(
+    chosen: argparse.Namespace, folder: Path, form: str, client: str, url: str, server: int
+) -> list[str]:
     local = phantom.cases(folder, chosen.count, form)
     prefix = f"s3://{BUCKET}/"
     remote = [
@@ -101,16 +105,18 @@ def _row(chosen: argparse.Namespace, folder: Path, form: str, client: str, url: 
         "AWS_EC2_METADATA_DISABLED": "true",
         "VOXPIPE_REMOTE": client,
     }
-    here, there, requests, megabytes = [], [], [], []
+    here, there, requests, megabytes, serving = [], [], [], [], []
     for _ in range(chosen.rounds):
         here.append(_measured(chosen, local, {}))
-        before = _counts(url)
+        before, cpu = _counts(url), processes.cpu_seconds([server])
         there.append(_measured(chosen, remote, settings))
         after, patches = _counts(url), there[-1]["patches"]
+        serving.append(1000 * (processes.cpu_seconds([server]) - cpu) / patches)
         requests.append((after["requests"] - before["requests"]) / patches)
         megabytes.append((after["bytes"] - before["bytes"]) / patches / throughput.MB)
     rates = [statistics.median(run["rate"] for run in runs) for runs in (here, there)]
     firsts = [statistics.median(run["first"] for run in runs) for runs in (here, there)]
+    costs = [statistics.median(run["cpu_ms"] for run in runs) for runs in (here, there)]
     return [
         form,
         client,
@@ -120,6 +126,7 @@ def _row(chosen: argparse.Namespace, folder: Path, form: str, client: str, url: 
         f"{statistics.median(requests):.1f}",
         f"{statistics.median(megabytes):.1f}",
         f"{firsts[0]:.2f}, {firsts[1]:.2f}",
+        f"{costs[0]:.1f}, {costs[1]:.1f}, {statistics.median(serving):.1f}",
     ]
 
 
@@ -139,8 +146,8 @@ def _measured(
 
 
 @contextmanager
-def _server(root: Path, latency: float, bandwidth: float) -> Iterator[str]:
-    """Serve ``root`` from a process of its own; yield its URL."""
+def _server(root: Path, latency: float, bandwidth: float) -> Iterator[tuple[str, int]]:
+    """Serve ``root`` from a process of its own; yield its URL and its id."""
     command = [sys.executable, "-m", "voxpipe.testing.s3", str(root)]
     command += ["--latency", str(latency), "--bandwidth", str(bandwidth)]
     pipe = subprocess.PIPE
@@ -148,7 +155,7 @@ def _server(root: Path, latency: float, bandwidth: float) -> Iterator[str]:
         assert server.stdin is not None
         assert server.stdout is not None
         try:
-            yield server.stdout.readline().strip()
+            yield server.stdout.readline().strip(), server.pid
         finally:
             server.stdin.close()
 

@@ -72,8 +72,19 @@ def as_entry(
 
 def entry_at(entry: Entry, u: float) -> float:
     """Return the number that a uniform one from [0, 1) stands for."""
-    low, high = entry if isinstance(entry, tuple) else (entry, entry)
+    low, high = ends_of(entry)
     return low + (high - low) * u
+
+
+def ends_of(entry: Entry) -> Range:
+    """Return the least and the most that an entry stands for.
+
+    Examples
+    --------
+    >>> ends_of(3.0), ends_of((1.0, 2.0))
+    ((3.0, 3.0), (1.0, 2.0))
+    """
+    return entry if isinstance(entry, tuple) else (entry, entry)
 
 
 def as_probability(name: str, value: Any) -> float:

@@ -50,7 +50,7 @@ class Explaining:
             explain_rewritten(self._written, self._graph, self._changes),
             self._service.explain(self._work),
         ]
-        cost = cost_of(self._written, self._seed or 0, self._epoch)
+        cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
         try:
             reading = self._agreed().explain()
         except BudgetExceeded as error:

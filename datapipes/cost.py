@@ -7,13 +7,12 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
 from ..spatial import LazyPatch, without_reading
-from ..spatial.made_volume import breaks, interpolations, stored_region
+from ..spatial.made_volume import breaks, interpolations, stored_read
 from ..spatial.native import available, path
 from .epoch import set_epoch
 from .iter.cases import FromCases, ListCases
@@ -122,6 +121,7 @@ def _policy(patch: LazyPatch) -> str:
     policy = patch.policy
     fill = f" {policy.fill:g}" if policy.padding == "constant" else ""
     smooth = ", antialiased" if policy.antialias else ""
+    smooth += " from coarser levels" if policy.antialias == "level" else ""
     return f"{policy.mode}{smooth}, {policy.padding}{fill} outside"
 
 
@@ -150,8 +150,7 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
 
 
 def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    region = stored_region(patch)
-    volume: Any = getattr(patch.volume, "stored", patch.volume)  # a Volume tells how it is stored
+    volume, region = stored_read(patch)
     chunks = volume.chunks
     if whole_chunks and chunks is not None:
         region = ChunkGrid(volume.shape[1:], chunks).cover(region)

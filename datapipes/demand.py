@@ -193,13 +193,13 @@ def _demand(
 
 def _chunks(patch: LazyPatch) -> int:
     """Return the number of chunks that a patch reads."""
-    volume: Any = patch.volume
-    region = patch.source_region
+    volume, plan, _ = patch.reads_from()
+    region = plan.source_region(patch.policy)
     if volume.chunks is None or region.is_empty:
         return 1 - region.is_empty
     grid = ChunkGrid(volume.shape[1:], volume.chunks)
     indices = np.array(list(grid.touched(region)))
-    box = patch.plan.source_box(patch.policy)
+    box = plan.source_box(patch.policy)
     if box is None or len(indices) < 2:
         return len(indices)
     chunk = np.array(volume.chunks)

@@ -8,7 +8,7 @@ from typing import Any
 from ..core import Sample
 from ..realizing.parts import Read, map_patches
 from ..spatial import LazyPatch
-from ..spatial.made_volume import stored_region
+from ..spatial.made_volume import stored_read
 from ..volumes import Volume
 
 
@@ -18,7 +18,7 @@ def reads_of(items: Sequence[Any]) -> tuple[Read, ...]:
         t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
     )
     patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [(getattr(p.volume, "stored", p.volume), stored_region(p)) for p in patches]
+    reads = [stored_read(p) for p in patches]
     return tuple(
         (volume, region)
         for volume, region in reads

@@ -26,7 +26,7 @@ def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> s
     left, right = ["as written", *_lines(before)], ["as it runs", *_lines(after)]
     width = max(map(len, left)) + _GAP
     table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
-    told = list(dict.fromkeys(_change_text(change) for change in changes if not _watches(change)))
+    told = list(dict.fromkeys(str(change) for change in changes if not _watches(change)))
     watched = Counter(change.rule for change in changes if _watches(change))
     told += [f"watched  {count} pipes   ({rule})" for rule, count in watched.items()]
     return "\n".join(table + (["", *told] if told else []))
@@ -35,12 +35,6 @@ def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> s
 def _watches(change: Change) -> bool:
     """Whether a change leaves the pipe what it says it is, as one that only measures does."""
     return change.refused is None and change.at == change.became
-
-
-def _change_text(change: Change) -> str:
-    if change.refused is not None:
-        return f"refused  {change.at}: {change.refused}   ({change.rule})"
-    return f"changed  {change.at} → {change.became}   ({change.rule})"
 
 
 def _lines(sink: Pipe) -> list[str]:

@@ -67,6 +67,11 @@ class Change:
     refused: str | None = None
     """Why not, if it was refused."""
 
+    def __str__(self) -> str:
+        if self.refused is not None:
+            return f"refused  {self.at}: {self.refused}   ({self.rule})"
+        return f"changed  {self.at} → {self.became}   ({self.rule})"
+
 
 @dataclass(frozen=True)
 class Rewritten:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY, Grid, Origin
+from ..core.recorded import Recorded
 from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
@@ -32,6 +33,16 @@ class ValueStep:
     """The volume that ``op.mask_key`` names, where it names one."""
     draws_from: str = ""
     """Name of a stream that it shares, so that both choose alike; empty for its own."""
+    recorded: Recorded | None = None
+    """What it does in the place of what it would draw."""
+
+    def draw(self, generator: np.random.Generator) -> Drawn | None:
+        """Return the parameters for one item, or None if the op does not act on it."""
+        return self.op.draw(generator) if self.recorded is None else self.recorded.drawn
+
+    def describe(self) -> str:
+        """Return the op in the words of the user."""
+        return self.op.describe() + (", replayed" if self.recorded is not None else "")
 
 
 Acting = tuple[ValueStep, Drawn]

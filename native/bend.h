@@ -201,11 +201,7 @@ inline void bend_along(const Cell& k, int along, const Route& route, Interval pa
 }
 
 // Cell by cell: each is worked out in whole vectors, which the next one overwrites.
-inline void bend(const Control& control, int lane, const int64_t* index, Interval run,
-                 const Grains& along, int64_t skip, Moves& moves) {
-  const int64_t count = run.end - run.begin;
-  Route route;
-  follow(control, lane, index, run, along, skip, route);
+inline void bend_route(const Control& control, const Route& route, int64_t count, Moves& moves) {
   const int32_t *i = route.cell[0], *j = route.cell[1], *k = route.cell[2];
   for (int64_t v = 0; v < count;) {
     int64_t end = v + 1;
@@ -218,6 +214,38 @@ inline void bend(const Control& control, int lane, const int64_t* index, Interva
   }
   for (int c = 0; c < 3; c++)
     for (int64_t v = count; v < count + SPARE; v++) moves.by[c][v] = moves.by[c][count - 1];
+}
+
+inline void bend(const Control& control, int lane, const int64_t* index, Interval run,
+                 const Grains& along, int64_t skip, Moves& moves) {
+  Route route;
+  follow(control, lane, index, run, along, skip, route);
+  bend_route(control, route, run.end - run.begin, moves);
+}
+
+// The field of an earlier op, at the places where the later one leads: added to its moves. ``places``
+// are those of the matrix, with what both fields have in the middle.
+inline void bend_again(const Control& control, const double* const* places, int64_t count,
+                       Moves& moves) {
+  Route route;
+  Moves more;
+  for (int a = 0; a < 3; a++) {
+    const double* row = control.matrix + 4 * a;
+    const double last = static_cast<double>(control.size[a] - 1);
+    for (int64_t v = 0; v < count; v++) {
+      double at = row[3];
+      for (int c = 0; c < 3; c++)
+        at += row[c] * (places[c][v] + static_cast<double>(moves.by[c][v]) - control.middle[c]);
+      at = least(most(at, 0.0), last);
+      const double whole = floor_of(at);
+      route.cell[a][v] = static_cast<int32_t>(whole);
+      route.place[a][v] = static_cast<float>(at - whole - 0.5);
+    }
+    for (int64_t v = count; v < count + SPARE; v++) route.place[a][v] = 0;
+  }
+  bend_route(control, route, count, more);
+  for (int c = 0; c < 3; c++)
+    for (int64_t v = 0; v < count + SPARE; v++) moves.by[c][v] += more.by[c][v];
 }
 
 // The control axis along which a run moves, or -1 where it crosses several.
@@ -260,15 +288,17 @@ inline void pad(const Control& control, const double* points) {
       }
 }
 
-// Fills in ``control``; false where there is no memory. ``free(control.memory)`` afterwards.
-inline bool control_of(const VoxpipeJob& job, int lane, Control& control) {
+// Fills in ``control``; false where there is no memory. ``free(control.memory)`` afterwards. ``lane``
+// is the axis along which runs follow the grid, or -1 where they are bent before.
+inline bool control_of(int64_t address, const int64_t* size, const double* matrix, int lane,
+                       Control& control) {
   control.memory = nullptr;
-  if (!job.control) return true;
-  for (int a = 0; a < 3; a++) control.size[a] = job.control_size[a];
-  for (int n = 0; n < 12; n++) control.matrix[n] = job.control_matrix[n];
-  control.along = control_axis(control, lane);
+  if (!address) return true;
+  for (int a = 0; a < 3; a++) control.size[a] = size[a];
+  for (int n = 0; n < 12; n++) control.matrix[n] = matrix[n];
+  control.along = lane < 0 ? -1 : control_axis(control, lane);
   control.counts = true;
-  for (int a = 0; a < 3; a++)
+  for (int a = 0; a < 3 && lane >= 0; a++)
     control.counts =
         control.counts && __builtin_fabs(control.matrix[4 * a + lane]) * RUN + 2.0 < 255.0;
   control.stride[2] = 1;
@@ -282,7 +312,7 @@ inline bool control_of(const VoxpipeJob& job, int lane, Control& control) {
   control.cells = reinterpret_cast<Cell*>(control.padded + count);
   control.keys = reinterpret_cast<int64_t*>(control.cells + cells);
   for (size_t n = 0; n < cells; n++) control.keys[n] = -1;
-  const double* points = reinterpret_cast<const double*>(job.control);
+  const double* points = reinterpret_cast<const double*>(address);
   find_middle(control, points);
   pad(control, points);
   return true;

@@ -67,6 +67,8 @@ struct Work {
   int64_t run;        // output voxels of one run
   bool counts_moves;  // whether displaced runs fit the integers, too
   Control control;
+  Control earlier;  // of the place that ``control`` leads to
+  double reach[3];  // of both
 };
 
 // Where the elements of one run go: voxel v of channel c.
@@ -191,7 +193,7 @@ inline bool count_moves(const Work& w, const Line* lines, const Advance& advance
                         int64_t count, const Moves& moves, Grains& grains) {
   for (int a = 0; a < 3; a++) {
     const Axis& axis = w.g.axis[a];
-    const double reach = w.control.reach[a];
+    const double reach = w.reach[a];
     if (axis.single || !w.counts_moves) return false;
     const double low = advance.low[a] - reach;
     grains.low[a] = low;
@@ -252,6 +254,11 @@ inline void sample_places(const Work& w, const int64_t* index, const Line* lines
   bool outside[RUN];
   const bool bends = w.job->control != 0;
   if (bends) bend(w.control, w.g.lane, index, part, advance.control, skip, moves);
+  if (bends && w.job->earlier) {
+    places_of(lines, advance, skip, count, places);
+    const double* const at[3] = {places.at[0], places.at[1], places.at[2]};
+    bend_again(w.earlier, at, count, moves);
+  }
   const bool is_cubic = w.job->mode == VOXPIPE_CUBIC;
   const Grains* grains =
       bends && !is_cubic && count_moves(w, lines, advance, skip, count, moves, counted) ? &counted

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 // Raised whenever a field is added, moved or changes its meaning.
-#define VOXPIPE_ABI 1
+#define VOXPIPE_ABI 2
 
 #if defined(_WIN32)
 #define VOXPIPE_PUBLIC extern "C" __declspec(dllexport)
@@ -90,6 +90,12 @@ struct VoxpipeJob {
   int64_t control;          // address of (3, a, b, c) doubles in C order, source voxels; or 0
   int64_t control_size[3];  // control points on each axis
   double control_matrix[12];  // 3x4, output index to index of the control grid
+
+  // A second one, of the place that the first one leads to; only with a first one. Its points are
+  // as those above, and its matrix leads from volume index to index of its grid.
+  int64_t earlier;
+  int64_t earlier_size[3];
+  double earlier_matrix[12];
 
   int64_t has_epilogue;  // result = clamp(value * scale + shift, low, high), fill included
   double scale;

@@ -73,6 +73,7 @@ bool is_consistent(const VoxpipeJob& job) {
         job.source_start[a] + job.source_size[a] - 1 > job.last[a])
       return false;
     if (job.control && !is_between(job.control_size[a], 1, MANY)) return false;
+    if (job.earlier && !is_between(job.earlier_size[a], 1, MANY)) return false;
   }
   return spans_little(job.source_size, job.source_stride) &&
          spans_little(job.source_start, job.source_stride) &&
@@ -91,16 +92,22 @@ bool stays_near(const double* matrix, const int64_t* shape) {
 }
 
 // Control points that are numbers, of which the padded copy is small.
-bool is_field(const VoxpipeJob& job) {
-  if (!job.control) return true;
+bool is_field(int64_t control, const int64_t* size, const double* matrix, const int64_t* shape) {
+  if (!control) return true;
   double count = 1;
-  for (int a = 0; a < 3; a++) count *= static_cast<double>(job.control_size[a] + 3);
+  for (int a = 0; a < 3; a++) count *= static_cast<double>(size[a] + 3);
   if (count > 67108864.0) return false;  // 4 GiB
-  const double* points = reinterpret_cast<const double*>(job.control);
-  const int64_t all = 3 * job.control_size[0] * job.control_size[1] * job.control_size[2];
+  const double* points = reinterpret_cast<const double*>(control);
+  const int64_t all = 3 * size[0] * size[1] * size[2];
   for (int64_t n = 0; n < all; n++)
     if (!(__builtin_fabs(points[n]) < REMOTE)) return false;
-  return stays_near(job.control_matrix, job.out_size);
+  return stays_near(matrix, shape);
+}
+
+bool has_fields(const VoxpipeJob& job) {
+  if (job.earlier && !job.control) return false;
+  return is_field(job.control, job.control_size, job.control_matrix, job.out_size) &&
+         is_field(job.earlier, job.earlier_size, job.earlier_matrix, job.source_size);
 }
 
 // Whether an array of values is one that can be gone through.
@@ -174,7 +181,7 @@ int64_t voxpipe_run(const VoxpipeJob* job) {
   if (!job || job->abi != VOXPIPE_ABI || !is_known(*job)) return VOXPIPE_BAD_JOB;
   if (!is_consistent(*job)) return VOXPIPE_UNSUPPORTED;
   if (!stays_near(job->matrix, job->out_size)) return VOXPIPE_UNSUPPORTED;
-  if (!is_field(*job)) return VOXPIPE_UNSUPPORTED;
+  if (!has_fields(*job)) return VOXPIPE_UNSUPPORTED;
   const double* clips = reinterpret_cast<const double*>(job->clips);
   for (int64_t n = 0; n < job->clip_count; n++)
     if (!stays_near(clips + 15 * n, job->out_size)) return VOXPIPE_UNSUPPORTED;

@@ -48,15 +48,28 @@ inline bool is_supported(const VoxpipeJob& job) {
   return job.mode != VOXPIPE_COPY || (!job.control && keeps_apart(job, source));
 }
 
+// What a field has in the middle moves the whole volume; what is left reaches to both sides.
+void take_in(Work& w, int64_t address, const Control& control) {
+  for (int a = 0; a < 3 && address; a++) {
+    w.g.axis[a].row[3] += control.middle[a];
+    w.reach[a] += control.reach[a];
+  }
+}
+
 int64_t run(const VoxpipeJob& job) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), 0, nullptr, nullptr, 0, false, {}};
-  if (!control_of(job, w.g.lane, w.control)) return VOXPIPE_NO_MEMORY;
-  const double still[3] = {0, 0, 0}, *reach = job.control ? w.control.reach : still;
-  for (int a = 0; a < 3 && job.control; a++) w.g.axis[a].row[3] += w.control.middle[a];
-  w.run = run_length(w.g, reach);
-  w.counts_moves = can_count_moves(w.g, w.run, reach);
+         is_wide(job), 0, nullptr, nullptr, 0, false, {}, {}, {}};
+  if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control))
+    return VOXPIPE_NO_MEMORY;
+  if (!control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier)) {
+    free(w.control.memory);
+    return VOXPIPE_NO_MEMORY;
+  }
+  take_in(w, job.control, w.control);
+  take_in(w, job.earlier, w.earlier);
+  w.run = run_length(w.g, w.reach);
+  w.counts_moves = can_count_moves(w.g, w.run, w.reach);
   int source[3];
   if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {
     const bool linear = job.mode == VOXPIPE_LINEAR;
@@ -71,6 +84,7 @@ int64_t run(const VoxpipeJob& job) {
   }
   sample_general(w);
   free(w.control.memory);
+  free(w.earlier.memory);
   return VOXPIPE_DONE;
 }
 

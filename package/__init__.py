@@ -13,6 +13,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .adapters import (
         Adapter,
+        Eager,
         FuseSpatial,
         Lint,
         MemoryProfile,
@@ -55,6 +56,7 @@ __all__ = [
     "DataPipe",
     "Decoder",
     "DistributedReadingService",
+    "Eager",
     "FuseSpatial",
     "Grid",
     "InProcessReadingService",
@@ -95,6 +97,7 @@ __all__ = [
 _HOMES = {
     "adapters": (
         "Adapter",
+        "Eager",
         "FuseSpatial",
         "Lint",
         "MemoryProfile",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
 from ..realizing import Job, Outcome
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
-from ..volumes.stores.joining import using_joinings
+from ..volumes.stores.joining import Table, using_joinings
+from .ahead import tickets_of
 from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import Replica
 from .running import begin, end
@@ -109,13 +112,52 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
         yield from _replicated(work, seed, epoch, place)
         return
     source = work.maker()
-    for job in jobs(work.cut, seed, epoch, place, work.part, work.errors):
-        # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-        with using_joinings(work.joinings):
-            made = source.run(job, seed, epoch) if work.cut.realizing else _handed(job)
-        if isinstance(made, Outcome):
-            made = replace(made, batch=as_tensors(made.batch))
-        yield job.index, as_tensors(made)
+    planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
+    with closing(_begun(planned, work.joinings)) as coming:
+        for job, fetched in coming:
+            # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
+            with using_joinings(work.joinings), closing(fetched):
+                made = source.run(job, seed, epoch) if work.cut.realizing else _handed(job)
+            if isinstance(made, Outcome):
+                made = replace(made, batch=as_tensors(made.batch))
+            yield job.index, as_tensors(made)
+
+
+def _begun(planned: Iterator[Job], joinings: Table) -> Generator[tuple[Job, _Begun], None, None]:
+    """Yield jobs; what the next one reads is being fetched while one is made and used."""
+    begun: deque[_Begun] = deque([_next(planned, joinings)])
+    try:
+        while (job := begun[0].job) is not None:
+            begun.append(_next(planned, joinings))
+            yield job, begun[0]
+            begun.popleft().close()
+        if begun[0].error is not None:
+            raise begun[0].error
+    finally:
+        for each in begun:
+            each.close()
+
+
+class _Begun(NamedTuple):
+    """A planned job and what keeps the bytes it reads; or what went wrong with planning it."""
+
+    job: Job | None
+    tickets: list[Any]
+    error: Exception | None = None
+
+    def close(self) -> None:
+        """Let go of what was fetched, used or not."""
+        for ticket in self.tickets:
+            ticket.close()
+
+
+def _next(planned: Iterator[Job], joinings: Table) -> _Begun:
+    try:
+        job = next(planned, None)
+    except Exception as error:  # told when its turn comes
+        return _Begun(None, [], error)
+    with using_joinings(joinings):
+        return _Begun(job, tickets_of(job))
 
 
 def _handed(job: Job) -> Any:

@@ -170,7 +170,7 @@ def held(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
 def _in_memory(patch: LazyPatch, known: dict[tuple[int, Region], Voxels]) -> LazyPatch:
     volume: Any = patch.volume
     region = patch.source_region
-    if region.is_empty or not isinstance(volume, Volume):
+    if region.is_empty or not isinstance(volume, Volume) or patch.reads_from().level:
         return patch
     key = (id(volume), region)
     if key not in known:

@@ -13,11 +13,14 @@ from .divisible_pad import DivisiblePad
 from .elastic import Elastic
 from .extent import Extent
 from .flip import Flip
+from .foreground_crop import ForegroundCrop, LabelCrop
+from .grid_distortion import GridDistortion
 from .kernel_class import KernelClass, kernel_class
 from .lazy_patch import LazyPatch
 from .mask_index import forget_masks, sampling_mask, without_reading
 from .masked_patch import MaskedPatch, MaskedRegion
 from .matrices import Space
+from .needs import Answered, BoxNeed, NeedingOp
 from .op import SpatialOp, Step
 from .orientation import Orientation
 from .pad import Pad
@@ -37,6 +40,7 @@ from .spacing import Spacing
 from .stages import Lowered
 from .translate import Translate
 from .uniform_region import UniformRegion, usual_align
+from .voxel_box import box_to_output
 from .zoom import Zoom
 
 __all__ = [
@@ -45,7 +49,9 @@ __all__ = [
     "LABEL",
     "Affine",
     "Amount",
+    "Answered",
     "Augment",
+    "BoxNeed",
     "CenterCrop",
     "Choices",
     "Clip",
@@ -58,12 +64,16 @@ __all__ = [
     "Extent",
     "FixedPatch",
     "Flip",
+    "ForegroundCrop",
+    "GridDistortion",
     "GridPatch",
     "KernelClass",
+    "LabelCrop",
     "LazyPatch",
     "Lowered",
     "MaskedPatch",
     "MaskedRegion",
+    "NeedingOp",
     "OneOf",
     "Orientation",
     "Pad",
@@ -90,6 +100,7 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
+    "box_to_output",
     "forget_masks",
     "joined",
     "kernel_class",

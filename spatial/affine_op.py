@@ -39,11 +39,14 @@ class Affine:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        matrix = np.array(self.matrix, dtype=np.float64)
+        try:
+            matrix = np.array(self.matrix, dtype=np.float64)
+        except (TypeError, ValueError):
+            matrix = np.empty(0)
         if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
             msg = f"an affine is a finite 4x4 matrix, got {self.matrix!r}"
             raise ValueError(msg)
-        if not np.array_equal(matrix[3], (0, 0, 0, 1)) or np.linalg.det(matrix[:3, :3]) == 0:
+        if not np.array_equal(matrix[3], (0, 0, 0, 1)) or np.linalg.matrix_rank(matrix[:3, :3]) < 3:
             msg = f"an affine ends in the row 0 0 0 1 and has an inverse, got {matrix.tolist()}"
             raise ValueError(msg)
         if self.shape is not None:

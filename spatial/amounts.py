@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ..core.amounts import Entry, as_entry, as_probability, entries_of, entry_at, is_integer
+from ..core.amounts import (
+    Entry,
+    as_entry,
+    as_probability,
+    ends_of,
+    entries_of,
+    entry_at,
+    is_integer,
+)
 
 __all__ = [
     "Amount",
@@ -21,8 +29,10 @@ __all__ = [
     "as_probability",
     "as_triple",
     "draw_amount",
+    "ends_of",
     "entries_of",
     "is_integer",
+    "per_axis",
 ]
 
 Amount = Entry | tuple[Entry, Entry, Entry]
@@ -87,12 +97,22 @@ def amount_at(random: Sequence[float], amount: Amount, *, shared: bool = False) 
     """Return the three numbers that three uniform ones stand for; see :func:`draw_amount`."""
     if not isinstance(amount, tuple):
         return [amount] * 3
-    if len(amount) == 3:
-        entries: Sequence[Entry] = amount
-    else:
-        entries = (amount,) * 3
-        random = (random[0],) * 3 if shared else random
-    return [entry_at(entry, u) for entry, u in zip(entries, random, strict=True)]
+    if shared and len(amount) == 2:
+        random = (random[0],) * 3
+    return [entry_at(entry, u) for entry, u in zip(per_axis(amount), random, strict=True)]
+
+
+def per_axis(amount: Amount) -> tuple[Entry, Entry, Entry]:
+    """Return what an amount says for each axis.
+
+    Examples
+    --------
+    >>> per_axis((1.0, 2.0)), per_axis((1.0, 2.0, (0.0, 3.0)))
+    (((1.0, 2.0), (1.0, 2.0), (1.0, 2.0)), (1.0, 2.0, (0.0, 3.0)))
+    """
+    if isinstance(amount, tuple) and len(amount) == 3:
+        return amount
+    return (amount, amount, amount)
 
 
 def as_flag(name: str, value: Any) -> bool:

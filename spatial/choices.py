@@ -14,6 +14,7 @@ from ..intensity import ValueOp
 from ..intensity.choice import ValueChoice
 from .amounts import as_probability, entries_of, is_integer
 from .choice import SpatialChoice
+from .needs import NotAnswered
 from .op import SpatialOp
 
 
@@ -31,6 +32,12 @@ class Choices:
             for op in chain:
                 if not isinstance(op, (SpatialOp, ValueOp, Choices)) or isinstance(op, type):
                     msg = f"{self.choice.rule}() chooses among ops such as Rotate(15), got {op!r}"
+                    raise ValueError(msg)
+                if isinstance(op, NotAnswered):
+                    msg = (
+                        f"{self.choice.rule}() cannot choose {op.describe()}: it asks a volume, "
+                        f"as a pipe of its own does; write .{op.name}(...) before or after"
+                    )
                     raise ValueError(msg)
         anyhow = self.choice.rule != "one_of" and self.choice.rule != "random_apply"
         chains = [sum(self.members, ())] if anyhow else list(self.members)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core.errors import PatchSizeError
-from .amounts import as_triple, entries_of
+from .amounts import as_flag, as_triple, entries_of
 from .op import Drawn
 from .plan import SpatialPlan
 from .sizes import three
@@ -53,6 +53,7 @@ class Crop:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
         names = ("start", "size", "end", "center", "slices")
         given = {name for name in names if getattr(self, name) is not None}
         if given not in _WAYS:
@@ -178,6 +179,7 @@ class CenterCrop:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
         if (self.size is None) == (self.scale is None):
             msg = f"center_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
             raise ValueError(msg)

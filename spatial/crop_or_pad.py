@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .amounts import as_flag
 from .crop import centred_start
 from .op import Drawn
 from .plan import SpatialPlan
@@ -32,6 +33,7 @@ class CropOrPad:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
         object.__setattr__(self, "size", three("size", self.size, least=1))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import PatchSizeError
-from .amounts import Amount, as_amount, as_count, as_probability, draw_amount
+from .amounts import Amount, as_amount, as_count, as_probability, draw_amount, ends_of, per_axis
 from .matrices import Space, as_space
 from .op import Drawn
 from .plan import SpatialPlan
@@ -57,15 +57,19 @@ class Elastic:
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", as_amount("amount", self.amount))
         spacing = as_amount("spacing", self.spacing, positive=True)
-        if any(isinstance(entry, tuple) for entry in _each(spacing)) or _is_range(spacing):
+        if any(isinstance(entry, tuple) for entry in per_axis(spacing)):
             msg = f"spacing is a number above 0 or three, got {self.spacing!r}"
             raise ValueError(msg)
         object.__setattr__(self, "spacing", spacing)
         object.__setattr__(self, "locked", as_count("locked", self.locked))
         object.__setattr__(self, "space", as_space(self.space))
         object.__setattr__(self, "p", as_probability("p", self.p))
-        for axis, (most, distance) in enumerate(zip(self._most(), _each(spacing), strict=True)):
-            if most < 0:
+        distances: Any = per_axis(spacing)
+        for axis, (entry, distance) in enumerate(
+            zip(per_axis(self.amount), distances, strict=True)
+        ):
+            least, most = ends_of(entry)
+            if least < 0:
                 msg = f"amount is a distance of at least 0, got {self.amount!r}"
                 raise ValueError(msg)
             if most >= ONE_TO_ONE * distance:
@@ -75,10 +79,6 @@ class Elastic:
                     f"amount < {ONE_TO_ONE * distance:.3g}, or spacing > {most / ONE_TO_ONE:.3g}"
                 )
                 raise ValueError(msg)
-
-    def _most(self) -> list[float]:
-        amount: Any = (self.amount,) * 3 if _is_range(self.amount) else _each(self.amount)
-        return [entry[1] if isinstance(entry, tuple) else entry for entry in amount]
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the amounts and a key from which the control points follow, or None."""
@@ -97,7 +97,8 @@ class Elastic:
             The spacing is so small that there would be more than ``MOST_POINTS`` per axis.
         """
         sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
-        spacing = [float(d) / s for d, s in zip(_each(self.spacing), sizes, strict=True)]
+        distances: Any = per_axis(self.spacing)
+        spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(drawn["amount"]):
             return plan.interpolated()
         lattice = Lattice.over(plan.shape, spacing)
@@ -165,13 +166,3 @@ def _lock(points: NDArray[np.float64], layers: int) -> None:
             along = np.moveaxis(points, axis, 0)
             along[:layers] = 0
             along[-layers:] = 0
-
-
-def _is_range(amount: Any) -> bool:
-    return isinstance(amount, tuple) and len(amount) == 2
-
-
-def _each(amount: Any) -> tuple[Any, Any, Any]:
-    if isinstance(amount, tuple) and len(amount) == 3:
-        return (amount[0], amount[1], amount[2])
-    return (amount, amount, amount)

@@ -33,6 +33,12 @@ def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channe
     crops = sum(isinstance(stage, Clip) for stage in plan.stages)
     if crops:
         parts.append(f"inside {crops} hard crop(s)")
+    earlier = len(plan.lowered.earlier)
+    if not plan.lowered.is_for_kernel:
+        parts.append(
+            f"{earlier} displacement(s) or hard crop(s) before the last displacement, so by NumPy "
+            "and not by the kernel"
+        )
     amount = f"{region.size} voxels"
     if dtype is not None:
         amount = f"{_bytes(region.size * channels * np.dtype(dtype).itemsize)}"

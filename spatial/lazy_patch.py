@@ -20,6 +20,7 @@ from ..intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ..intensity.value_op import Halo
 from ..intensity.value_step import applied, folded, total_halo, types_of
 from .convert import convert
+from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
@@ -98,11 +99,10 @@ class LazyPatch(NoArithmetic):
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs.
         """
-        from .made_volume import MadeVolume
+        from .made_volume import made_of
 
-        made = MadeVolume(self)
-        pending = replace(self.pending, references={made.name: made}, steps=(), moving=None)
-        return replace(self, volume=made, pending=pending, values=())
+        empty = replace(self.pending, steps=(), moving=None)
+        return made_of(replace(self, pending=empty, values=()), self)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -163,8 +163,20 @@ class LazyPatch(NoArithmetic):
 
     @property
     def source_region(self) -> Region:
-        """Exactly the voxels of the volume that ``realize`` reads; empty if all is fill."""
-        return self.widened(self.plan).source_region(self.policy)
+        """Exactly the voxels that ``realize`` reads, of what it reads from; empty for all fill."""
+        return self.reads_from().plan.source_region(self.policy)
+
+    def reads_from(self, plan: SpatialPlan | None = None) -> ReadFrom:
+        """Return the volume or its level that is read, and the plan from there, halo included.
+
+        Parameters
+        ----------
+        plan
+            The plan of the patch or a soft crop of it; by default its own.
+        """
+        return read_from(
+            self.volume, self.widened(self.plan if plan is None else plan), self.policy
+        )
 
     def realize(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the voxels: one read, one resample, then the value ops.
@@ -225,10 +237,9 @@ class LazyPatch(NoArithmetic):
         return self._begin(plan) if self._looks_ahead else None
 
     def _begin(self, plan: SpatialPlan) -> Any:
-        volume: Any = self.volume
-        wide = self.widened(plan)
+        volume, wide, _ = self.reads_from(plan)
         region = wide.source_region(self.policy)
-        return None if region.is_empty else volume.prefetch(region, *self._box(wide))
+        return None if region.is_empty else volume.prefetch(region, *self._box(volume, wide))
 
     @property
     def _looks_ahead(self) -> bool:
@@ -244,7 +255,7 @@ class LazyPatch(NoArithmetic):
         return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
-        return step.op.draw(self._stream(step).generator())
+        return step.draw(self._stream(step).generator())
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
@@ -303,14 +314,15 @@ class LazyPatch(NoArithmetic):
     def _resample_into(
         self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None = None
     ) -> None:
+        volume, plan, _ = read_from(self.volume, plan, self.policy)
         region = plan.source_region(self.policy)
         start = (region.start[0], region.start[1], region.start[2])
         if region.is_empty:
-            nothing = np.empty((self.volume.shape[0], 0, 0, 0), np.uint8)
+            nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
             source = Source(nothing, start, plan.bounds)
         else:
             self._refuse_complex()
-            voxels = self.volume.read(region, *self._box(plan))
+            voxels = volume.read(region, *self._box(volume, plan))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
         resample(source, plan.matrix, self.policy, out, plan.lowered, epilogue=epilogue)
 
@@ -322,9 +334,9 @@ class LazyPatch(NoArithmetic):
                 do="Store magnitude and phase, or the two parts, as channels of real numbers.",
             )
 
-    def _box(self, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
+    def _box(self, volume: Any, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
         """Return where in its source region the patch has taps, if that may spare chunks."""
-        if getattr(self.volume, "chunks", None) is None:
+        if getattr(volume, "chunks", None) is None:
             return ()
         box = plan.source_box(self.policy)
         return () if box is None else (box,)
@@ -344,24 +356,28 @@ class LazyPatch(NoArithmetic):
 
     def explain(self) -> str:
         """Return one line: the class of the work, the bytes that are read; reads headers."""
-        volume = self.volume
+        volume, plan, level = self.reads_from()
         stored = getattr(volume, "disk_dtype", volume.dtype)
-        return self.widened(self.plan).explain(self.policy, stored, volume.shape[0])
+        told = plan.explain(self.policy, stored, volume.shape[0])
+        return f"{told}, from level {level}" if level else told
 
     def provenance(self) -> dict[str, Any]:
         """Return where the voxels come from, as plain data.
 
         ``file`` is the volume's name, ``region`` the voxels read, [start, stop] per axis, and
-        ``matrix`` the 4x4 pull-back from index of the patch to index of the volume.
+        ``matrix`` the 4x4 pull-back from index of the patch to index of the volume. Where a
+        coarser level is read, ``level`` says which, and the region is of that one.
         """
+        level = self.reads_from().level
         return {
             "file": self.volume.name,
             "region": [list(pair) for pair in self.source_region],
             "matrix": self.plan.matrix.tolist(),
+            **({"level": level} if level else {}),
         }
 
     def __repr__(self) -> str:
-        values = "".join(f" · {step.op.describe()}" for step in self.values)
+        values = "".join(f" · {step.describe()}" for step in self.values)
         return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
 
 

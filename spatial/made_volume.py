@@ -7,13 +7,16 @@ on the grid of the plan so far. It is as lazy as a file: a read of a region real
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
+from .clip import Clip
+from .displacement import Displacement
+from .stages import Stage
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
@@ -88,14 +91,46 @@ class MadeVolume:
         return self.patch.prefetch_plan(self.patch.plan.crop(region.start, region.shape))
 
 
-def stored_region(patch: LazyPatch, plan: SpatialPlan | None = None) -> Region:
-    """Return which voxels of the stored volume a patch reads, through any number of made ones."""
-    wide = patch.widened(patch.plan if plan is None else plan)
+def made_of(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
+    """Return ``patch`` on the voxels that ``before`` gives, in the place of those that it had."""
+    made = MadeVolume(before)
+    pending = replace(patch.pending, references={made.name: made})
+    return replace(patch, volume=made, pending=pending)
+
+
+def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any, Region]:
+    """Return what a patch reads: the stored volume or a level of it, and which voxels of that.
+
+    Through any number of made volumes.
+    """
+    volume, wide, _ = patch.reads_from(plan)
     region = wide.source_region(patch.policy)
-    made = patch.volume
-    if not isinstance(made, MadeVolume) or region.is_empty:
-        return region
-    return stored_region(made.patch, made.patch.plan.crop(region.start, region.shape))
+    if not isinstance(volume, MadeVolume):
+        return volume, region
+    if region.is_empty:
+        return volume.stored, region
+    return stored_read(volume.patch, volume.patch.plan.crop(region.start, region.shape))
+
+
+def whole_plan(patch: LazyPatch) -> SpatialPlan:
+    """Return one plan from the stored volume to a patch, through any number of made ones.
+
+    For places: it says where voxels come from, and nothing of where padding began in between.
+    """
+    after = patch.plan
+    if not isinstance(patch.volume, MadeVolume):
+        return after
+    before = whole_plan(patch.volume.patch)
+    matrix, back = before.matrix, before.to_output
+    moved: list[Stage] = [
+        stage.after(back)
+        if isinstance(stage, Clip)
+        else Displacement(np.tensordot(matrix[:3, :3], stage.control, axes=1), stage.matrix @ back)
+        for stage in after.stages
+    ]
+    stages = (*before.stages, *moved)
+    whole = matrix @ after.matrix
+    return type(after)(before.source, whole, after.shape, None, stages, keeps_dtype=False)
 
 
 def interpolations(patch: LazyPatch) -> tuple[int, int]:

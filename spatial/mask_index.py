@@ -53,6 +53,11 @@ def without_reading() -> Iterator[None]:
         _MAY_READ.reset(token)
 
 
+def may_read() -> bool:
+    """Whether plans may ask for voxels now; not while they are only estimated."""
+    return _MAY_READ.get()
+
+
 def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> SamplingMask | None:
     """Return how many voxels of each class lie in the cells of a grid.
 
@@ -85,7 +90,7 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
     file = _file(volume, key)
     found = None if file is None else _load(file, grid.shape, cell, len(classes) or 1)
     if found is None:
-        if not _MAY_READ.get():
+        if not may_read():
             return None
         found = SamplingMask(grid.shape, cell, _counts(volume, grid, cell, classes))
         if file is not None:

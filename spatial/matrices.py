@@ -27,9 +27,9 @@ def as_space(value: str) -> Space:
     ValueError
         It does not.
     """
-    if value == "world":
+    if isinstance(value, str) and value == "world":
         return "world"
-    if value == "voxel":
+    if isinstance(value, str) and value == "voxel":
         return "voxel"
     msg = f"space is 'world' or 'voxel', got {value!r}"
     raise ValueError(msg)

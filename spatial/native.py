@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 
 from ..core.origin import warn
 from ..intensity.native import PATHS, requested_path
+from .displacement import Displacement
 from .policy import Policy
-from .stages import NO_STAGES, Lowered
+from .stages import NO_STAGES, Lowered, Stage
 
 if TYPE_CHECKING:
     from ..intensity import Epilogue
     from .clip import Clip
-    from .displacement import Displacement
     from .resample import Source
 
-ABI = 1  # VOXPIPE_ABI of native/job.h
+ABI = 2  # VOXPIPE_ABI of native/job.h
 # The fields of VoxpipeJob, eight bytes each; the comment names the last of each row.
 _JOB = struct.Struct(
     "=4q"  # padding
@@ -41,6 +41,7 @@ _JOB = struct.Struct(
     "12d3d"  # fill
     "2q"  # clip_count
     "4q12d"  # control_matrix
+    "4q12d"  # earlier_matrix
     "q4d"  # high
 )
 _MODES = {"copy": 0, "nearest": 1, "linear": 2, "cubic": 3}
@@ -107,7 +108,7 @@ def run(
     requested = requested_path()
     stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
-    if requested is None or stored is None or result is None or stages.earlier:
+    if requested is None or stored is None or result is None or not stages.is_for_kernel:
         return False
     if source.array.size == 0 or out.size == 0 or (library := _library()) is None:
         return False
@@ -123,6 +124,7 @@ def run(
         *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
         *((0 if boxes is None else _address(boxes)), len(stages.clips)),
         *_control(stages.displacement),
+        *_control(stages.earlier[0] if stages.earlier else None),
         *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
     )
     status = library.voxpipe_run(job)
@@ -138,8 +140,8 @@ def _boxes(clips: Sequence[Clip]) -> NDArray[np.float64] | None:
     return np.array([[*clip.matrix[:3].ravel(), *clip.shape] for clip in clips], dtype=np.float64)
 
 
-def _control(displacement: Displacement | None) -> tuple[Any, ...]:
-    if displacement is None:
+def _control(displacement: Stage | None) -> tuple[Any, ...]:
+    if not isinstance(displacement, Displacement):
         return _NO_CONTROL
     points = displacement.control
     return (_address(points), *points.shape[1:], *displacement.matrix[:3].ravel().tolist())

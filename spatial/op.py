@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ..core import Origin
+from ..core.recorded import Recorded
 from .plan import SpatialPlan
 
 Drawn = Mapping[str, Any]
@@ -58,6 +59,16 @@ class Step:
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all. An op that was
     applied before patches were cut draws from the case, and is the same for all its patches."""
+    recorded: Recorded | None = None
+    """What it does in the place of what it would draw."""
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the parameters for one item, or None if the op does not act on it."""
+        return self.op.draw(generator, plan) if self.recorded is None else self.recorded.drawn
+
+    def describe(self) -> str:
+        """Return the op in the words of the user."""
+        return self.op.describe() + (", replayed" if self.recorded is not None else "")
 
     def apply(self, plan: SpatialPlan, drawn: Drawn | None) -> SpatialPlan:
         """Return the plan after this step; ``drawn`` None means that it does not act."""

@@ -37,7 +37,10 @@ class Orientation:
 
     def __post_init__(self) -> None:
         given = self.axcodes
-        letters = "".join(given).upper() if isinstance(given, (str, tuple, list)) else ""
+        is_letters = isinstance(given, (str, tuple, list)) and all(
+            isinstance(g, str) for g in given
+        )
+        letters = "".join(given).upper() if is_letters else ""
         axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
         if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
             msg = (

@@ -172,7 +172,7 @@ class PendingPlan:
             identity = self.identity[: step.depth]
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                drawn = step.op.draw(stream.restart(generator), plan)
+                drawn = step.draw(stream.restart(generator), plan)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:
                 error.at(step.origin)
@@ -191,7 +191,7 @@ class PendingPlan:
 
     def describe(self) -> str:
         """Return the ops in the words of the user; reads nothing."""
-        return " · ".join(step.op.describe() for step in self.steps) or "as it is"
+        return " · ".join(step.describe() for step in self.steps) or "as it is"
 
 
 def joined(before: tuple[Step, ...], steps: Sequence[Step], depth: int) -> tuple[Step, ...]:

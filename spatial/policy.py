@@ -7,6 +7,7 @@ that happens to come last in a chain.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,10 @@ Mode = Literal["linear", "nearest", "cubic"]
 Padding = Literal["border", "reflection", "constant", "zeros"]
 """What a coordinate outside the volume gives."""
 
+Antialias = bool | Literal["level"]
+"""Whether what is left out is smoothed before, or left out by the storage already."""
+
+LEVEL = "level"
 MODES: tuple[str, ...] = ("linear", "nearest", "cubic")
 PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
 KINDS: tuple[str, ...] = ("intensity", "label")
@@ -44,9 +49,10 @@ class Policy:
     """The value outside, after slope and intercept; also what a hard crop leaves outside."""
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: stored type where nothing is interpolated, else float32."""
-    antialias: bool = False
+    antialias: Antialias = False
     """Whether a plan that takes fewer voxels than there are smooths before, by what the whole
-    chain leaves out (``downsampling``). Not for nearest, which takes one voxel as it is."""
+    chain leaves out (``downsampling``). ``"level"``: and reads from the coarsest level of the
+    volume that has all that is taken (``levels``). Not for nearest, which takes one voxel as is."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -55,17 +61,42 @@ class Policy:
         if self.padding not in PADDINGS:
             msg = f"padding is one of {', '.join(map(repr, PADDINGS))}, got {self.padding!r}"
             raise ValueError(msg)
-        object.__setattr__(self, "fill", float(self.fill))
+        object.__setattr__(self, "fill", _number(self.fill))
         if self.dtype is not None:
-            dtype = np.dtype(self.dtype)
-            if dtype.kind not in "iuf":
-                msg = f"a result is an integer or float type, got {dtype}"
-                raise ValueError(msg)
-            object.__setattr__(self, "dtype", dtype.newbyteorder("="))
-        object.__setattr__(self, "antialias", as_flag("antialias", self.antialias))
+            object.__setattr__(self, "dtype", _result_type(self.dtype))
+        if self.antialias != LEVEL or not isinstance(self.antialias, str):
+            object.__setattr__(self, "antialias", _as_flag(self.antialias))
         if self.antialias and self.mode == "nearest":
-            msg = "antialias=True smooths before interpolating, and mode='nearest' does not do that"
+            msg = (
+                f"antialias={self.antialias!r} smooths before interpolating, and mode='nearest' "
+                "does not do that"
+            )
             raise ValueError(msg)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        msg = f"fill is a number, got {value!r}"
+        raise ValueError(msg)
+    return float(value)
+
+
+def _result_type(value: Any) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(value)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "iuf":
+        msg = f"dtype is an integer or float type, got {value!r}"
+        raise ValueError(msg)
+    return dtype.newbyteorder("=")
+
+
+def _as_flag(antialias: Any) -> bool:
+    if isinstance(antialias, str):
+        msg = f"antialias is False, True or {LEVEL!r}, got {antialias!r}"
+        raise ValueError(msg)
+    return as_flag("antialias", antialias)
 
 
 INTENSITY = Policy("linear", "border")

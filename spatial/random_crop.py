@@ -48,6 +48,7 @@ class RandomCrop:
         if (self.size is None) == (self.scale is None):
             msg = f"random_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
             raise ValueError(msg)
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
         object.__setattr__(self, "center", as_flag("center", self.center))
         if self.size is not None:
             object.__setattr__(self, "size", _sizes(self.size))

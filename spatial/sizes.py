@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -103,7 +104,13 @@ _COUNT_ADVICE = {
 
 
 def _is_whole(number: Any) -> bool:
-    return hasattr(number, "__index__") and not isinstance(number, bool)
+    if isinstance(number, bool):
+        return False
+    try:
+        operator.index(number)
+    except TypeError:  # arrays have the method, too
+        return False
+    return True
 
 
 def _not_whole(what: str, number: Any, value: Any) -> PatchSizeError:

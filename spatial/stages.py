@@ -6,7 +6,7 @@ fill. All stages speak of source coordinates, so an op that comes later leaves t
 
 What the kernel does in one pass is one displacement with any clips after it, both as functions of
 the output index. :func:`lowered` gives a plan that form; stages that came before are left over,
-and are done place by place.
+and are done place by place: one displacement by the kernel, more by NumPy.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ class Lowered(NamedTuple):
     """A field of the output index."""
     earlier: tuple[Stage, ...] = ()
     """What came before these, of the source index."""
+
+    @property
+    def is_for_kernel(self) -> bool:
+        """Whether the kernel does it: nothing came before, or one displacement."""
+        return not self.earlier or (
+            len(self.earlier) == 1 and isinstance(self.earlier[0], Displacement)
+        )
 
 
 NO_STAGES = Lowered()

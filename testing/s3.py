@@ -12,6 +12,10 @@ The limits: no multipart uploads, no versions, no more than one range per reques
 it serves a folder, alone or for as long as another command runs::
 
     python -m voxpipe.testing.s3 FOLDER --latency 0.03 -- python train.py
+
+What goes wrong is chosen while it runs (:meth:`S3Server.fail`)::
+
+    server.fail(Fault("slow_down", times=2), Fault("hang", key="labels"))
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -43,6 +48,7 @@ _PIECE = 256 * 1024
 # What a broken response still delivers.
 _BROKEN_SHARE = 0.5
 _LONGEST_HEAD = 64 * 1024
+_MORE = getattr(socket, "MSG_MORE", 0)  # where there is none, the head goes by itself
 # Reset instead of a polite end: (on, linger 0 s).
 _RESET = struct.pack("ii", 1, 0)
 COUNTS = "/-/counts"
@@ -240,22 +246,36 @@ class S3Server:
         if question.path == COUNTS:
             await self._send(client, Answer.of_text(json.dumps(self.counts)), question)
             return True
+        begin = self._loop.time() + self.latency
         fault = self._fault(question)
-        if self.latency:
-            await asyncio.sleep(self.latency)
-        if fault is not None and fault.kind == "hang":
-            self._enter(question, 0, 0)
-            await asyncio.Event().wait()
-        answer = _BROKEN.get(fault.kind) if fault is not None else None
-        answer = answer or self._buckets.answer(question)
+        if fault is None and question.method == "GET":
+            # Nothing changes by looking now, and the wait for the first bytes is part of one.
+            answer = self._buckets.answer(question)
+            await self._until(begin + self._seconds(min(_PIECE, answer.to_send)))
+        else:
+            await self._until(begin)
+            if fault is not None and fault.kind == "hang":
+                self._enter(question, 0, 0)
+                await asyncio.Event().wait()
+            broken = _BROKEN.get(fault.kind) if fault is not None else None
+            answer = broken or self._buckets.answer(question)
         if fault is not None and fault.kind in ("reset", "truncate"):
             answer = answer.cut(int(answer.length * _BROKEN_SHARE))
         # Entered before it is sent: who has the answer finds it in the log.
         self._enter(question, answer.status, 0 if question.method == "HEAD" else answer.to_send)
-        await self._send(client, answer, question)
+        await self._send(client, answer, question, begin)
         if fault is not None and fault.kind == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         return answer.to_send == answer.length
+
+    def _seconds(self, count: int) -> float:
+        """Return how long bytes of a body take."""
+        return count / self.bandwidth if self.bandwidth else 0.0
+
+    async def _until(self, due: float) -> None:
+        pause = due - self._loop.time()
+        if pause > 0:
+            await asyncio.sleep(pause)
 
     def _fault(self, question: Question) -> Fault | None:
         for fault in self._faults:
@@ -271,24 +291,41 @@ class S3Server:
         key = question.path.lstrip("/")
         self._log.append(Request(question.method, key, question.range, status, sent))
 
-    async def _send(self, client: socket.socket, answer: Answer, question: Question) -> None:
+    async def _send(
+        self, client: socket.socket, answer: Answer, question: Question, begin: float = 0.0
+    ) -> None:
+        """Send an answer whose body begins at ``begin`` of the loop's clock."""
         head = answer.head()
         if question.method == "HEAD" or answer.file is None:
             body = b"" if question.method == "HEAD" else answer.body[: answer.to_send]
             await self._loop.sock_sendall(client, head + body)
             return
-        await self._loop.sock_sendall(client, head)
-        begin, sent = self._loop.time(), 0
+        sent = 0
         with open(answer.file, "rb", buffering=0) as file:
             while sent < answer.to_send:
                 piece = min(_PIECE, answer.to_send - sent) if self.bandwidth else answer.to_send
-                if self.bandwidth:
-                    due = begin + (sent + piece) / self.bandwidth
-                    await asyncio.sleep(max(0.0, due - self._loop.time()))
-                gone = await self._loop.sock_sendfile(client, file, answer.start + sent, piece)
+                await self._until(begin + self._seconds(sent + piece))
+                if head:
+                    # Beside the first bytes: whoever reads is woken once. All that was asked
+                    # for before has been taken, so there is room for it.
+                    rest, head = head[client.send(head, _MORE) :], b""
+                    await self._loop.sock_sendall(client, rest)
+                start = answer.start + sent
+                gone = _sent_at_once(client, file, start, piece)
+                gone = gone or await self._loop.sock_sendfile(client, file, start, piece)
                 if not gone:
                     return
                 sent += gone
+        if head:
+            await self._loop.sock_sendall(client, head)
+
+
+def _sent_at_once(client: socket.socket, file: FileIO, start: int, count: int) -> int:
+    """Send what there is room for, without the event loop's preparations to wait for more."""
+    try:
+        return os.sendfile(client.fileno(), file.fileno(), start, count)
+    except (BlockingIOError, AttributeError):  # AttributeError: not every system has it
+        return 0
 
 
 _BROKEN: dict[str, Answer] = {
@@ -300,17 +337,24 @@ _BROKEN: dict[str, Answer] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve a folder until standard input ends, or for as long as a command runs."""
-    parser = argparse.ArgumentParser(prog="voxpipe.testing.s3", description="Serve a folder as S3.")
+    parser = argparse.ArgumentParser(
+        prog="voxpipe.testing.s3",
+        description="Serve a folder as S3.",
+        epilog="What follows -- is a command to run with the server's AWS_ variables.",
+    )
     parser.add_argument("folder", type=Path, help="its folders are the buckets")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--bandwidth", type=float, help="bytes per second of each connection")
-    parser.add_argument("command", nargs="*", help="run this with the server's AWS_ variables")
-    chosen = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # By hand: argparse loses what follows ``--`` where options stand before it.
+    end = given.index("--") if "--" in given else len(given)
+    chosen = parser.parse_args(given[:end])
+    command = given[end + 1 :]
     chosen.folder.mkdir(parents=True, exist_ok=True)
     with S3Server(chosen.folder, latency=chosen.latency, bandwidth=chosen.bandwidth) as server:
-        if chosen.command:
+        if command:
             environment = {**os.environ, **server.environment}
-            return subprocess.run(chosen.command, env=environment, check=False).returncode
+            return subprocess.run(command, env=environment, check=False).returncode
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()
         sys.stdin.read()

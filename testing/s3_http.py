@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
-from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape
+
+_PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Answer:
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
-    file: Path | None = None
+    file: str | None = None
     """Where the body is, instead of ``body``."""
     start: int = 0
     """Where in the file it begins."""
@@ -74,13 +76,13 @@ class Answer:
         return cls.of_text(f'<?xml version="1.0" encoding="UTF-8"?>{text}', status)
 
     @classmethod
-    def of_file(cls, file: Path, size: int, etag: str, modified: float, asked: str) -> Answer:
+    def of_file(cls, file: str, size: int, etag: str, modified: float, asked: str) -> Answer:
         """Return a file, or the range of it that was asked for."""
         headers = {
             "Content-Type": "binary/octet-stream",
             "Accept-Ranges": "bytes",
             "ETag": f'"{etag}"',
-            "Last-Modified": formatdate(modified, usegmt=True),
+            "Last-Modified": _when(modified),
         }
         if not asked:
             return cls(200, b"", headers, file, 0, size, size)
@@ -97,10 +99,16 @@ class Answer:
 
     def head(self) -> bytes:
         """Return status line and headers."""
-        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
+        lines = [f"HTTP/1.1 {self.status} {_PHRASES[self.status]}"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
         lines += [f"Content-Length: {self.length}", "x-amz-request-id: 0", "", ""]
         return "\r\n".join(lines).encode()
+
+
+@lru_cache(maxsize=1024)
+def _when(modified: float) -> str:
+    """Return a moment as HTTP writes it."""
+    return formatdate(modified, usegmt=True)
 
 
 def parse_question(head: bytes) -> Question:
@@ -114,11 +122,10 @@ def parse_question(head: bytes) -> Question:
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ", 2)
-    parts = urlsplit(target)
+    path, _, query = target.partition("?")
     headers = {name.strip().lower(): v.strip() for name, _, v in (x.partition(":") for x in lines)}
-    return Question(
-        method, unquote(parts.path), dict(parse_qsl(parts.query, keep_blank_values=True)), headers
-    )
+    asked = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
+    return Question(method, unquote(path), asked, headers)
 
 
 def parse_range(asked: str, size: int) -> tuple[int, int] | None:

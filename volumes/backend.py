@@ -50,6 +50,9 @@ class Backend(ABC):
     remote: bool = False
     """Whether the store is reached through a network."""
 
+    levels: tuple[Affine, ...] = ()
+    """Where coarser levels of the image lie, the next one first: 4x4, their index to the own."""
+
     @abstractmethod
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the stored voxels of a spatial region that lies inside the volume."""

@@ -8,6 +8,7 @@ from .from_manifest import FromManifest, from_manifest
 from .fused import FusedSpatial
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
+from .move_boxes import MoveBoxes
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
@@ -23,6 +24,9 @@ from .spatial_forms import (
     DivisiblePadPipe,
     ElasticPipe,
     FlipPipe,
+    ForegroundCropPipe,
+    GridDistortionPipe,
+    LabelCropPipe,
     OrientationPipe,
     PadPipe,
     RandomCropPipe,
@@ -148,12 +152,14 @@ __all__ = [
     "Flattener",
     "FlipPipe",
     "Flush",
+    "ForegroundCropPipe",
     "Forker",
     "FromCases",
     "FromManifest",
     "FullSync",
     "FusedSpatial",
     "GammaPipe",
+    "GridDistortionPipe",
     "Grouper",
     "Header",
     "InBatchShuffler",
@@ -163,6 +169,7 @@ __all__ = [
     "IterDataPipe",
     "IterKeyZipper",
     "IterableWrapper",
+    "LabelCropPipe",
     "LazyPatches",
     "LengthSetter",
     "ListCases",
@@ -173,6 +180,7 @@ __all__ = [
     "Mapper",
     "MaxTokenBucketizer",
     "MeanOfChannelsPipe",
+    "MoveBoxes",
     "Multiplexer",
     "MultiplexerLongest",
     "NoisePipe",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar
 
 from ...core import Sample
 from ...core.errors import SampleError
@@ -18,7 +18,9 @@ class Flush(PerItem):
 
     Nothing is read yet; of what the chain so far gives, later pipes ask for what they need. Each
     flush costs an interpolation more, and its blur, so it is for comparing with libraries that
-    work eagerly, and for pipes of your own that need it.
+    work eagerly (:class:`~voxpipe.Eager` puts one before every spatial pipe), and for two pipes
+    that are to sample differently: what ``mode=``, ``padding=`` and ``fill=`` said before holds
+    on, until a pipe after the flush says otherwise.
 
     Parameters
     ----------
@@ -34,6 +36,9 @@ class Flush(PerItem):
     >>> print(next(iter(pipe))["image"].shape)
     (1, 8, 8, 8)
     """
+
+    flushes: ClassVar[bool] = True
+    """What comes after it belongs to another plan, with policies of its own."""
 
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)

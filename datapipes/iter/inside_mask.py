@@ -34,7 +34,9 @@ class InsideMask:
         """
         if isinstance(self.mask, Volume):
             return MaskedPatch(self.size, self.mask, self.mask.name, **self.settings)
-        return MaskedPatch(self.size, _volume(self.mask, sample), self.mask, **self.settings)
+        return MaskedPatch(
+            self.size, volume_named(self.mask, sample, "mask"), self.mask, **self.settings
+        )
 
 
 def masked_by(
@@ -75,7 +77,14 @@ class _Nothing:
     token = ""
 
 
-def _volume(key: str, sample: Sample) -> Any:
+def volume_named(key: str, sample: Sample, argument: str) -> Any:
+    """Return the volume that an argument names: a lazy one, or one that is not opened yet.
+
+    Raises
+    ------
+    SampleError
+        The sample has no such volume.
+    """
     thing = sample.get(key)
     if isinstance(thing, LazyPatch):
         return thing.volume
@@ -86,6 +95,6 @@ def _volume(key: str, sample: Sample) -> Any:
     have = ", ".join(map(repr, sample)) or "nothing"
     what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
     raise SampleError(
-        f"mask={key!r} names a volume of the sample, {what}; it has {have}",
+        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}",
         do="Name one of them; write vp.Volume(array, affine=...) around an array.",
     )

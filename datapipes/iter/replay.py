@@ -9,7 +9,7 @@ from ...core import Sample
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
-from ...spatial.replayed import replayed
+from ...spatial.replayed import replayed, streams_of
 from ..datapipe import PerItem, chained, wrong_item
 
 
@@ -54,8 +54,7 @@ class Replay(PerItem):
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put replay() after the pipes it speaks of.")
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
-        known = {step.stream_name for patch in lazy.values() for step in patch.pending.steps}
-        known |= {step.stream_name for patch in lazy.values() for step in patch.values}
+        known = {name for patch in lazy.values() for name in streams_of(patch)}
         if unknown := sorted(set(self.draws) - known):
             msg = (
                 f"replay() has a record of {', '.join(unknown)}, but the pipes before it are "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ...core import Origin
 from ...core.errors import PolicyConflict, SampleError
-from ...graph import Pipe, walk
+from ...graph import Pipe, parents_of
 from ...spatial import LazyPatch, Policy
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
@@ -89,23 +89,44 @@ class Sampling:
 
 
 def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
-    """Raise if a pipe upstream asked for something else for the same volumes.
+    """Raise if a pipe of the same plan asked for something else for the same volumes.
 
     A plan is resampled once, so it has one policy; taking the last would silently
-    change what the first asked for.
+    change what the first asked for. A flush begins a new plan.
 
     Raises
     ------
     PolicyConflict
         Naming both places.
     """
-    for pipe in walk(parent):
+    for pipe, flushed in _of_one_plan(parent):
         earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
         if not isinstance(earlier, Sampling):
             continue
         for key, field, value in sampling.changes:
             for other_key, other_field, other in earlier.changes:
-                if (key, field) == (other_key, other_field) and value != other:
+                same = (key, field) == (other_key, other_field) and key not in flushed
+                if same and value != other:
                     msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
-                    do = "One plan is sampled once: give the same value, or give it once."
+                    do = (
+                        "One plan is sampled once: give the same value, or give it once; or put "
+                        "flush() between them, which interpolates twice."
+                    )
                     raise PolicyConflict(msg, do=do).at(origin)
+
+
+def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str]]]:
+    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
+    stack: list[tuple[Pipe, frozenset[str]]] = [(sink, frozenset())]
+    seen: set[tuple[int, frozenset[str]]] = set()
+    while stack:
+        pipe, flushed = stack.pop()
+        if (id(pipe), flushed) in seen:
+            continue
+        seen.add((id(pipe), flushed))
+        flushes = getattr(type(pipe), "flushes", False)
+        keys = vars(pipe).get("keys") if flushes else ()
+        if keys is None:
+            continue
+        yield pipe, flushed
+        stack += [(parent, flushed | frozenset(keys)) for parent in parents_of(pipe)]

@@ -27,6 +27,8 @@ class SpatialPipe(PerItem):
     sampling: Sampling = Sampling()
     is_step = True
     """Whether it adds steps and does nothing else, so that several are as good as one."""
+    stands_apart = "gives volumes plans of their own"
+    """Why it is none, in words that follow its own."""
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)

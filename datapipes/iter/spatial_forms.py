@@ -20,6 +20,9 @@ from ...spatial import (
     DivisiblePad,
     Elastic,
     Flip,
+    ForegroundCrop,
+    GridDistortion,
+    LabelCrop,
     Orientation,
     Pad,
     RandomCrop,
@@ -33,16 +36,17 @@ from ...spatial import (
 )
 from ..datapipe import chained
 from .form import form, signature_of
+from .needing import NeedingPipe
 from .sampling import SAMPLING_ARGUMENTS
 from .spatial import SpatialPipe
 
 _MORE = [("name", ""), *((name, None) for name in SAMPLING_ARGUMENTS)]
 
 
-def spatial_form(op: Any, *, keywords_only: bool = False) -> Any:
+def spatial_form(op: Any, *, keywords_only: bool = False, kind: type = SpatialPipe) -> Any:
     """Return the pipe of a spatial op, registered under the op's name."""
     signature = signature_of(op, _MORE, keywords_only=keywords_only)
-    return chained(op.name)(form(SpatialPipe, op, __name__, signature))
+    return chained(op.name)(form(kind, op, __name__, signature))
 
 
 AffinePipe = spatial_form(Affine)
@@ -53,6 +57,9 @@ CropPipe = spatial_form(Crop)
 DivisiblePadPipe = spatial_form(DivisiblePad)
 ElasticPipe = spatial_form(Elastic)
 FlipPipe = spatial_form(Flip)
+ForegroundCropPipe = spatial_form(ForegroundCrop, kind=NeedingPipe)
+GridDistortionPipe = spatial_form(GridDistortion)
+LabelCropPipe = spatial_form(LabelCrop, kind=NeedingPipe)
 OrientationPipe = spatial_form(Orientation)
 PadPipe = spatial_form(Pad)
 RandomCropPipe = spatial_form(RandomCrop)

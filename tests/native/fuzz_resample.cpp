@@ -176,7 +176,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Array source, out;
   draw_source(bytes, job, source);
   draw_job(bytes, job);
-  std::vector<double> clips, control;
+  std::vector<double> clips, control, earlier;
   if (bytes.once_in(5)) {
     job.clip_count = bytes.between(1, 18);
     clips.resize(static_cast<size_t>(15 * job.clip_count));
@@ -194,6 +194,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     draw_matrix(bytes, job.control_matrix);
     for (int n = 0; n < 12; n++) job.control_matrix[n] *= bytes.once_in(2) ? 0.2 : 1;
     job.control = reinterpret_cast<int64_t>(control.data());
+    if (bytes.once_in(3)) {
+      count = 3;
+      for (int a = 0; a < 3; a++) count *= job.earlier_size[a] = bytes.between(1, 6);
+      for (int64_t n = 0; n < count; n++)
+        earlier.push_back(bytes.once_in(200) ? wild(bytes) : bytes.real(-4, 4));
+      draw_matrix(bytes, job.earlier_matrix);
+      for (int n = 0; n < 12; n++) job.earlier_matrix[n] *= bytes.once_in(2) ? 0.2 : 1;
+      job.earlier = reinterpret_cast<int64_t>(earlier.data());
+    }
   }
   const int64_t shape[4] = {job.channels, job.out_size[0], job.out_size[1], job.out_size[2]};
   out.lay_out(bytes, shape, SIZES[job.out_type]);

@@ -229,5 +229,5 @@ def test_nearest_takes_voxels_as_they_are() -> None:
     """So asking for both is an error, not a silent choice."""
     with pytest.raises(ValueError, match="mode='nearest' does not do that"):
         Policy("nearest", antialias=True)
-    with pytest.raises(ValueError, match="antialias is True or False, got 'yes'"):
+    with pytest.raises(ValueError, match="antialias is False, True or 'level', got 'yes'"):
         Policy(antialias="yes")  # type: ignore[arg-type]

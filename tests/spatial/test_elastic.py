@@ -131,6 +131,7 @@ def test_too_many_points_are_refused() -> None:
         ({"amount": (0, 20)}, r"spacing > 49.6"),
         ({"amount": (1, (0, 5), 1), "spacing": (8, 9, 8)}, r"axis 1"),
         ({"amount": -1}, r"distance of at least 0, got -1"),
+        ({"amount": (-20, 0.1)}, r"distance of at least 0, got \(-20.0, 0.1\)"),
         ({"amount": float("nan")}, r"finite numbers"),
         ({"amount": 1, "spacing": 0}, r"numbers above 0"),
         ({"amount": 1, "spacing": (2, 4)}, r"spacing is a number above 0 or three"),

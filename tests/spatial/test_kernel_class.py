@@ -74,6 +74,24 @@ def test_an_axis_of_one_voxel_leads_nowhere() -> None:
     assert kernel_class(slice_turned) == "separable"
 
 
+def test_explain_tells_what_the_kernel_does_not_do() -> None:
+    """Three displacements, or a hard crop before one, are done place by place by NumPy."""
+    plan = SpatialPlan.identity(Grid((16, 16, 16), np.eye(4)))
+    control = np.full((3, 4, 4, 4), 0.5)
+    once = plan.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+    twice = once.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+
+    thrice = twice.displaced(control, np.diag([0.2, 0.2, 0.2, 1]))
+    cut = once.crop((2, 2, 2), (9, 9, 9), hard=True).displaced(control, np.eye(4))
+
+    assert kernel_class(once) == kernel_class(thrice) == "displacement"
+    assert "NumPy" not in once.explain() + twice.explain()
+    for plan in (thrice, cut):
+        assert ", 2 displacement(s) or hard crop(s) before the last displacement, so by NumPy" in (
+            plan.explain()
+        )
+
+
 def test_explain_tells_class_region_bytes_and_interpolations() -> None:
     """One line, with bytes where the stored type is known."""
     plan = planned(Zoom(0.5), Crop((6, 6, 6), 4))

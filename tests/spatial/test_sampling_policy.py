@@ -29,8 +29,8 @@ def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     [
         ({"mode": "spline"}, r"'linear', 'nearest', 'cubic', got 'spline'$"),
         ({"padding": "wrap"}, r"'border', 'reflection', 'constant', 'zeros', got 'wrap'"),
-        ({"dtype": "bool"}, r"integer or float type, got bool"),
-        ({"dtype": "complex64"}, r"integer or float type, got complex64"),
+        ({"dtype": "bool"}, r"integer or float type, got 'bool'"),
+        ({"dtype": "complex64"}, r"integer or float type, got 'complex64'"),
     ],
 )
 def test_nonsense_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -1,14 +1,24 @@
 """What is under way stays within its bounds, and whoever waits gets a turn."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes.stores.in_flight import InFlight
+from voxpipe.volumes.stores.in_flight import InFlight, Later
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=12)
+
+
+@asynccontextmanager
+async def room(bound, size, *, ahead=None):
+    """Hold the room of one request."""
+    await bound.enter(size, ahead=ahead)
+    try:
+        yield
+    finally:
+        bound.leave(size)
 
 
 @given(sizes, st.sets(st.integers(0, 11)), st.lists(st.integers(0, 11), max_size=4))
@@ -20,7 +30,7 @@ def test_everybody_gets_a_turn(sizes, cancelled, order):
         most = [0, 0]
 
         async def one(size):
-            async with bound.room(size):
+            async with room(bound, size):
                 most[0] = max(most[0], bound.requests)
                 most[1] = max(most[1], bound.bytes)
                 await asyncio.sleep(0)
@@ -53,7 +63,7 @@ def test_a_waiter_that_gives_up_keeps_nobody():
         leave, entered = asyncio.Event(), []
 
         async def one(name, hold):
-            async with bound.room(1):
+            async with room(bound, 1):
                 entered.append(name)
                 if hold:
                     await leave.wait()
@@ -77,11 +87,11 @@ def test_who_waits_goes_before_what_is_fetched_ahead():
         order = []
 
         async def one(name, ahead):
-            async with bound.room(1, ahead=ahead):
+            async with room(bound, 1, ahead=ahead):
                 order.append(name)
                 await asyncio.sleep(0)
 
-        names = [("first", True), ("second", True), ("third", True), ("read", False)]
+        names = [("first", Later()), ("second", Later()), ("third", Later()), ("read", None)]
         await asyncio.gather(*(one(*each) for each in names))
         return order
 
@@ -93,7 +103,30 @@ def test_one_that_is_too_large_goes_alone():
 
     async def run():
         bound = InFlight(most_bytes=10)
-        async with bound.room(1000):
+        async with room(bound, 1000):
             return bound.bytes
 
     assert asyncio.run(run()) == 1000
+
+
+def test_what_somebody_waits_for_by_now_goes_first():
+    """Of what was queued for later, the part that is hurried overtakes the rest."""
+
+    async def run():
+        bound, order = InFlight(most_requests=1), []
+        parts = {name: Later() for name in "abcd"}
+
+        async def one(name):
+            async with room(bound, 1, ahead=parts[name]):
+                order.append(name)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.ensure_future(one(name)) for name in "abccd"]
+        await asyncio.sleep(0)
+        bound.hurry(parts["c"])
+        bound.hurry(parts["c"])
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, one("c"), return_exceptions=True)
+        return order, bound.requests
+
+    assert asyncio.run(run()) == (["a", "c", "c", "b", "d"], 0)

@@ -73,6 +73,9 @@ entries = st.builds(
         st.lists(st.tuples(st.integers(-9, 9) | st.just(0.5), st.integers(0)), max_size=3).map(
             tuple
         ),
+        st.lists(st.tuples(st.integers(-9, 9), st.tuples(*[st.integers(0)] * 6)), max_size=3).map(
+            tuple
+        ),
     ),
     hash=st.text(),
     options=st.just(()) | st.just((("level", 1),)),

@@ -5,7 +5,8 @@ import pytest
 
 from voxpipe.core.errors import MissingDependency
 from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
-from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges, settings_of
+from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
+from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges, is_installed, settings_of
 from voxpipe.volumes.stores.ranges import LocalRanges
 from voxpipe.volumes.stores.remote import open_remote
 from voxpipe.volumes.stores.remote_ranges import RemoteRanges
@@ -81,6 +82,25 @@ def test_what_obstore_is_chosen_for():
     assert settings_of("s3://b/a", aws)["region"] == "eu-west-1"
     assert settings_of("gs://b/a", {"token": "anon"}) == {"skip_signature": True}
     assert settings_of("az://b/a", {"account_name": "n", "account_key": "k"})["account_key"] == "k"
+
+
+@pytest.mark.skipif(not is_installed(), reason="needs obstore")
+@pytest.mark.parametrize(
+    ("url", "wish", "kind"),
+    [
+        ("s3://b/a", "", FsspecRanges),
+        ("s3a://b/a", "", FsspecRanges),
+        ("s3://b/a", "obstore", ObstoreRanges),
+        ("gs://b/a", "", ObstoreRanges),
+    ],
+)
+def test_which_client_is_chosen(url, wish, kind, monkeypatch):
+    """Of S3 what is sent here, because it costs less; elsewhere obstore, where it can."""
+    monkeypatch.setenv("VOXPIPE_REMOTE", wish)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    options = KEYS if url.startswith("s3") else {"token": "anon"}
+
+    assert type(open_remote(url, options)) is kind
 
 
 def test_a_wish_that_cannot_be_fulfilled(monkeypatch):

@@ -11,7 +11,9 @@ from typing import Any
 from ...core.errors import VolumeNotFound
 from ..formats.zarr_nodes import METADATA_FILES
 from ..registry import BackendRequest, recognised
-from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
+from ..stores.fsspec_ranges import with_defaults
+from ..stores.location import file_system, is_url, local_path, public_name
+from ..stores.remote import open_remote
 
 IMAGE = "image"
 """The key of a volume that is the only one of its case."""
@@ -115,10 +117,10 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
 
 
 def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    system, root = file_system(location, options)
+    system, root = file_system(location, with_defaults(location, options))
     root = root.rstrip("/")
-    with remote_errors(public_name(location)):
-        paths: list[str] = system.find(root)
+    # Not by ``system.find``: what answers too late, or not at all, is told as for any read.
+    paths = [f"{root}/{key}" for key in open_remote(location, options).list()]
     groups = {path.rpartition("/")[0] for path in paths if path.endswith(METADATA_FILES)}
     places: set[str] = set()
     for path in paths:

@@ -20,6 +20,7 @@ from ..disk.local_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..source import LocatedSource
+from ..stores.fsspec_ranges import with_defaults
 from ..stores.location import file_system, public_name, remote_errors
 from ..stores.remote import open_remote
 from ..stores.signed_get import can_sign
@@ -109,8 +110,9 @@ def _listed(entries: list[tuple[str, int, str]]) -> Stamp:
 
 
 def _remote_stamp(source: LocatedSource) -> Stamp:
-    system, path = file_system(source.location, source.options.storage_options)
-    with remote_errors(public_name(source.location)):
+    options = source.options.storage_options
+    system, path = file_system(source.location, with_defaults(source.location, options))
+    with remote_errors(public_name(source.location), options):
         # A listing that somebody made earlier in this process may be of an earlier version.
         system.invalidate_cache(path)
         info = system.info(path)
@@ -164,7 +166,7 @@ def _contents(source: LocatedSource) -> Iterator[tuple[str, Iterator[bytes]]]:
             yield name, _pieces(open, path)
         return
     system, path = file_system(source.location, source.options.storage_options)
-    with remote_errors(source.name):
+    with remote_errors(source.name, source.options.storage_options):
         if not system.isdir(path):
             yield "", _pieces(system.open, path)
             return

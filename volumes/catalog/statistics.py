@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ..cache.cache_directory import cache_directory, write_whole
 from ..volume import Volume
+from .class_boxes import Box, ClassBoxes
 from .distribution import Distribution
 from .moments import Moments
 
@@ -55,6 +56,8 @@ class Statistics:
     """Those of ``PERCENTILES``, as ``numpy.percentile``; empty where they were not computed."""
     classes: tuple[tuple[float, int], ...] = ()
     """(value, number of voxels) of a label volume; empty for others, or of more than 4096."""
+    boxes: tuple[tuple[float, Box], ...] = ()
+    """(value, box that it lies in) of a volume of whole labels; empty for others."""
 
     def keeps(self, rank: float) -> bool:
         """Whether this percentile is kept."""
@@ -87,6 +90,7 @@ class Statistics:
             "count": self.count,
             "percentiles": {rank: _number_out(value) for rank, value in percentiles.items()},
             "classes": [[_number_out(value), count] for value, count in self.classes],
+            "boxes": [[_number_out(value), list(box)] for value, box in self.boxes],
         }
 
     @classmethod
@@ -105,7 +109,13 @@ class Statistics:
             count=int(data["count"]),
             percentiles=tuple(float(kept[rank]) for rank in ranks) if kept else (),
             classes=tuple((_plain(float(v)), int(n)) for v, n in data.get("classes") or ()),
+            boxes=tuple((_plain(float(v)), _box(b)) for v, b in data.get("boxes") or ()),
         )
+
+
+def _box(numbers: Sequence[Any]) -> Box:
+    a, b, c, d, e, f = map(int, numbers)
+    return (a, b, c, d, e, f)
 
 
 _NUMBERS = ("mean", "std", "minimum", "maximum")
@@ -193,15 +203,24 @@ def _compute(volume: Volume) -> Statistics:
         )
     distribution = Distribution(volume.header.value_type or volume.header.disk_dtype)
     moments = Moments()
+    boxes = ClassBoxes() if volume.kind == "label" else None
     most = max(1, SLAB_VOXELS // volume.shape[0])
     for region in slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most):
         stored = volume.read(region).array
         distribution.add(stored)
+        if boxes is not None:
+            boxes.add(stored, region.start)
         if not distribution.is_dense:
             moments = moments.joined(Moments.of(stored))
     if distribution.is_dense:
         moments = Moments.counted(*distribution.table())
-    return _as_values(volume, moments, distribution)
+    found = _as_values(volume, moments, distribution)
+    return found if boxes is None else replace(found, boxes=_of_values(volume, boxes))
+
+
+def _of_values(volume: Volume, boxes: ClassBoxes) -> tuple[tuple[float, Box], ...]:
+    slope, intercept = volume.header.slope, volume.header.intercept
+    return tuple((_plain(float(n * slope + intercept)), box) for n, box in boxes.table())
 
 
 def _as_values(volume: Volume, stored: Moments, distribution: Distribution) -> Statistics:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
+from ..stores.in_flight import Later
 from ..stores.joining import Joining, joining
-from ..stores.ranges import Joined, LocalRanges, RangeStore, ReadRange, read_joined
-from ..stores.read_ahead import AHEAD, AheadStore, Ticket, works_ahead
+from ..stores.ranges import Joined, LocalRanges, RangeStore, ReadRange
+from ..stores.read_ahead import AHEAD, AheadStore, Ticket, lean, works_ahead
 from .chunked_array import Index
 
 
@@ -59,12 +60,20 @@ class RangedChunks:
         Where bytes come from, where in it chunks lie, and how they are decoded.
     token
         The array's name among what was asked for ahead.
+    chunk_bytes
+        What a chunk takes when it is decoded, and so about what it has at most when stored.
     """
 
     def __init__(
-        self, store: RangeStore, chunk_map: ChunkMap, decoder: ChunkDecoder, token: str
+        self,
+        store: RangeStore,
+        chunk_map: ChunkMap,
+        decoder: ChunkDecoder,
+        token: str,
+        chunk_bytes: int = 0,
     ) -> None:
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
+        self._chunk_bytes = chunk_bytes
 
     @property
     def name(self) -> str:
@@ -77,7 +86,7 @@ class RangedChunks:
         absent = [index for index in chunks if index not in data]
         places = self._map.locate(absent) if absent else []
         stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
-        answers = read_joined(self._store, [place for _, place in stored], *self._joining())
+        answers = self._read([place for _, place in stored])
         data.update(zip((index for index, _ in stored), answers, strict=True))
         return Bytes(data, dict(stored), self._decoder)
 
@@ -94,24 +103,34 @@ class RangedChunks:
         return AHEAD.begin(self._token, chunks, lambda _: size, store, bring)
 
     async def _bring(
-        self, joined: Joining, store: AheadStore, chunks: Sequence[Index]
+        self, joined: Joining, store: AheadStore, chunks: Sequence[Index], later: Later
     ) -> dict[Index, memoryview | None]:
         lookup = self._map.lookup(chunks)
         places = lookup.places(
-            await store.fetch(lookup.requests, ahead=True) if lookup.requests else ()
+            await store.fetch(lookup.requests, ahead=later) if lookup.requests else ()
         )
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         plan = Joined([place for _, place in stored], *joined)
-        answers = plan.split(await store.fetch(plan.requests, ahead=True)) if stored else []
         found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
+        if not stored:
+            return found
+        fetched = await store.fetch(plan.requests, ahead=later, whole=self._chunk_bytes)
+        answers = lean(plan.split(fetched))
         found.update(zip((index for index, _ in stored), answers, strict=True))
         return found
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""
         places = [place for place in self._map.locate(chunks) if place is not None]
-        answers = read_joined(self._store, places, *self._joining())
+        answers = self._read(places)
         return sum(len(answer) for answer in answers if answer is not None)
+
+    def _read(self, places: Sequence[ReadRange]) -> list[memoryview | None]:
+        """Return the bytes at places, neighbours in one request."""
+        plan, store = Joined(places, *self._joining()), self._store
+        if works_ahead(store):
+            return plan.split(store.get_ranges(plan.requests, self._chunk_bytes))
+        return plan.split(store.get_ranges(plan.requests))
 
     def _joining(self) -> Joining:
         """Return which ranges become one request: as the scheme says, or the store."""

@@ -54,11 +54,16 @@ class RemoteBlosc2(Backend):
         """A name for this file in this version, where the store tells versions apart."""
         return self._file.content_key
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
+
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the blocks that the region touches, of the copy that the first call makes."""
         with self._lock:
             if self._copy is None:
-                with remote_errors(self.name):
+                with self._file.errors():
                     self._copy = self._copied()
         return self._copy.read(region, channels)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import math
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -11,15 +12,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ...core import TALLY, Region
+from ...core import TALLY, OrientedBox, Region
 from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
 from ..backend import Backend, Channels, no_options
+from ..chunks.chunk_cache import CHUNKS
+from ..chunks.chunked_array import ChunkedArray
+from ..content import content_key
 from ..header import Header
 from ..stores.coalesce import Span
 from ..stores.location import remote_errors
 from ..stores.range_file import RangeFile
 from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels, plain
+from .chunked_backend import ChunkedBackend
 from .hdf5 import (
     CACHE_BYTES,
     OPTIONS,
@@ -29,6 +34,7 @@ from .hdf5 import (
     import_h5py,
     plain_offset,
 )
+from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, filters_of
 from .npy_remote import RemoteArray
 from .zarr_layout import Layout
 
@@ -74,14 +80,76 @@ def open_remote_hdf5(
             raise
     TALLY.count(headers=1)
     header = replace(header, access="range")
+    filters = filters_of(dataset) if dataset.chunks is not None else None
+    if filters is not None:
+        return ChunkedRemoteHdf5(remote, ranges, file, dataset, filters, header, layout)
     if offset is None:
         return RemoteHdf5(remote, ranges, file, dataset, header, layout)
     file.close()
     return RemoteArray(remote, layout.stored, header.disk_dtype, offset, affine=header.affine)
 
 
+class ChunkedRemoteHdf5(ChunkedBackend):
+    """A dataset in chunks that were written through usual filters: only those needed are read."""
+
+    remote = True
+
+    def __init__(
+        self,
+        remote: RemoteFile,
+        ranges: RangeFile,
+        file: Any,
+        dataset: Any,
+        filters: tuple[int, ...],
+        header: Header,
+        layout: Layout,
+    ) -> None:
+        self._remote, self._ranges, self._file = remote, ranges, file
+        token = content_key(remote.cache_key, (dataset.name,))
+        index = ChunkIndex(dataset, self._asking)
+        decoder = ChunkFilters(dataset, filters, index)
+        size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+        array = ChunkedArray(
+            tuple(dataset.shape),
+            tuple(dataset.chunks),
+            header.disk_dtype,
+            dataset.fillvalue,
+            source=Hdf5Chunks(remote.store, index, decoder, token, size),
+            cache=CHUNKS,
+            token=token,
+        )
+        super().__init__(array, layout, header, remote.name)
+
+    @property
+    def content_key(self) -> str:
+        """A name for this file in this version, where the store tells versions apart."""
+        return self._remote.content_key
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._remote.is_current
+
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Read the chunks that the region touches, of these only those that the box touches."""
+        with self._remote.errors():
+            return super().read(region, channels, box)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Fetch the stored chunks; errors name the URL."""
+        with self._remote.errors():
+            return super().fetch(region, channels)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with _own_errors(self._ranges), hdf5_errors(self.name):
+            yield
+
+
 class RemoteHdf5(Backend):
-    """A dataset in chunks. One thread reads; the chunks of a region come side by side."""
+    """A dataset of other filters. One thread reads; the chunks of a region come side by side."""
 
     remote = True
     # h5py keeps this much of the file decoded.
@@ -105,6 +173,11 @@ class RemoteHdf5(Backend):
     def content_key(self) -> str:
         """A name for this file in this version, where the store tells versions apart."""
         return self._remote.content_key
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._remote.is_current
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the chunks that the region touches, and decode them."""
@@ -139,7 +212,7 @@ class RemoteHdf5(Backend):
 
     @contextmanager
     def _reading(self, index: tuple[slice, ...]) -> Iterator[None]:
-        with self._lock, remote_errors(self.name), _own_errors(self._ranges):
+        with self._lock, self._remote.errors(), _own_errors(self._ranges):
             try:
                 yield
             except (VoxpipeError, MemoryError):

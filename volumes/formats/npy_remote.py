@@ -69,6 +69,11 @@ class RemoteArray(Backend):
         """A name for this file in this version, where the store tells versions apart."""
         return self._file.content_key
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
+
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the rows of the region, neighbours in one request."""
         box = (channels or (0, self.shape[0]), *region)

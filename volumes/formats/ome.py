@@ -83,6 +83,21 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
         ) from error
 
 
+def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
+    """Return where each level after ``level`` lies: 4x4, its index to the index in that one.
+
+    Examples
+    --------
+    >>> fine, coarse = (Level(n, ("x", "y"), (s, s, 1), (0, 0, 0)) for n, s in (("0", 1), ("1", 2)))
+    >>> [matrix.diagonal().tolist() for matrix in coarser([fine, coarse], 0)]
+    [[2.0, 2.0, 1.0, 1.0]]
+    """
+    if not levels or 0 in levels[level].scale:
+        return ()
+    back = np.linalg.inv(levels[level].affine)
+    return tuple(back @ other.affine for other in levels[level + 1 :])
+
+
 def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
     entries = image.get("axes", _OLD_AXES)
     axes = tuple(_axis_name(entry) for entry in entries)

@@ -132,9 +132,6 @@ class RemoteStoredFile(RemoteFile):
     """A file behind a URL."""
 
     stamp: tuple[int, ...] = ()
-    # Asking would be one request per read. Who names the version in each request would be told by
-    # the store; until then a file that is written again while it is open mixes two versions.
-    is_current = True
     io = "auto"
 
     def __init__(self, url: str, options: Mapping[str, Any], name: str = "") -> None:

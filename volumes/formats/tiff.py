@@ -24,9 +24,10 @@ from ..disk.local_file import LocalFile, file_stamp, open_local
 from ..disk.local_voxels import ArrayFile, io_of
 from ..disk.mapped import MAPS, MappedBackend
 from ..header import Header
-from ..stores.location import file_system, remote_errors
+from ..stores.in_flight import Later
+from ..stores.location import file_system
 from ..stores.ranges import LocalRanges, RangeStore, ReadRange
-from ..stores.remote import RemoteStore, open_remote
+from ..stores.remote import RemoteStore
 from ..stores.remote_file import RemoteFile
 from ..stores.remote_ranges import RemoteRanges
 from ..voxels import Voxels, refuse_unreadable
@@ -116,23 +117,28 @@ class RemoteTiff(TiffBackend):
             layout = _checked_layout(image, name)
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
-        super().__init__(image, layout, _one_object(open_remote(url, storage_options)), token, name)
+        super().__init__(image, layout, _one_object(self._file.store), token, name)
 
     @property
     def content_key(self) -> str:
         """A name for this file in this version, where the store tells versions apart."""
         return self._file.content_key
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
+
     def read(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Voxels:
         """Read the segments that the region touches."""
-        with remote_errors(self.name):
+        with self._file.errors():
             return super().read(region, channels, box)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored segments; errors name the URL."""
-        with remote_errors(self.name):
+        with self._file.errors():
             return super().fetch(region, channels)
 
 
@@ -223,13 +229,18 @@ class _OneObjectAhead(_OneObject):
 
     def __init__(self, store: RemoteRanges) -> None:
         super().__init__(store)
-        self.begin, self._fetch = store.begin, store.fetch
+        self.begin, self._fetch, self.hurry = store.begin, store.fetch, store.hurry
+        self._read = store.get_ranges
+
+    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range."""
+        return self._read(_of_one(ranges), whole)
 
     async def fetch(
-        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to ``begin``."""
-        return await self._fetch(_of_one(ranges), ahead=ahead)
+        return await self._fetch(_of_one(ranges), ahead=ahead, whole=whole)
 
 
 def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:

@@ -156,12 +156,13 @@ class ZarrArray(ChunkedArray):
             if metadata.shards is None
             else ShardedChunks(metadata, path, store)
         )
+        size = math.prod(metadata.chunks) * metadata.dtype.itemsize
         super().__init__(
             metadata.shape,
             metadata.chunks,
             metadata.dtype,
             metadata.fill_value,
-            source=RangedChunks(store, chunks, decoder, f"{token}/{path}"),
+            source=RangedChunks(store, chunks, decoder, f"{token}/{path}", size),
             cache=cache,
             token=f"{token}/{path}",
         )

@@ -34,7 +34,7 @@ from ..stores.remote_file import RemoteFile
 from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
 from .nifti_header import parse_nifti
-from .ome import Level, levels_of
+from .ome import Level, coarser, levels_of
 from .zarr_array import NotOurs, ZarrArray, ZarrGroup, bytes_of, open_node
 from .zarr_layout import Layout, named_layout, plain_layout
 from .zarr_nodes import (
@@ -61,6 +61,7 @@ class _Image:
     affine: tuple[float, ...] = IDENTITY
     slope: float = 1.0
     intercept: float = 0.0
+    coarser: tuple[Affine, ...] = ()
 
 
 class ZarrBackend(Backend):
@@ -87,7 +88,7 @@ class ZarrBackend(Backend):
         refuse_unreadable(dtype, name)
         if min(image.layout.shape) < 1:
             raise BadHeader(f"{name} holds no voxels: {image.layout.stored}.", do="Check the file.")
-        self._array, self._layout = image.array, image.layout
+        self._array, self._layout, self.levels = image.array, image.layout, image.coarser
         self.keeps_chunks = isinstance(image.array, ZarrArray)
         self.culls = isinstance(image.array, ZarrArray) and None not in image.layout.spatial
         super().__init__(
@@ -254,8 +255,8 @@ class RemoteZipZarr(ZarrBackend):
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
         self._file = RemoteFile(url, storage_options, name)
-        with remote_errors(name):
-            store = ZipRanges(open_remote(url, storage_options), "", name)
+        with self._file.errors():
+            store = ZipRanges(self._file.store, "", name)
             try:
                 node = open_node(store, name, CHUNKS, self._file.cache_key)
                 super().__init__(node, name, options)
@@ -271,13 +272,18 @@ class RemoteZipZarr(ZarrBackend):
         """A name for the archive in this version, where the store tells versions apart."""
         return self._file.content_key
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version."""
+        return self._file.is_current
+
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        with remote_errors(self.name):
+        with self._file.errors():
             return super()._decoded(index, box)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
-        with remote_errors(self.name):
+        with self._file.errors():
             return super().fetch(region, channels)
 
 
@@ -336,7 +342,8 @@ def _of_group(group: Any, level: int, name: str) -> _Image:
         chosen = levels[level]
         array = _member(group, chosen.path, name)
         layout = named_layout(tuple(array.shape), chosen.axes, name)
-        return _Image(array, layout, affine_entries(chosen.affine, name))
+        affine = affine_entries(chosen.affine, name)
+        return _Image(array, layout, affine, coarser=coarser(levels, level))
     return _of_array(_only_array(group, name), level, name)
 
 
@@ -355,7 +362,8 @@ def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, nam
         array = _member(group, "0", name)
         axes = _NIFTI_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), axes, name)
-    return _Image(array, layout, affine_entries(affine, name), fields.slope, fields.intercept)
+    placed, lower = affine_entries(affine, name), coarser(levels, level)
+    return _Image(array, layout, placed, fields.slope, fields.intercept, lower)
 
 
 def _check_level(level: Any, count: int, name: str) -> None:

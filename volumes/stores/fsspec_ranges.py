@@ -13,11 +13,13 @@ from .location import file_system, public_name, remote_errors
 from .ranges import ReadRange
 from .redaction import Secrets
 from .remote_ranges import GAP_BYTES, MOST_BYTES, ObjectFacts, RemoteRanges
-from .retry import Attempts, Retry, default_retry, retried_here
+from .retry import LEAST_ATTEMPT, Attempts, Retry, default_retry, retried_here
 from .signed_get import can_sign, signed_get
 
 _S3 = ("s3", "s3a")
 _ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
+# What s3fs gives a server, in seconds: to accept a connection, and between two pieces.
+_CONNECTING, _SILENCE = 5.0, 15.0
 # Where file systems say which version of a file they speak of.
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 
@@ -25,8 +27,8 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options, completed where a file system's own defaults are in the way.
 
-    What the user says stays. For s3: no retries below ours, as many connections as requests
-    under way, and no HEAD before a GET of a whole object.
+    What the user says stays. For s3: no retries below ours, no silence beyond our deadline, as
+    many connections as requests under way, and no HEAD before a GET of a whole object.
 
     Examples
     --------
@@ -37,7 +39,13 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
-    config = {"retries": {"total_max_attempts": 1}, "max_pool_connections": MOST_REQUESTS}
+    deadline = max(default_retry().deadline, LEAST_ATTEMPT)
+    config: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1},
+        "max_pool_connections": MOST_REQUESTS,
+        "connect_timeout": min(_CONNECTING, deadline),
+        "read_timeout": min(_SILENCE, deadline),
+    }
     config.update(options.get("config_kwargs") or {})
     return {"max_concurrency": 1, **options, "config_kwargs": config}
 
@@ -87,12 +95,17 @@ class FsspecRanges(RemoteRanges):
         """Send one request."""
         path = self._path(key)
         if can_sign(self._system):
-            return await signed_get(self._system, path, start, stop)
+            return await signed_get(self._system, path, start, stop, self._expected.get(key, ""))
         return await self._system._cat_file(path, start=start or None, end=stop)
 
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask for size and version."""
         return _facts(await self._system._info(self._path(key)), self._place(key))
+
+    @property
+    def listing(self) -> float | None:
+        """None of S3: each page has its own limit, and there may be a thousand of them."""
+        return None if can_sign(self._system) else self._retry.attempt
 
     async def ask_keys(self, prefix: str) -> list[str]:
         """List everything below."""
@@ -202,4 +215,4 @@ def _facts(info: Mapping[str, Any], name: str) -> ObjectFacts:
             do="Copy the file to a local disk or to an object store.",
         )
     versions = (str(info[key]) for key in _VERSIONS if info.get(key))
-    return ObjectFacts(int(size), " ".join(versions))
+    return ObjectFacts(int(size), " ".join(versions), str(info.get("ETag") or ""))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 # More than the connections that hide 50 ms at 60 MB/s for patches of 10 MB; less than what a
 # store calls a flood, times eight workers.
@@ -14,8 +12,15 @@ MOST_REQUESTS = 48
 MOST_BYTES = 96 * 1024**2
 
 
-_Turn = tuple["asyncio.Future[None]", int]
-"""Somebody who waits, and the bytes of the request."""
+class Later:
+    """Requests that are sent together and that nobody waits for, until somebody does."""
+
+    def __init__(self) -> None:
+        self.urgent = False
+
+
+_Turn = tuple["asyncio.Future[None]", int, "Later | None"]
+"""Somebody who waits, the bytes of the request, and what it belongs to."""
 
 
 class InFlight:
@@ -36,36 +41,48 @@ class InFlight:
         self._waiting: deque[_Turn] = deque()
         self._ahead: deque[_Turn] = deque()
 
-    @asynccontextmanager
-    async def room(self, size: int, *, ahead: bool = False) -> AsyncIterator[None]:
-        """Wait for room for one request of ``size`` bytes, and hold it.
+    async def enter(self, size: int, *, ahead: Later | None = None) -> None:
+        """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows.
 
         Parameters
         ----------
         size
             Bytes that the answer has at most.
         ahead
-            Whether nobody waits for the answer yet: those that somebody waits for go first.
+            What the request belongs to where nobody waits for the answer yet: those that somebody
+            waits for go first.
         """
-        line = self._ahead if ahead else self._waiting
-        if self._waiting or (ahead and self._ahead) or not self._fits(size):
+        later = ahead is not None and not ahead.urgent
+        if self._waiting or (later and self._ahead) or not self._fits(size):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            line.append((turn, size))
+            own = (turn, size, ahead)
+            (self._ahead if later else self._waiting).append(own)
             try:
                 await turn
             except asyncio.CancelledError:
                 if turn.cancelled():  # it was still waiting, and may have kept others from it
-                    line.remove((turn, size))
+                    (self._waiting if own in self._waiting else self._ahead).remove(own)
                     self._wake()
                 else:
-                    self._leave(size)
+                    self.leave(size)
                 raise
         else:
             self._enter(size)
-        try:
-            yield
-        finally:
-            self._leave(size)
+
+    def hurry(self, ahead: Later) -> None:
+        """Let requests go before all that nobody waits for: now somebody waits for these."""
+        ahead.urgent = True
+        hurried = [turn for turn in self._ahead if turn[2] is ahead]
+        if hurried:
+            self._ahead = deque(turn for turn in self._ahead if turn[2] is not ahead)
+            self._waiting.extend(hurried)
+            self._wake()
+
+    def leave(self, size: int) -> None:
+        """Give back the room of one request."""
+        self.requests -= 1
+        self.bytes -= size
+        self._wake()
 
     def _fits(self, size: int) -> bool:
         if self.requests == 0:
@@ -76,14 +93,9 @@ class InFlight:
         self.requests += 1
         self.bytes += size
 
-    def _leave(self, size: int) -> None:
-        self.requests -= 1
-        self.bytes -= size
-        self._wake()
-
     def _wake(self) -> None:
         while line := self._waiting or self._ahead:
-            turn, wanted = line[0]
+            turn, wanted, _ = line[0]
             # One that was cancelled takes itself out, and then wakes the next.
             if turn.cancelled() or not self._fits(wanted):
                 return

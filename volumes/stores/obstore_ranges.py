@@ -155,14 +155,21 @@ class ObstoreRanges(RemoteRanges):
         import obstore
 
         path = self._path(key)
+        etag = self._expected.get(key)
         if stop is not None and start >= 0:
             if start == stop:
                 return b""
+            if etag is not None:
+                only: Any = {"range": (start, stop), "if_match": etag}
+                answer = await obstore.get_async(self._store, path, options=only)
+                return memoryview(await answer.bytes_async())
             found = await obstore.get_range_async(self._store, path, start=start, end=stop)
             return memoryview(found)
         options: Any = {}
         if start:
             options = {"range": {"suffix": -start} if start < 0 else {"offset": start}}
+        if etag is not None:
+            options["if_match"] = etag
         answer = await obstore.get_async(self._store, path, options=options)
         return bytes(await answer.bytes_async())
 
@@ -171,7 +178,8 @@ class ObstoreRanges(RemoteRanges):
         import obstore
 
         meta = await obstore.head_async(self._store, self._path(key))
-        return ObjectFacts(int(meta["size"]), f"{meta['e_tag'] or meta['last_modified']}")
+        etag = meta["e_tag"] or ""
+        return ObjectFacts(int(meta["size"]), f"{etag or meta['last_modified']}", etag)
 
     async def ask_keys(self, prefix: str) -> list[str]:
         """List everything below."""

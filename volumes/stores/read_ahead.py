@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar
 
+from .in_flight import Later
 from .ranges import ReadRange
 
 Index = tuple[int, ...]
-Bring = Callable[[Sequence[Index]], Coroutine[Any, Any, "dict[Index, memoryview | None]"]]
+Bring = Callable[[Sequence[Index], Later], Coroutine[Any, Any, "dict[Index, memoryview | None]"]]
 
 T = TypeVar("T")
 
@@ -32,9 +33,18 @@ class AheadStore(Protocol):
         """Run a coroutine that awaits :meth:`fetch`."""
 
     async def fetch(
-        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
-        """Return the bytes of each range; ``ahead`` where nobody waits for them yet."""
+        """Return the bytes of each range; ``ahead`` where nobody waits for them yet.
+
+        ``whole`` is what a range without an end has at most, if that is known.
+        """
+
+    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
+        """Wait for the bytes of each range."""
+
+    def hurry(self, ahead: Later) -> None:
+        """Let what was asked for ahead go first: somebody waits for it."""
 
 
 def works_ahead(store: Any) -> TypeGuard[AheadStore]:
@@ -57,7 +67,9 @@ class _Delivery:
     begin: Callable[[], Future[dict[Index, memoryview | None]]]
     """Sends the requests."""
     size: int
-    """Bytes: at most, and what they are once they are here."""
+    """Bytes: at most, and what they hold in memory once they are here."""
+    hurry: Callable[[], None]
+    """Lets requests that wait for others go first."""
     tickets: int = 0
     """How many wait for it."""
     future: Future[dict[Index, memoryview | None]] | None = None
@@ -105,7 +117,8 @@ class ReadAhead:
     Parameters
     ----------
     most_bytes
-        Of all chunks together, each counted as if it were not compressed until it is here.
+        Of all chunks together, each counted as if it were not compressed until it is here, and
+        then with all of the answer that it came in.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
@@ -148,9 +161,10 @@ class ReadAhead:
             if wanted:
 
                 def send() -> Future[dict[Index, memoryview | None]]:
-                    return _begun(store, bring(wanted))
+                    return _begun(store, bring(wanted, later))
 
-                sent = _Delivery(token, wanted, send, sum(map(size, wanted)))
+                later, most = Later(), sum(map(size, wanted))
+                sent = _Delivery(token, wanted, send, most, partial(store.hurry, later))
                 self._chunks.update(((token, index), sent) for index in wanted)
                 self._waiting.append(sent)
                 deliveries.append(sent)
@@ -167,7 +181,8 @@ class ReadAhead:
     def taken(self, token: str, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
         """Return the bytes of those chunks that are here or on their way; None: not stored.
 
-        What was to be fetched and has not begun is left to the read.
+        What was to be fetched and has not begun is left to the read; what waits for requests
+        that nobody waits for goes before them.
 
         Raises
         ------
@@ -178,6 +193,10 @@ class ReadAhead:
             held = {index: self._chunks.get((token, index)) for index in chunks}
             late = [each for each in held.values() if each is not None and each.future is None]
             self._forget(late)
+        awaited = {id(each): each for each in held.values() if each is not None}
+        for each in awaited.values():
+            if each.future is not None and not each.future.done():
+                each.hurry()
         found: dict[Index, memoryview | None] = {}
         for index, delivery in held.items():
             if delivery is not None and delivery.future is not None:
@@ -250,7 +269,7 @@ class ReadAhead:
     def _arrived(self, delivery: _Delivery, done: Future[dict[Index, memoryview | None]]) -> None:
         if done.cancelled() or done.exception() is not None:
             return
-        size = sum(len(piece) for piece in done.result().values() if piece is not None)
+        size = held_by(done.result().values())
         with self._lock:
             if delivery.size:
                 self.held_bytes += size - delivery.size
@@ -259,6 +278,40 @@ class ReadAhead:
             # the read says so.
             with contextlib.suppress(Exception):
                 self._go_on()
+
+
+def held_by(pieces: Iterable[memoryview | None]) -> int:
+    """Return the memory that pieces keep: all of an answer, if only a part of it is needed.
+
+    Examples
+    --------
+    >>> answer = memoryview(bytes(100))
+    >>> held_by([answer[:10], answer[50:60], None, memoryview(b"abc")])
+    103
+    """
+    answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
+    return sum(memoryview(answer).nbytes for answer in answers.values())
+
+
+def lean(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
+    """Return pieces that keep at most twice their bytes: copies out of answers that are mostly gap.
+
+    Examples
+    --------
+    >>> answer = memoryview(bytes(100))
+    >>> held_by(lean([answer[:10], answer[50:60]])), held_by(lean([answer[:10], answer[20:90]]))
+    (20, 100)
+    """
+    used: Counter[int] = Counter()
+    for piece in pieces:
+        if piece is not None:
+            used[id(piece.obj)] += len(piece)
+    return [
+        memoryview(bytes(piece))
+        if piece is not None and 2 * used[id(piece.obj)] < memoryview(piece.obj).nbytes
+        else piece
+        for piece in pieces
+    ]
 
 
 def _begun(

@@ -18,6 +18,7 @@ class Failure(Enum):
     ABSENT = "there is no such object"
     BEYOND = "the range begins behind the end of the object"
     DENIED = "the store refuses"
+    CHANGED = "the object is another version by now"
     TRANSIENT = "trying again may help"
     FINAL = "trying again would not help"
 
@@ -64,6 +65,8 @@ def failure_of(error: BaseException) -> Failure:
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         return _of_status(404, error)
+    if "PreconditionError" in names:  # obstore's
+        return Failure.CHANGED
     if isinstance(error, PermissionError) or names & _DENIED_NAMES:
         return Failure.DENIED
     # asyncio has a TimeoutError of its own before Python 3.11.
@@ -93,6 +96,8 @@ def _of_status(status: int, error: BaseException) -> Failure:
         text = f"{error} {error.__cause__}"
         gone = "NoSuchBucket" in text or "bucket does not exist" in text
         return Failure.FINAL if gone else Failure.ABSENT
+    if status == 412:
+        return Failure.CHANGED
     if status == 416:
         return Failure.BEYOND
     if status in _DENIED:

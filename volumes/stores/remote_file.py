@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
 from ...core.errors import TruncatedVolume, VolumeNotFound
 from ..content import content_key
 from .coalesce import Span
+from .in_flight import Later
+from .location import remote_errors
 from .ranges import ReadRange
 from .read_ahead import AHEAD, Index, Ticket, works_ahead
-from .remote import open_remote
+from .remote import RemoteStore, open_remote
+from .remote_ranges import RemoteRanges
 
 # Read side by side while a file is streamed: 4 connections of 60 MB/s decode as fast as one core.
 _PIECE_BYTES = 4 * 1024**2
@@ -27,16 +30,32 @@ class RemoteFile:
 
     def __init__(self, url: str, options: Mapping[str, Any], name: str) -> None:
         self.name = name
-        self._url = url
+        self._url, self._options = url, options
         # The file is the root of its store; its key is empty.
         self._store = open_remote(url, options)
         self._facts = self._store.facts("")
+        if isinstance(self._store, RemoteRanges):
+            self._store.expect("", self._facts.etag)
         self._token = f"{self.cache_key} spans"
+
+    @property
+    def store(self) -> RemoteStore:
+        """What reads it, under an empty key: only this version of it, where the store can."""
+        return self._store
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has found another version. Asking would be one request per read."""
+        return not (isinstance(self._store, RemoteRanges) and self._store.rewritten)
 
     @property
     def size(self) -> int:
         """Size in bytes."""
         return self._facts.size
+
+    def errors(self) -> AbstractContextManager[None]:
+        """Turn what a file system raises meanwhile into errors that name the file, no secret."""
+        return remote_errors(self.name, self._options)
 
     @property
     def cache_key(self) -> str:
@@ -77,8 +96,8 @@ class RemoteFile:
         if not spans or not works_ahead(store):
             return None
 
-        async def bring(wanted: Sequence[Index]) -> dict[Index, memoryview | None]:
-            found = await store.fetch([ReadRange("", *span) for span in wanted], ahead=True)
+        async def bring(wanted: Sequence[Index], later: Later) -> dict[Index, memoryview | None]:
+            found = await store.fetch([ReadRange("", *span) for span in wanted], ahead=later)
             pieces = (None if piece is None else memoryview(piece) for piece in found)
             return dict(zip(wanted, pieces, strict=True))
 

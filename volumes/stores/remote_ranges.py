@@ -16,8 +16,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from ...core.errors import AccessDenied, VolumeNotFound, VolumeReadError, VoxpipeError
-from .in_flight import InFlight
+from ...core.errors import (
+    AccessDenied,
+    CorruptVolume,
+    VolumeNotFound,
+    VolumeReadError,
+    VoxpipeError,
+)
+from .in_flight import InFlight, Later
 from .location import public_name
 from .ranges import ReadRange
 from .redaction import Secrets
@@ -30,7 +36,7 @@ T = TypeVar("T")
 GAP_BYTES = 1024**2
 # Bounds the memory of one request; several are under way at once.
 MOST_BYTES = 16 * 1024**2
-# A whole object: what a chunk of 64 cubed voxels takes.
+# A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
 
 
@@ -42,6 +48,8 @@ class ObjectFacts:
     """In bytes."""
     version: str
     """Differs between versions of its content; empty where the store does not tell."""
+    etag: str = ""
+    """With which a request can ask for this version only; empty where there is none."""
 
 
 class RemoteRanges(ABC):
@@ -65,6 +73,17 @@ class RemoteRanges(ABC):
         self._retry = retry or default_retry()
         self._secrets = Secrets(options)
         self._owner = os.getpid()
+        self._expected: dict[str, str] = {}
+        self.rewritten: set[str] = set()
+        """Objects of which another version was found than the expected one."""
+
+    def expect(self, key: str, etag: str) -> None:
+        """Read only this version of an object from now on; ``CorruptVolume`` for another one.
+
+        Nothing is checked where the ETag is empty, or the client cannot tell that of an answer.
+        """
+        if etag:
+            self._expected[key] = etag
 
     @property
     def name(self) -> str:
@@ -83,6 +102,11 @@ class RemoteRanges(ABC):
     async def ask_keys(self, prefix: str) -> list[str]:
         """Ask once for all keys below a prefix."""
 
+    @property
+    def listing(self) -> float | None:
+        """Seconds that one listing may take; None where its requests have limits of their own."""
+        return self._retry.attempt
+
     def after_fork(self) -> None:  # noqa: B027  most clients need nothing
         """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
 
@@ -90,11 +114,14 @@ class RemoteRanges(ABC):
         """Return a whole object; None where there is none."""
         return self.get_ranges([ReadRange(key)])[0]
 
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range; all requests are sent at once, within the bounds."""
+    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range; all requests are sent at once, within the bounds.
+
+        ``whole`` is what a whole object has at most, if that is known.
+        """
         if not ranges:
             return []
-        return self._wait(self.fetch(ranges))
+        return self._wait(self.fetch(ranges, whole=whole))
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`fetch`, beside everything else."""
@@ -102,7 +129,7 @@ class RemoteRanges(ABC):
         return asyncio.run_coroutine_threadsafe(work, _loop())
 
     async def fetch(
-        self, ranges: Sequence[ReadRange], *, ahead: bool = False
+        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to :meth:`begin`.
 
@@ -111,11 +138,13 @@ class RemoteRanges(ABC):
         ranges
             All are asked for at once, within the bounds.
         ahead
-            Whether nobody waits for them yet; whoever waits goes first.
+            What they belong to where nobody waits for them yet; whoever waits goes first.
+        whole
+            Bytes that a range without an end has at most; 0 if that is not known.
         """
         if len(ranges) == 1:
-            return [await self._one(ranges[0], ahead)]
-        tasks = [asyncio.ensure_future(self._one(wanted, ahead)) for wanted in ranges]
+            return [await self._one(ranges[0], ahead, whole)]
+        tasks = [asyncio.ensure_future(self._one(wanted, ahead, whole)) for wanted in ranges]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -124,9 +153,15 @@ class RemoteRanges(ABC):
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
+    def hurry(self, ahead: Later) -> None:
+        """Let what was asked for ahead go first: somebody waits for it. From any thread."""
+        _loop().call_soon_threadsafe(lambda: _in_flight().hurry(ahead))
+
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
-        found = self._wait(self._tried(key, lambda: self.ask_facts(key), 0))
+        found = self._wait(
+            self._tried(key, lambda: self.ask_facts(key), 0, limit=self._retry.attempt)
+        )
         if found is None:
             raise VolumeNotFound(
                 f"there is nothing at {self._place(key)}.",
@@ -140,13 +175,19 @@ class RemoteRanges(ABC):
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
-        yield from self._wait(self._tried(prefix, lambda: self.ask_keys(prefix), 0)) or ()
+        asked = self._tried(prefix, lambda: self.ask_keys(prefix), 0, limit=self.listing)
+        yield from self._wait(asked) or ()
 
-    async def _one(self, wanted: ReadRange, ahead: bool) -> bytes | None:
+    async def _one(self, wanted: ReadRange, ahead: Later | None, whole: int) -> bytes | None:
         key, start, stop = wanted
-        size = -start if start < 0 else _USUAL_BYTES if stop is None else stop - start
+        unknown = max(0, (whole or _USUAL_BYTES) - start)
+        size = -start if start < 0 else unknown if stop is None else stop - start
         found: bytes | None = await self._tried(
-            key, lambda: self.ask(key, start, stop), size, ahead=ahead
+            key,
+            lambda: self.ask(key, start, stop),
+            size,
+            ahead=ahead,
+            limit=self._retry.attempt,
         )
         if found is None or stop is None:
             return found
@@ -159,17 +200,27 @@ class RemoteRanges(ABC):
         return found
 
     async def _tried(
-        self, key: str, call: Callable[[], Awaitable[T]], size: int, *, ahead: bool = False
+        self,
+        key: str,
+        call: Callable[[], Awaitable[T]],
+        size: int,
+        *,
+        ahead: Later | None = None,
+        limit: float | None,
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
+        room = _in_flight()
+        await room.enter(size, ahead=ahead)
+        # The time begins here: what waits for others has not failed.
         attempts = Attempts(self._retry, f"reading {self._place(key)}", self._secrets.describe)
-        async with _in_flight().room(size, ahead=ahead):
-            try:
-                return await retried(call, attempts, self._retry.attempt)
-            except (VoxpipeError, MemoryError):
-                raise
-            except Exception as error:
-                return self._answer_to(error, key)
+        try:
+            return await retried(call, attempts, limit)
+        except (VoxpipeError, MemoryError):
+            raise
+        except Exception as error:
+            return self._answer_to(error, key)
+        finally:
+            room.leave(size)
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
         failure, place = failure_of(error), self._place(key)
@@ -177,6 +228,12 @@ class RemoteRanges(ABC):
             return None
         if failure is Failure.BEYOND:
             return b""
+        if failure is Failure.CHANGED:
+            self.rewritten.add(key)
+            raise CorruptVolume(
+                f"{place} was written again since its header was read.",
+                do="Make a new Volume once the file is written.",
+            ) from None
         if failure is Failure.DENIED:
             raise AccessDenied(
                 f"reading {place} was refused: {self._secrets.describe(error)}.",
@@ -225,4 +282,8 @@ _IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDict
 
 def _in_flight() -> InFlight:
     """Return the bound of this process: a forked child has another loop."""
-    return _IN_FLIGHT.setdefault(asyncio.get_running_loop(), InFlight())
+    loop = asyncio.get_running_loop()
+    found = _IN_FLIGHT.get(loop)
+    if found is None:
+        found = _IN_FLIGHT[loop] = InFlight()
+    return found

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...core.errors import StoreUnavailable
 from .remote_failure import Failure, failure_of
@@ -20,10 +20,15 @@ from .remote_failure import Failure, failure_of
 T = TypeVar("T")
 Clock = Callable[[], float]
 
+# A timer and no task, which takes a third of the time. Python 3.10 has none.
+_timeout: Any = getattr(asyncio, "timeout", None)
+
 DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"
 """Seconds that a request which keeps failing may take."""
 # A bucket that scales up answers SlowDown for seconds, not minutes.
 _DEADLINE = 30.0
+# What an attempt is given at least: to find a server and to connect takes a part of it.
+LEAST_ATTEMPT = 1.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,11 @@ class Attempts:
         self._begin = clock()
         self._failures = 0
 
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._begin + self._policy.deadline - self._clock())
+
     def failed(self, error: BaseException) -> float:
         """Return the pause before the next attempt.
 
@@ -124,7 +134,7 @@ class Attempts:
 async def retried(
     call: Callable[[], Awaitable[T]],
     attempts: Attempts,
-    limit: float,
+    limit: float | None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
     """Return what ``call`` returns, trying again as ``attempts`` says.
@@ -136,16 +146,27 @@ async def retried(
     attempts
         Decides after each failure.
     limit
-        Seconds that one attempt may take.
+        Seconds that one attempt may take, as far as the deadline is not before; None where the
+        requests of one attempt have limits of their own.
     sleep
         Waits.
     """
     while True:
         try:
-            return await asyncio.wait_for(call(), limit)
+            if limit is None:
+                return await call()
+            return await _within(min(limit, max(attempts.left, LEAST_ATTEMPT)), call)
         except Exception as error:
             pause = attempts.failed(error)
         await sleep(pause)
+
+
+async def _within(limit: float, call: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``call`` returns, unless that takes too long."""
+    if _timeout is not None:
+        async with _timeout(limit):
+            return await call()
+    return await asyncio.wait_for(call(), limit)
 
 
 def retried_here(

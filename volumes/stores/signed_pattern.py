@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -20,7 +21,11 @@ _AUTHORIZATION = re.compile(
     r"SignedHeaders=(?P<signed>[^,]+), *Signature=\w+"
 )
 # Said anew for each request, or to retries, or to the check of a sum that is not made here.
-_OWN = {"authorization", "range", "x-amz-date", "x-amz-security-token", "x-amz-checksum-mode"}
+_OWN = {
+    *("authorization", "range", "if-match"),
+    *("x-amz-date", "x-amz-security-token", "x-amz-checksum-mode"),
+}
+_OWN_SIGNED = tuple(sorted(_OWN - {"authorization"}))
 _OF_RETRIES = "amz-sdk-"
 # The same for every GET of a bucket. Another may belong to one request only, and s3fs knows which.
 _CONSTANT = {
@@ -28,7 +33,9 @@ _CONSTANT = {
     *("x-amz-expected-bucket-owner", "x-amz-server-side-encryption-customer-algorithm"),
     *("x-amz-server-side-encryption-customer-key", "x-amz-server-side-encryption-customer-key-md5"),
 }
-_PORTS = {"http": 80, "https": 443}
+# Letters that stay as they are in a URL.
+_SPOKEN = re.compile(r"[A-Za-z0-9/~._-]*")
+PORTS = {"http": 80, "https": 443}
 _AMAZON = re.compile(r"s3\.([a-z0-9-]+\.)?amazonaws\.com")
 
 
@@ -132,21 +139,18 @@ class Pattern:
 
     def _authorization(self, url: str, headers: Mapping[str, str], credentials: Credentials) -> str:
         """Return what proves that whoever holds the credentials sends this: SigV4."""
-        parts = urlsplit(url)
-        told = {"host": _host(parts.scheme, parts.netloc)}
-        told.update((name, " ".join(headers[name].split())) for name in self.signed)
-        own = (name for name in _OWN if name in headers and name != "authorization")
-        told.update((name, headers[name]) for name in own)
-        names = sorted(told)
-        listed = ";".join(names)
-        lines = "".join(f"{name}:{told[name]}\n" for name in names)
-        canonical = f"GET\n{parts.path}\n\n{lines}\n{listed}\n{headers['x-amz-content-sha256']}"
+        server, path = split_url(url)
+        # The text of a header that we send is put in order once, for each set of our own.
+        told = _told(self.signed, tuple(map(headers.get, self.signed)))
+        own = [name for name in _OWN_SIGNED if name in headers]
+        names, listed = _listed(("host", *own, *self.signed))
+        said = {"host": server, **headers, **told}
+        lines = "".join([f"{name}:{said[name]}\n" for name in names])
+        canonical = f"GET\n{path}\n\n{lines}\n{listed}\n{headers['x-amz-content-sha256']}"
         moment = headers["x-amz-date"]
         scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
         digest = hashlib.sha256(canonical.encode()).hexdigest()
-        signing = f"AWS4{credentials.secret_key}".encode()
-        for part in scope.split("/"):
-            signing = hmac.digest(signing, part.encode(), "sha256")
+        signing = _signing_key(credentials, scope)
         to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}".encode()
         return (
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
@@ -154,9 +158,44 @@ class Pattern:
         )
 
 
+@lru_cache(maxsize=32)
+def _told(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, str]:
+    """Return headers as they are signed."""
+    return {name: " ".join(value.split()) for name, value in zip(names, values, strict=True)}
+
+
+@lru_cache(maxsize=32)
+def _listed(names: tuple[str, ...]) -> tuple[list[str], str]:
+    """Return the names of headers in order, and in one text."""
+    ordered = sorted(set(names))
+    return ordered, ";".join(ordered)
+
+
+@lru_cache(maxsize=8)
+def _signing_key(credentials: Credentials, scope: str) -> bytes:
+    """Return what everything in a scope (day, region, service) is signed with."""
+    signing = f"AWS4{credentials.secret_key}".encode()
+    for part in scope.split("/"):
+        signing = hmac.digest(signing, part.encode(), "sha256")
+    return signing
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return what a request for a URL says of its server, and the path.
+
+    Examples
+    --------
+    >>> split_url("https://host:443/b/a%20key"), split_url("http://host:90/k")
+    (('host', '/b/a%20key'), ('host:90', '/k'))
+    """
+    scheme, _, rest = url.partition("://")
+    netloc, _, path = rest.partition("/")
+    return netloc.removesuffix(f":{PORTS.get(scheme, '')}"), f"/{path}"
+
+
 def quoted(key: str) -> str:
     """Return a key as botocore writes it into a URL."""
-    return quote(key, safe="/~")
+    return key if _SPOKEN.fullmatch(key) else quote(key, safe="/~")
 
 
 def range_header(start: int, stop: int | None) -> str:
@@ -198,11 +237,6 @@ def _bases(endpoint: str, bucket: str, region: str | None) -> list[str]:
 
 def _named(headers: Mapping[str, Any]) -> dict[str, str]:
     return {name.lower(): _text(value) for name, value in headers.items()}
-
-
-def _host(scheme: str, netloc: str) -> str:
-    usual = f":{_PORTS.get(scheme, '')}"
-    return netloc.removesuffix(usual)
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,91 @@
+"""HDF5 behind a URL, chunk by chunk: what h5py wrote, and no more of it than is needed."""
+
+import numpy as np
+import pytest
+
+from voxpipe.core import Region
+from voxpipe.core.errors import CorruptVolume
+from voxpipe.volumes import Volume
+from voxpipe.volumes.formats.hdf5_remote import ChunkedRemoteHdf5, RemoteHdf5
+
+h5py = pytest.importorskip("h5py")
+
+SHAPE = (20, 21, 22)
+FILTERS = [
+    {},
+    {"compression": "gzip"},
+    {"compression": "gzip", "shuffle": True},
+    {"shuffle": True},
+]
+
+
+def stored(server, array, **how):
+    with h5py.File(server.bucket / "a.h5", "w") as file:
+        file.create_dataset("a", data=array, chunks=(8, 8, 8), **how)
+    return Volume("s3://bucket/a.h5", storage_options=server.storage_options)
+
+
+@pytest.mark.parametrize("how", FILTERS)
+@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i2", "<f4", ">f8"])
+def test_chunks_are_what_was_written(server, how, dtype):
+    """Every filter and byte order, also beyond the edge of the dataset."""
+    array = np.random.default_rng(0).integers(0, 250, SHAPE).astype(dtype)
+    volume = stored(server, array, **how)
+
+    found = volume.read(Region((3, 5, 7), SHAPE)).array[0]
+
+    assert isinstance(volume._backend(), ChunkedRemoteHdf5)
+    np.testing.assert_array_equal(found, array[3:, 5:, 7:])
+
+
+def test_other_filters_are_left_to_hdf5(server):
+    """A check sum is one; the voxels are the same."""
+    array = np.arange(np.prod(SHAPE), dtype="i4").reshape(SHAPE)
+    volume = stored(server, array, fletcher32=True)
+
+    np.testing.assert_array_equal(volume.numpy()[0], array)
+    assert isinstance(volume._backend(), RemoteHdf5)
+
+
+def test_what_is_not_stored_is_fill_and_what_was_not_filtered_is_read(server):
+    """A chunk that was written past the filters says so; one that was never written has none."""
+    with h5py.File(server.bucket / "a.h5", "w") as file:
+        made = file.create_dataset(
+            "a", (16, 8, 8), "i2", chunks=(8, 8, 8), compression="gzip", fillvalue=7
+        )
+        made.id.write_direct_chunk((0, 0, 0), np.full(512, 3, "i2").tobytes(), filter_mask=1)
+    volume = Volume("s3://bucket/a.h5", storage_options=server.storage_options)
+
+    found = volume.numpy()[0]
+
+    assert (found[:8] == 3).all()
+    assert (found[8:] == 7).all()
+
+
+def test_a_part_takes_its_chunks_once(server):
+    """Prefetched, read, and read again within the ticket: each chunk is asked for once."""
+    array = np.random.default_rng(0).integers(0, 99, SHAPE).astype("i2")
+    volume = stored(server, array, compression="gzip")
+    region = Region((0, 0, 0), (8, 8, 16))
+    volume.shape  # noqa: B018
+
+    ticket = volume.prefetch(region)
+    first = volume.read(region).array[0]
+    server.forget()
+    second = volume.read(region).array[0]
+
+    np.testing.assert_array_equal(first, array[region.slices])
+    np.testing.assert_array_equal(second, first)
+    assert server.requests == []
+    ticket.close()
+
+
+def test_a_damaged_chunk_is_told(server):
+    """Bytes that gzip cannot undo name the file."""
+    array = np.random.default_rng(0).integers(0, 99, SHAPE).astype("i2")
+    volume = stored(server, array, compression="gzip")
+    with h5py.File(server.bucket / "a.h5", "r+") as file:
+        file["a"].id.write_direct_chunk((0, 0, 0), b"no gzip at all")
+
+    with pytest.raises(CorruptVolume, match=r"s3://bucket/a\.h5"):
+        volume.read(Region((0, 0, 0), (4, 4, 4)))

@@ -1,0 +1,129 @@
+"""What a store that does not answer may take, from the first listing on."""
+
+import ast
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from voxpipe.core.errors import StoreUnavailable, VolumeReadError
+from voxpipe.testing.s3 import Fault
+from voxpipe.volumes.catalog import find
+from voxpipe.volumes.stores import remote_ranges
+from voxpipe.volumes.stores.fsspec_ranges import with_defaults
+from voxpipe.volumes.stores.in_flight import InFlight
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote_file import RemoteFile
+from voxpipe.volumes.stores.remote_ranges import ObjectFacts, RemoteRanges
+
+
+def test_a_bucket_that_hangs_is_given_up(server, client, monkeypatch):
+    """A listing that is never answered ends at the deadline of a read, and names the bucket."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.5")
+    server.fail(Fault("hang"))
+
+    with pytest.raises(StoreUnavailable, match="s3://bucket/cases failed"):
+        find.find_volumes("s3://bucket/cases", server.storage_options)
+
+    assert 1 <= len(server.requests) <= 3
+
+
+def test_the_user_says_how_long_a_server_may_be_silent(monkeypatch):
+    """Ours is the deadline; what is given in config_kwargs stays."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "3")
+    asked = with_defaults("s3://b", {"config_kwargs": {"read_timeout": 100}})["config_kwargs"]
+
+    assert (asked["connect_timeout"], asked["read_timeout"]) == (3.0, 100)
+
+
+class Fake(RemoteRanges):
+    """Answers each request when it is told to."""
+
+    def __init__(self):
+        super().__init__("s3://fake", {})
+        self.asked = []
+        self.answers = asyncio.Event()
+
+    async def ask(self, key, start, stop):
+        self.asked.append(key)
+        await self.answers.wait()
+        return b"x"
+
+    async def ask_facts(self, key):
+        return ObjectFacts(1, "")
+
+    async def ask_keys(self, prefix):
+        return []
+
+
+def test_waiting_for_others_is_no_failure(monkeypatch):
+    """The time of a request begins when there is room for it, not when it is wished for."""
+    began = []
+    true = remote_ranges.Attempts
+
+    async def run():
+        store, room = Fake(), InFlight(most_requests=1)
+        monkeypatch.setattr(remote_ranges, "_in_flight", lambda: room)
+
+        def begin(*arguments):
+            began.append(len(store.asked))
+            return true(*arguments)
+
+        monkeypatch.setattr(remote_ranges, "Attempts", begin)
+        both = asyncio.ensure_future(store.fetch([ReadRange("a"), ReadRange("b")]))
+        while not store.asked:
+            await asyncio.sleep(0)
+        before = list(began)
+        store.answers.set()
+        await both
+        return before
+
+    assert asyncio.run(run()) == [0]
+    assert began == [0, 1]
+
+
+@pytest.mark.parametrize(("whole", "together"), [(60, 1), (40, 2), (0, 1)])
+def test_whole_objects_count_as_what_they_may_have(monkeypatch, whole, together):
+    """Of objects whose length is not asked for, what a chunk takes; or a guess, and then alone."""
+
+    async def run():
+        store, room = Fake(), InFlight(most_bytes=100)
+        monkeypatch.setattr(remote_ranges, "_in_flight", lambda: room)
+        both = asyncio.ensure_future(store.fetch([ReadRange("a"), ReadRange("b")], whole=whole))
+        while not store.asked:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        under_way = len(store.asked), room.bytes <= max(100, room.bytes // room.requests)
+        store.answers.set()
+        await both
+        return under_way
+
+    assert asyncio.run(run()) == (together, True)
+
+
+def test_nothing_is_told_with_a_secret(server):
+    """Errors on the way to a file go by its storage options."""
+    (server.bucket / "a").write_bytes(b"abc")
+    options = {**server.storage_options, "secret": "very-secret-indeed"}
+    file = RemoteFile("s3://bucket/a", options, "s3://bucket/a")
+
+    with pytest.raises(VolumeReadError) as caught, file.errors():
+        raise RuntimeError("refused for very-secret-indeed")
+
+    assert "very-secret" not in str(caught.value)
+    assert "s3://bucket/a" in str(caught.value)
+
+
+def test_everything_remote_knows_what_not_to_tell():
+    """No place turns errors into ours without the options whose values it must cut out."""
+    folder = Path(remote_ranges.__file__).parent
+    calls = [
+        (path.name, node.lineno)
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") == "remote_errors"
+        and len(node.args) < 2
+    ]
+
+    assert calls == []

@@ -1,0 +1,205 @@
+"""The box that the voxels of interest lie in: found once per volume, in bounded memory.
+
+Read slab by slab along the chunks, the outer ones first, as what lies inside the box found so far
+cannot change it. Kept per process, and for files on disk under a key that changes when they do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Region
+from ...core.errors import VolumeError
+from ..cache.cache_directory import cache_directory, write_whole
+from ..content import content_key
+from ..pyramid import at_level, coarser_levels
+from ..volume import Volume
+from .statistics import MOST_REMEMBERED, SLAB_VOXELS, slabs
+
+_REMEMBERED: OrderedDict[tuple[Any, ...], Region] = OrderedDict()
+# Of what is kept on disk: another one is not read.
+_VERSION = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Interest:
+    """Which voxels are of interest; a voxel is if one of its channels is."""
+
+    above: float | None = None
+    """Values above this."""
+    labels: tuple[int, ...] = ()
+    """These values instead; with neither, all that is not 0."""
+
+    def of(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which values are of interest.
+
+        Examples
+        --------
+        >>> Interest(above=2).of(np.array([1, 2, 3])).tolist()
+        [False, False, True]
+        """
+        if self.labels:
+            return np.isin(values, self.labels)
+        found: NDArray[np.bool_] = values != 0 if self.above is None else values > self.above
+        return found
+
+    def describe(self) -> str:
+        """Return the voxels in words."""
+        if self.labels:
+            return f"label{'s' * (len(self.labels) > 1)} {', '.join(map(str, self.labels))}"
+        return "voxels other than 0" if self.above is None else f"voxels above {self.above:g}"
+
+
+def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
+    """Return the smallest box of ``volume`` with all voxels of interest; empty if there are none.
+
+    The first call reads the volume once, or less; none of it where its manifest has the box.
+    Later ones, in this process or for the same file in another, read nothing.
+
+    Parameters
+    ----------
+    volume
+        Any volume of real numbers.
+    interest
+        Which voxels.
+    level
+        Where the volume has several resolutions, which one to look at: 0 is its own, the next is
+        coarser. If it has fewer, the coarsest. A coarse box is widened by one voxel of its level,
+        and lacks what that level has lost.
+
+    Raises
+    ------
+    VolumeError
+        The voxels are complex.
+
+    Examples
+    --------
+    >>> array = np.zeros((8, 8, 8))
+    >>> array[2:4, 5, 1:7] = 3
+    >>> occupied_box(Volume(array), Interest(above=0))
+    Region(2:4, 5:6, 1:7)
+    """
+    key = (volume.token, volume.header.stamp, interest, level)
+    found = _REMEMBERED.get(key)
+    if found is None:
+        found = _known(volume, interest, level) or _computed(volume, interest, level)
+        _keep(volume, interest, level, found)
+    _REMEMBERED[key] = found
+    while len(_REMEMBERED) > MOST_REMEMBERED:
+        with suppress(KeyError):  # another thread may have been faster
+            _REMEMBERED.popitem(last=False)
+    return found
+
+
+def known_box(volume: Volume, interest: Interest, level: int = 0) -> Region | None:
+    """Return what :func:`occupied_box` does if that is known; reads no voxel."""
+    found = _REMEMBERED.get((volume.token, volume.header.stamp, interest, level))
+    return _known(volume, interest, level) if found is None else found
+
+
+def forget_boxes() -> None:
+    """Drop what is kept in memory."""
+    _REMEMBERED.clear()
+
+
+def _computed(volume: Volume, interest: Interest, level: int) -> Region:
+    number = min(level, len(coarser_levels(volume)) if level else 0)
+    if number:
+        coarse = occupied_box(at_level(volume, number), interest)
+        return coarse if coarse.is_empty else _widened(coarse, volume, number)
+    if volume.dtype.kind == "c":
+        raise VolumeError(
+            f"{volume.name} holds complex numbers, of which none is above another.",
+            do="Store the magnitude.",
+        )
+    lows, highs = [*volume.spatial_shape], [0, 0, 0]
+    most = max(1, SLAB_VOXELS // volume.shape[0])
+    regions = list(slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most))
+    for region in _outer_first(regions):
+        if Region(tuple(lows), tuple(map(max, lows, highs))).contains(region):
+            continue
+        inside: Any = interest.of(volume.read(region).values()).any(axis=0)
+        for axis in range(3):
+            rest = tuple(other for other in range(3) if other != axis)
+            hits = np.flatnonzero(inside.any(axis=rest))
+            if hits.size:
+                lows[axis] = min(lows[axis], region.start[axis] + int(hits[0]))
+                highs[axis] = max(highs[axis], region.start[axis] + int(hits[-1]) + 1)
+    return _NOTHING if highs[0] == 0 else Region(tuple(lows), tuple(highs))
+
+
+def _widened(box: Region, volume: Volume, number: int) -> Region:
+    """Return a box of a coarser level, one of its voxels larger on each side, in the own voxels."""
+    matrix = coarser_levels(volume)[number - 1]
+    steps, shift = matrix.diagonal()[:3], matrix[:3, 3]
+    lows = np.floor(steps * (np.array(box.start) - 1.5) + shift + 0.5).astype(int)
+    highs = np.ceil(steps * (np.array(box.stop) + 0.5) + shift + 0.5).astype(int)
+    wide = Region(tuple(map(int, lows)), tuple(map(int, highs)))
+    return wide.intersect(Region.of_shape(volume.spatial_shape))
+
+
+_NOTHING = Region((0, 0, 0), (0, 0, 0))
+
+
+def _outer_first(regions: Sequence[T]) -> Iterator[T]:
+    """Yield the first, the last, the second, the last but one, and so on.
+
+    Examples
+    --------
+    >>> list(_outer_first("abcde"))
+    ['a', 'e', 'b', 'd', 'c']
+    """
+    for number in range(len(regions)):
+        half = number // 2
+        yield regions[-1 - half] if number % 2 else regions[half]
+
+
+def _known(volume: Volume, interest: Interest, level: int) -> Region | None:
+    """Return what the manifest or another process found out."""
+    recorded = _recorded(volume, interest)
+    file = _file(volume, interest, level) if recorded is None else None
+    if file is None:
+        return recorded
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        start, stop = json.loads(file.read_text("utf-8"))["box"]
+        return Region(tuple(map(int, start)), tuple(map(int, stop)))
+    return None
+
+
+def _recorded(volume: Volume, interest: Interest) -> Region | None:
+    """Return the box around those classes of a manifest that are of interest; None without."""
+    boxes = getattr(volume.recorded_statistics, "boxes", ())
+    if not boxes:
+        return None
+    inside = interest.of(np.array([value for value, _ in boxes]))
+    chosen = np.array([box for _, box in boxes])[inside]
+    if len(chosen) == 0:
+        return _NOTHING
+    low, high = chosen[:, :3].min(axis=0).tolist(), chosen[:, 3:].max(axis=0).tolist()
+    return Region(tuple(low), tuple(high))
+
+
+def _keep(volume: Volume, interest: Interest, level: int, found: Region) -> None:
+    file = None if _recorded(volume, interest) else _file(volume, interest, level)
+    if file is not None:
+        # Only saves time: a full or read-only disk must not stop anybody.
+        with suppress(OSError):
+            write_whole(file, json.dumps({"box": [found.start, found.stop]}).encode())
+
+
+def _file(volume: Volume, interest: Interest, level: int) -> Path | None:
+    content = volume.content_key
+    if not content:
+        return None
+    name = content_key(content, (_VERSION, interest.above, interest.labels, level))
+    return cache_directory() / "boxes" / f"{name}.json"
