@@ -9,6 +9,8 @@ from typing import Any
 from ..adapters import Profile
 from ..core.errors import BudgetExceeded, LoaderShutDown
 from ..datapipes.cost import cost_of
+from ..datapipes.shuffle_report import BATCHES as REPORTED
+from ..datapipes.shuffle_report import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..diagnosing.twins import untimed
 from ..graph import Change, Pipe, explain_rewritten
@@ -81,6 +83,27 @@ class Explaining:
                 joinings=self._negotiated.joinings,
             )
         return self._negotiated
+
+    def shuffle_report(
+        self, *, batches: int = REPORTED, cache_bytes: int | None = None
+    ) -> ShuffleReport:
+        """Return what the order of the next epoch costs and gives; reads headers, and no voxel.
+
+        Parameters
+        ----------
+        batches
+            Batches that are planned, from the first.
+        cache_bytes
+            Decoded chunks that are kept; by default as the shuffle asks for.
+
+        Raises
+        ------
+        GraphError
+            The graph cannot be split, so nothing is planned.
+        """
+        run = {"seed": self._seed or 0, "epoch": self._where()[0]}
+        graph = untimed(self._graph)
+        return shuffle_report(graph, **run, batches=batches, cache_bytes=cache_bytes)
 
     def profile(self) -> str:
         """Return the table of the ``Profile`` among the adapters."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import IteratorInvalidated, VoxpipeError
+from ..datapipes.iter.stack.devices import with_tensors
 from ..reading_services import Epoch
 from ..reading_services.work import Place
 from ..realizing import Outcome
@@ -97,9 +98,16 @@ class DataLoader2Iterator:
             self._progress.failed = failed
             self._progress.place = self._progress.place.after(self._started().last)
             if not isinstance(batch, Outcome):
-                return batch
+                return self._moved(batch)
             if not batch.is_empty:
-                return batch.batch
+                return self._moved(batch.batch)
+
+    def _moved(self, batch: Any) -> Any:
+        """Return the batch on the device that the graph asks for."""
+        device = self._loader._work.hints.device
+        if device is None:
+            return batch
+        return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
     def limit(self, num_batches: int | None) -> None:
         """Pause after ``num_batches`` more batches, again after each resume(); None: never."""

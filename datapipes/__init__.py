@@ -6,5 +6,15 @@ from . import iter as _iter  # noqa: F401  (registers the chained forms)
 from . import map as _map  # noqa: F401
 from .datapipe import DataPipe, PerItem, chained
 from .explain import explain
+from .shuffle_report import ShuffleReport, shuffle_report
+from .shuffle_spec import ShuffleSpec
 
-__all__ = ["DataPipe", "PerItem", "chained", "explain"]
+__all__ = [
+    "DataPipe",
+    "PerItem",
+    "ShuffleReport",
+    "ShuffleSpec",
+    "chained",
+    "explain",
+    "shuffle_report",
+]

@@ -14,18 +14,26 @@ if TYPE_CHECKING:
     from .adapters import (
         Adapter,
         Eager,
+        FuseReads,
         FuseSpatial,
         Lint,
         MemoryProfile,
         OnError,
+        Prefetch,
         Profile,
+        Runtime,
         Shuffle,
         Timeout,
     )
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check
-    from .datapipes import DataPipe, explain
+    from .datapipes import (
+        DataPipe,
+        ShuffleSpec,
+        explain,
+        shuffle_report,
+    )
     from .datapipes.iter import from_cases, from_manifest, list_cases
     from .reading_services import (
         DistributedReadingService,
@@ -57,6 +65,7 @@ __all__ = [
     "Decoder",
     "DistributedReadingService",
     "Eager",
+    "FuseReads",
     "FuseSpatial",
     "Grid",
     "InProcessReadingService",
@@ -66,11 +75,14 @@ __all__ = [
     "MultiProcessingReadingService",
     "OnError",
     "Policy",
+    "Prefetch",
     "Profile",
     "Region",
+    "Runtime",
     "Sample",
     "SequentialReadingService",
     "Shuffle",
+    "ShuffleSpec",
     "SpatialPlan",
     "Stream",
     "Timeout",
@@ -88,6 +100,7 @@ __all__ = [
     "register_backend",
     "register_decoder",
     "resolve_backend",
+    "shuffle_report",
     "unregister_backend",
     "unregister_decoder",
 ]
@@ -98,18 +111,26 @@ _HOMES = {
     "adapters": (
         "Adapter",
         "Eager",
+        "FuseReads",
         "FuseSpatial",
         "Lint",
         "MemoryProfile",
         "OnError",
+        "Prefetch",
         "Profile",
+        "Runtime",
         "Shuffle",
         "Timeout",
     ),
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2", "check"),
-    "datapipes": ("DataPipe", "explain"),
+    "datapipes": (
+        "DataPipe",
+        "ShuffleSpec",
+        "explain",
+        "shuffle_report",
+    ),
     "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
     "reading_services": (
         "DistributedReadingService",

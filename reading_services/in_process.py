@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone
-from ..realizing import Job, Outcome
+from ..realizing import Job, Outcome, with_threads
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
@@ -116,7 +116,8 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
     with closing(_begun(planned, work.joinings)) as coming:
         for job, fetched in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-            with using_joinings(work.joinings), closing(fetched):
+            threads = with_threads(work.hints.threads)
+            with using_joinings(work.joinings), closing(fetched), threads:
                 made = source.run(job, seed, epoch) if work.cut.realizing else _handed(job)
             if isinstance(made, Outcome):
                 made = replace(made, batch=as_tensors(made.batch))

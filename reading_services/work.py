@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias
 
-from ..adapters import Limits, limits_of, policy_of
+from ..adapters import Hints, Limits, hints_of, limits_of, policy_of
 from ..core import Origin, Stream
 from ..core.errors import placed
 from ..datapipes import DataPipe
@@ -40,6 +40,7 @@ from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
 _RAISES = ErrorPolicy()
+_NO_HINTS = Hints()
 _END = object()
 _RUNS = frozenset({"__iter__", "apply", "gather"})
 
@@ -75,6 +76,9 @@ class Planned:
     """Which part of every batch this rank makes."""
     errors: ErrorPolicy = _RAISES
     """What is done about items that cannot be made."""
+
+    hints: Hints = _NO_HINTS
+    """What the graph asks for itself."""
 
     def maker(self) -> Recipe | PipeRunner | Tolerant:
         """Return what makes batches of jobs, here or in a worker."""
@@ -155,6 +159,8 @@ class Replicated:
 
     hooks: Hooks = NO_HOOKS
     """Functions of the user's that prepare the graph of each worker."""
+    hints: Hints = _NO_HINTS
+    """What the graph asks for itself."""
 
     def share(self, worker: int, workers: int) -> Share:
         """Return the share of one worker of this rank."""
@@ -205,7 +211,7 @@ def work_of(graph: Pipe) -> Work:
     errors = policy_of(graph)
     if isinstance(split, NoCut):
         return replicated(graph, split.reason)
-    return Planned(split, limits, errors=errors)
+    return Planned(split, limits, errors=errors, hints=hints_of(graph))
 
 
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
@@ -219,6 +225,7 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         limits_of(graph),
         shards_ranks=RANKS in divided or bool(hooks),
         hooks=hooks or NO_HOOKS,
+        hints=hints_of(graph),
     )
 
 

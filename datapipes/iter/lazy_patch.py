@@ -200,11 +200,26 @@ class LazyPatches(DataPipe):
         """Return the patches of one volume; its header or mask is read before the first."""
         if self.sampling == "grid":
             return self._grid(sample, pending_of(self, sample).plan.shape)
+        return map(self._drawing(sample, steps), range(self.samples_per_volume))
+
+    def _drawing(
+        self, sample: Any, steps: tuple[Adding, Adding | None] | None
+    ) -> Callable[[int], Sample]:
+        """Return what makes the patches of one volume, by their ordinals."""
         adding, placing = steps or self._adding(*self._inside_mask(sample))
         # The region draws from the case, before there is an ordinal: one for all patches.
         visit = sample if placing is None else stepped(self, sample, placing)
-        ordinals = range(self.samples_per_volume)
-        return (stepped(self, visit, adding, ordinal=ordinal) for ordinal in ordinals)
+        return lambda ordinal: stepped(self, visit, adding, ordinal=ordinal)
+
+    def visits(self) -> Iterator[Callable[[int], Sample]]:
+        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
+
+        So patches can be taken in any order while none is kept. A grid has no such numbers.
+        """
+        anywhere = (UniformPatch(self.size, self.origin), self.region)
+        steps = None if self._masked is not None else self._adding(*anywhere)
+        for sample in self.parent:
+            yield self._drawing(sample, steps)
 
     def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
         adding = Adding([Step(patch, self.stream_names[0], self.origin)])
