@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
+_OWN: set[int] = set()
+
+
+def own_generators() -> None:
+    """Say that nobody else draws in this process, so that nothing needs to be put back.
+
+    Putting back takes 0.1 to 0.3 ms, more than all else that a small item costs a worker.
+    """
+    _OWN.add(os.getpid())
+
 
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
     """Seed the global generators inside the ``with`` block and put them back after it."""
+    if os.getpid() in _OWN:
+        _seed(seed)
+        yield
+        return
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
-    torch.default_generator.manual_seed(seed)
+    _seed(seed)
     try:
         yield
     finally:
         random.setstate(kept[0])
         np.random.set_state(kept[1])
         torch.set_rng_state(kept[2])
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
+    torch.default_generator.manual_seed(seed)
