@@ -1,6 +1,7 @@
 """Adapters: each rewrites a graph before it runs."""
 
 from .adapter import Adapter
+from .cache_timeout import CacheTimeout
 from .eager import Eager
 from .fuse_reads import FuseReads
 from .fuse_spatial import FuseSpatial
@@ -14,6 +15,7 @@ from .timeout import Limits, Timeout, limits_of
 
 __all__ = [
     "Adapter",
+    "CacheTimeout",
     "Eager",
     "FuseReads",
     "FuseSpatial",

@@ -29,7 +29,11 @@ knows nothing of voxpipe can still catch it::
     ├── SampleError                  (TypeError)   a pipe was given what it cannot use
     ├── GraphError                   (ValueError)  the graph of pipes is not legal
     │   ├── NotPicklable             (TypeError)   it cannot travel to a worker
-    │   └── NotRemovable             (RuntimeError) without it a pipe would read nothing, or two
+    │   ├── NotRemovable             (RuntimeError) without it a pipe would read nothing, or two
+    │   └── UnendedCache             (RuntimeError) on_disk_cache() and end_caching() do not pair
+    ├── StreamError                  (ValueError, RuntimeError) a file is damaged or unsafe
+    │   └── HashMismatch             a file is not the one that was expected
+    ├── NotOffered                   (NotImplementedError) what voxpipe leaves out on purpose
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
     ├── StateMismatch                (ValueError)  a saved state of something else
     ├── NoDevice                     (RuntimeError) a device that is not there
@@ -232,6 +236,22 @@ class NotPicklable(GraphError, TypeError):
 
 class NotRemovable(GraphError, RuntimeError):
     """A pipe whose place nothing can take: a source, or one that reads several."""
+
+
+class UnendedCache(GraphError, RuntimeError):
+    """An ``on_disk_cache()`` without ``end_caching()``, or the other way round."""
+
+
+class StreamError(VoxpipeError, ValueError, RuntimeError):
+    """A file or an archive is damaged, holds more than it may, or names what it must not."""
+
+
+class HashMismatch(StreamError):
+    """A file is not the one that was expected."""
+
+
+class NotOffered(VoxpipeError, NotImplementedError):
+    """Something that voxpipe leaves out on purpose; the message says what to use instead."""
 
 
 class BudgetExceeded(VoxpipeError, MemoryError):

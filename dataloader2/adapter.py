@@ -1,5 +1,5 @@
 """torchdata's place for the adapters."""
 
-from ..adapters import Adapter, Shuffle
+from ..adapters import Adapter, CacheTimeout, Shuffle
 
-__all__ = ["Adapter", "Shuffle"]
+__all__ = ["Adapter", "CacheTimeout", "Shuffle"]

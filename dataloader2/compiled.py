@@ -9,6 +9,7 @@ from ..adapters import Adapter
 from ..graph import Change, Pipe, clone, verify
 from ..reading_services import ReadingService
 from ..reading_services.work import Work
+from .behind import Tail, detached
 from .listed import AdapterLike
 
 
@@ -18,8 +19,12 @@ class Compiled:
 
     adapters: tuple[AdapterLike, ...]
     """What rewrote it, in this order."""
-    graph: Pipe
+    whole: Pipe
     """The chain as it runs."""
+    graph: Pipe
+    """What of it the service runs."""
+    tail: Tail
+    """What of it stays in this process, behind that."""
     changes: tuple[Change, ...]
     """What the adapters did and refused."""
     work: Work
@@ -43,4 +48,5 @@ def compiled(written: Pipe, adapters: Sequence[AdapterLike], service: ReadingSer
             graph = verify(rewritten.after)
         else:
             graph = verify(adapter(graph))
-    return Compiled(tuple(adapters), graph, tuple(changes), service.distribute(graph))
+    body, tail = detached(graph, service)
+    return Compiled(tuple(adapters), graph, body, tail, tuple(changes), service.distribute(body))

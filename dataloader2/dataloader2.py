@@ -100,6 +100,7 @@ class DataLoader2(Explaining):
     def _take(self, chain: Compiled) -> None:
         self._coming: Compiled | None = None
         self._adapters, self._graph, self._changes = chain.adapters, chain.graph, chain.changes
+        self._whole, self._tail = chain.whole, chain.tail
         self._work, self._negotiated = chain.work, None
 
     @property

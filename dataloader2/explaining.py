@@ -18,6 +18,7 @@ from ..reading_services import ReadingService
 from ..reading_services.work import Place, Work
 from ..volumes.scheme import ReadScheme
 from .asked import checked_step
+from .behind import Tail
 from .iterator import Progress
 from .listed import AdapterLike
 from .negotiated import Negotiated, negotiated
@@ -30,6 +31,8 @@ class Explaining:
     _epoch: int
     _written: Pipe
     _graph: Pipe
+    _whole: Pipe
+    _tail: Tail
     _changes: Sequence[Change]
     _adapters: tuple[AdapterLike, ...]
     _service: ReadingService
@@ -49,8 +52,9 @@ class Explaining:
         Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
         parts = [
-            explain_rewritten(self._written, self._graph, self._changes),
+            explain_rewritten(self._written, self._whole, self._changes),
             self._service.explain(self._work),
+            *filter(None, [self._tail.explain()]),
         ]
         cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
         try:

@@ -134,6 +134,7 @@ class DataLoader2Iterator:
             )
             # Ranks agree on one seed: the state of each is that of all.
             loader._seed = getattr(self._batches, "seed", self._seed)
+            self._batches = loader._tail.behind(self._batches, self._seed, progress.epoch)
         return self._batches
 
     def invalidate(self) -> None:

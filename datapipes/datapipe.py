@@ -7,7 +7,7 @@ declares its traits, and, if it draws random numbers, the name of its stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
@@ -19,10 +19,16 @@ from ..graph.verify import stream_names
 from ..realizing import Instruction
 from .excuse import excused
 
+if TYPE_CHECKING:
+    # torch looks chained forms up when they are called; type checkers and editors read this.
+    from .chained_forms import ChainedForms as _Pipe
+else:
+    _Pipe = IterDataPipe
+
 C = TypeVar("C", bound=type)
 
 
-class DataPipe(IterDataPipe[Any]):
+class DataPipe(_Pipe):
     """An iterable pipe. Chaining returns a new pipe; nothing that the user holds changes.
 
     A subclass takes its parent first, declares its ``traits`` and implements

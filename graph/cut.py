@@ -54,8 +54,12 @@ def cut(sink: Pipe) -> Cut | NoCut:
     tail = _realizable_tail(sink)
     inside = {id(pipe) for pipe in tail}
     opened = False
+    settled = _before_plain(sink)
     for pipe in walk(sink):
         traits = traits_of(pipe)
+        # Of a volume the planner wants to know no more than its header, whatever follows.
+        if id(pipe) in settled and not (opened or traits.opens):
+            continue
         if id(pipe) not in inside and traits.voxels:
             return NoCut(_why_not(pipe, sink, inside))
         opened = opened or traits.opens
@@ -81,6 +85,18 @@ def cut(sink: Pipe) -> Cut | NoCut:
     if gatherer is None:
         return Cut(planner, realizing, group=1, drop_last=False)
     return Cut(planner, realizing, gatherer.group, gatherer.drop_last)
+
+
+def _before_plain(sink: Pipe) -> set[int]:
+    """Return the pipes of which only plain values arrive anywhere, by ``id``."""
+    seen: set[int] = set()
+    stack = [sink]
+    while stack:
+        pipe = stack.pop()
+        if id(pipe) not in seen:
+            seen.add(id(pipe))
+            stack += () if traits_of(pipe).plain else parents_of(pipe)
+    return {id(pipe) for pipe in walk(sink)} - seen
 
 
 def _realizable_tail(sink: Pipe) -> tuple[Pipe, ...]:

@@ -13,6 +13,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .adapters import (
         Adapter,
+        CacheTimeout,
         Eager,
         FuseReads,
         FuseSpatial,
@@ -60,6 +61,7 @@ __all__ = [
     "Adapter",
     "AxisMap",
     "BackendRequest",
+    "CacheTimeout",
     "DataLoader2",
     "DataPipe",
     "Decoder",
@@ -110,6 +112,7 @@ __all__ = [
 _HOMES = {
     "adapters": (
         "Adapter",
+        "CacheTimeout",
         "Eager",
         "FuseReads",
         "FuseSpatial",

@@ -28,7 +28,7 @@ from .worker import SETTINGS, Settings
 PRELOAD = [
     "voxpipe.reading_services.worker",
     "voxpipe.volumes.formats.nifti",
-    "voxpipe.spatial.native",
+    "voxpipe.spatial.resampling.native",
     "nibabel",
 ]
 # Where pipes are sent and not instructions; then "__main__" too, multiprocessing's own default.

@@ -21,24 +21,25 @@ def own_generators() -> None:
     _OWN.add(os.getpid())
 
 
+def seed_globals(seed: int) -> None:
+    """Seed the global generators; the graphics card's are left alone."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
+    torch.default_generator.manual_seed(seed)
+
+
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
     """Seed the global generators inside the ``with`` block and put them back after it."""
     if os.getpid() in _OWN:
-        _seed(seed)
+        seed_globals(seed)
         yield
         return
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    _seed(seed)
+    seed_globals(seed)
     try:
         yield
     finally:
         random.setstate(kept[0])
         np.random.set_state(kept[1])
         torch.set_rng_state(kept[2])
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
-    torch.default_generator.manual_seed(seed)

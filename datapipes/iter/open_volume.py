@@ -107,6 +107,7 @@ class OpenVolume(Seeded):
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         # Keys that nobody needs to be warned of: all, once labels were chosen.
         self._settled = set(self.labels) if labels is LABELS else None
+        self._told: set[str] = set()
         # Readers' options that are given by key.
         self._by_key = named_by_key(reader_kwargs)
         # Keys that were named by the user, by argument; the first sample must have them.
@@ -213,6 +214,7 @@ class OpenVolume(Seeded):
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
             self._refuse_for_volume(key)
+            self._warn_of_volume(key, source)
             return source
         kind = "label" if key in self.labels else "intensity"
         if self._settled is not None and key not in self._settled:
@@ -248,6 +250,23 @@ class OpenVolume(Seeded):
             if key in named:
                 msg = f"{argument}= names {key!r}, which is a Volume already"
                 raise SampleError(msg, do=f"Give {argument}= to that Volume().")
+
+    def _warn_of_volume(self, key: str, volume: Volume) -> None:
+        """Warn where a volume that was made elsewhere is an intensity, though its key says label.
+
+        ``labels=`` says what is opened here, and nothing of what is a Volume already.
+        """
+        if volume.kind == "label" or key in self._told:
+            return
+        self._told.add(key)
+        if key in self.labels if self._settled is None else looks_like_label(key):
+            text = (
+                f"{key!r} is a Volume of an intensity: interpolated, in float32\n"
+                f"  at {self.origin}\n"
+                '  If it holds classes, write Volume(..., kind="label"). '
+                "If not, give labels= without it: then nothing is guessed."
+            )
+            warn(text, LikelyLabel, self.origin)
 
     def _warn_if_likely(self, key: str) -> None:
         if not looks_like_label(key):

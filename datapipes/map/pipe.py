@@ -44,6 +44,8 @@ class MapPipe(MapDataPipe[Any]):
     def __repr__(self) -> str:
         return self.describe() if "origin" in vars(self) else type(self).__name__
 
+    __str__ = __repr__
+
     def __getstate__(self) -> Any:
         state = {name: v for name, v in vars(self).items() if name not in self.running}
         hook = MapDataPipe.getstate_hook

@@ -69,6 +69,10 @@ class Column(MapPipe):
         self.parent = parent
         self.column = column
 
+    def describe(self) -> str:
+        """Return which column it is."""
+        return f"unzip(…)[{self.column}]"
+
     def __getitem__(self, index: Any) -> Any:
         """Return the column of one item."""
         return self.parent[index][self.column]

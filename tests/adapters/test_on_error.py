@@ -185,6 +185,21 @@ def test_errors_without_the_adapter_are_errors(tmp_path):
             epoch(chain(tmp_path), adapter)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pipes_behind_the_workers_see_no_failures(tmp_path, workers):
+    """What stays here gets batches; those without an item pass it by, in their turn."""
+    pipe = chain(tmp_path, bad=(2, 3, 4, 5)).to_device("cpu")
+
+    held, failures, states = epoch(pipe, vp.OnError("skip"), workers)
+
+    assert held == [[0, 1], [6, 7, 8]]
+    assert [f.batch for f in failures] == [0, 1, 1, 1]
+    assert [state["next_batch"] for state in states] == [1, 3]
+    last = epoch(chain(tmp_path, bad=(6, 7, 8)).to_device("cpu"), vp.OnError("skip"), workers)
+    assert last[0] == [[0, 1, 2], [3, 4, 5]]
+    assert [f.batch for f in last[1]] == [2, 2, 2]
+
+
 def test_credentials_are_not_told(tmp_path):
     """Neither the user of a URL nor its query is in what is kept of a failure."""
 

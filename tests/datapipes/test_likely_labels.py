@@ -102,3 +102,29 @@ def test_explain_says_why_numpy_resamples(monkeypatch):
     text = cases().open_volume().explain()
 
     assert "resampled by: NumPy, as VOXPIPE_NATIVE=0 asks" in text
+
+
+@pytest.mark.parametrize("labels", [{}, {"labels": ("image", "seg")}])
+def test_a_volume_that_was_made_an_intensity_is_told(labels):
+    """``labels=`` says what is opened here; a Volume is what it was made."""
+    pipe = vp.from_cases([{"seg": vp.Volume(VOLUME), "image": VOLUME}] * 2).open_volume(**labels)
+
+    with pytest.warns(LikelyLabel, match='kind="label"') as told:
+        list(pipe)
+
+    assert len(told) == 1
+    assert "'seg' is a Volume of an intensity" in str(told[0].message)
+
+
+@pytest.mark.parametrize(
+    ("volume", "labels"),
+    [(vp.Volume(VOLUME, kind="label"), {}), (vp.Volume(VOLUME), {"labels": ("image",)})],
+    ids=["a label", "said otherwise"],
+)
+def test_a_volume_that_was_meant_so_is_not_told(volume, labels):
+    """It is a label, or labels were chosen without it."""
+    pipe = vp.from_cases([{"seg": volume, "image": VOLUME}]).open_volume(**labels)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(pipe)

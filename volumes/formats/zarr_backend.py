@@ -1,7 +1,5 @@
-"""Zarr arrays, OME-Zarr and NIfTI-Zarr: which array, which axes, where in the world.
+"""Zarr arrays, OME-Zarr and NIfTI-Zarr, in folders, archives and buckets.
 
-A group may say where its voxels lie twice: the NIfTI header in its array
-``nifti`` has the word, the OME-Zarr metadata name the axes and the levels.
 Chunks are fetched and decoded by voxpipe; what is stored in a way that it does not know
 is read by zarr-python. Either way only the chunks that a region touches.
 """
@@ -10,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, Affine, ChunkGrid, OrientedBox, Region
+from ...core import TALLY, ChunkGrid, OrientedBox, Region
 from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
@@ -24,7 +21,7 @@ from ..content import content_key
 from ..disk.file_system import file_system_at
 from ..disk.local_file import file_stamp
 from ..fetched import fetch_chunks
-from ..header import IDENTITY, Header, Triple, affine_entries, affine_matrix
+from ..header import Header, Triple
 from ..scheme import StoreLayout
 from ..stores.location import remote_errors
 from ..stores.ranges import LocalRanges
@@ -33,35 +30,16 @@ from ..stores.remote import open_remote
 from ..stores.remote_file import RemoteFile
 from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
-from .nifti_header import parse_nifti
-from .ome import Level, coarser, levels_of
-from .zarr_array import NotOurs, ZarrArray, ZarrGroup, bytes_of, open_node
-from .zarr_layout import Layout, named_layout, plain_layout
+from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
+from .zarr_image import image_of
 from .zarr_nodes import (
     METADATA_FILES,
-    is_array,
     open_local_node,
     open_remote_node,
     open_zip_node,
 )
 
-NIFTI = "nifti"
-"""The array that holds the bytes of the NIfTI header."""
 _OPTIONS = ("level",)
-# NIfTI-Zarr without OME-Zarr metadata: the last axes in this order.
-_NIFTI_AXES = ("t", "c", "z", "y", "x")
-
-
-@dataclass(frozen=True)
-class _Image:
-    """One array of a node, and what the metadata say about it."""
-
-    array: Any
-    layout: Layout
-    affine: tuple[float, ...] = IDENTITY
-    slope: float = 1.0
-    intercept: float = 0.0
-    coarser: tuple[Affine, ...] = ()
 
 
 class ZarrBackend(Backend):
@@ -82,7 +60,7 @@ class ZarrBackend(Backend):
     ) -> None:
         no_options(options, name, _OPTIONS)
         level = options.get("level", 0)
-        image = _image_of(node, level, name)
+        image = image_of(node, level, name)
         TALLY.count(headers=1)
         dtype = np.dtype(image.array.dtype)
         refuse_unreadable(dtype, name)
@@ -307,97 +285,3 @@ def _own_local_node(path: str, name: str, stamp: tuple[int, ...]) -> ZarrArray |
 
 def _region(index: tuple[slice, ...]) -> Region:
     return Region(tuple(s.start for s in index), tuple(s.stop for s in index))
-
-
-def _is_array(node: Any) -> bool:
-    if isinstance(node, (ZarrArray, ZarrGroup)):
-        return isinstance(node, ZarrArray)
-    return is_array(node)
-
-
-def _image_of(node: Any, level: int, name: str) -> _Image:
-    try:
-        return (_of_array if _is_array(node) else _of_group)(node, level, name)
-    except (VoxpipeError, NotOurs, MemoryError, OSError):
-        raise
-    except Exception as error:  # what zarr-python says of damaged metadata
-        raise BadHeader(
-            f"the metadata of {name} make no sense: {type(error).__name__}: {error}.",
-            do="Write them again, or install the codec that they ask for.",
-        ) from error
-
-
-def _of_array(array: Any, level: int, name: str) -> _Image:
-    _check_level(level, 1, name)
-    return _Image(array, plain_layout(tuple(array.shape), name))
-
-
-def _of_group(group: Any, level: int, name: str) -> _Image:
-    levels = levels_of(dict(group.attrs), name)
-    nifti = _found(group, NIFTI)
-    if nifti is not None:
-        return _of_nifti(group, bytes_of(nifti, name), levels, level, name)
-    if levels:
-        _check_level(level, len(levels), name)
-        chosen = levels[level]
-        array = _member(group, chosen.path, name)
-        layout = named_layout(tuple(array.shape), chosen.axes, name)
-        affine = affine_entries(chosen.affine, name)
-        return _Image(array, layout, affine, coarser=coarser(levels, level))
-    return _of_array(_only_array(group, name), level, name)
-
-
-def _of_nifti(group: Any, raw: bytes, levels: tuple[Level, ...], level: int, name: str) -> _Image:
-    fields = parse_nifti(raw, f"the NIfTI header of {name}", single_file=False)
-    affine: Affine = affine_matrix(fields.affine)
-    if levels:
-        _check_level(level, len(levels), name)
-        array = _member(group, levels[level].path, name)
-        axes = levels[level].axes
-        # The header speaks of the finest level; the pyramid says how the others lie to it.
-        if level:  # that of the finest is kept to the last bit
-            affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
-    else:
-        _check_level(level, 1, name)
-        array = _member(group, "0", name)
-        axes = _NIFTI_AXES[-array.ndim :]
-    layout = named_layout(tuple(array.shape), axes, name)
-    placed, lower = affine_entries(affine, name), coarser(levels, level)
-    return _Image(array, layout, placed, fields.slope, fields.intercept, lower)
-
-
-def _check_level(level: Any, count: int, name: str) -> None:
-    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < count:
-        raise BadHeader(
-            f"{name} has no level {level!r}, but 0 to {count - 1}.",
-            do="Give level=, 0 is the finest.",
-        )
-
-
-def _member(group: Any, path: str, name: str) -> Any:
-    array = _found(group, path)
-    if array is not None:
-        return array
-    raise BadHeader(
-        f"{name} has no array {path!r}, of which its metadata speak.", do="Write the image again."
-    )
-
-
-def _found(group: Any, path: str) -> Any:
-    """Return an array of a group, None if it has no array of this name."""
-    try:
-        node = group[path]
-    except KeyError:
-        return None
-    return node if _is_array(node) else None
-
-
-def _only_array(group: Any, name: str) -> Any:
-    arrays = dict(group.arrays())
-    if len(arrays) == 1:
-        return next(iter(arrays.values()))
-    have = ", ".join(sorted(arrays)) or "none"
-    raise UnknownFormat(
-        f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}.",
-        do="Give the path of one array in it.",
-    )

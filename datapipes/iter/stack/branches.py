@@ -67,6 +67,10 @@ class Trunk(Running):
         self._generation = 0
         self._restart()
 
+    def describe(self) -> str:
+        """Return what is divided, into how many."""
+        return f"{self.chained}({self.count} pipes)"
+
     def _restart(self) -> None:
         self._items: Iterator[Any] | None = None
         self._waiting: list[deque[Any]] = [deque() for _ in range(self.count)]
@@ -181,6 +185,10 @@ class Branch(DataPipe):
         super().__init__()
         self.main_datapipe: Any = trunk
         self.number = number
+
+    def describe(self) -> str:
+        """Return which branch of what it is."""
+        return f"{self.main_datapipe.chained}(…)[{self.number}]"
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items of this branch."""

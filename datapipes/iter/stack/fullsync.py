@@ -48,7 +48,7 @@ class FullSync(Running):
     -----
     Before each item the ranks tell each other, over gloo, whether they have one. Each has one
     item made ahead by a thread. With one rank there is nothing to agree upon. This pipe
-    is not replicable: workers do not run it.
+    is not replicable: a loader runs it in its own process, behind its workers.
 
     Raises
     ------
@@ -62,7 +62,7 @@ class FullSync(Running):
         If the timeout is not above 0.
     """
 
-    traits: ClassVar[Traits] = Traits()
+    traits: ClassVar[Traits] = Traits(here=True)
     running = ("_ahead", "_group")
     _ahead: Ahead | None
     _group: Any

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, ClassVar
 
+from ....core import Sample
 from ....core.errors import GraphError
 from ....core.origin import warn
 from ....graph import Pipe, Traits, describe, walk
+from ....graph.verify import stream_names
 from ...datapipe import length_of, offered
+from ..cases import Seeded
+from .cycle import Cycler
 from .footprint import bytes_of
 from .running import Running
 
@@ -41,7 +45,7 @@ class InMemoryCacheHolder(Running):
     ----------
     source_dp
         The parent. It has to yield the same items in every pass: put what draws at random
-        (``shuffle``) after the cache.
+        (``shuffle``, ``lazy_patch``, ``augment``) after the cache.
     size
         Megabytes that items may take, with the data of their arrays and tensors; None for any
         number. If they take more it is the first ones that are made anew in each pass, so that
@@ -49,14 +53,14 @@ class InMemoryCacheHolder(Running):
 
     Notes
     -----
-    The very same objects are yielded in every pass: do not change them in place. What was kept
+    The very same objects are yielded in every pass: do not change them in place. Only samples
+    are new ones that tell the epoch, so that pipes further down draw anew. What was kept
     does not travel to a worker; each keeps its own. An unfinished pass keeps nothing.
 
     Raises
     ------
     GraphError
-        If samples with a seed come in, which differ in every epoch. Decoded chunks of volumes
-        are kept anyway.
+        If something was drawn for the samples that come in, as that differs in every epoch.
     ValueError
         If the size is not above 0.
 
@@ -78,11 +82,11 @@ class InMemoryCacheHolder(Running):
         self.parent = source_dp
         self.most_bytes = limit_of(size)
         for pipe in walk(source_dp):
-            if hasattr(type(pipe), "begin"):
+            if stream_names(pipe):
                 msg = f"in_memory_cache() would keep what {describe(pipe)} has drawn for one epoch"
-                do = "Leave it out: chunks that were decoded are kept, and plans cost nothing."
+                do = "Put it before, or leave it out: decoded chunks are kept in any case."
                 raise GraphError(msg, do=do).at(self.origin)
-            if hasattr(type(pipe), "set_seed"):
+            if hasattr(type(pipe), "set_seed") and not isinstance(pipe, (Seeded, Cycler)):
                 text = f"in_memory_cache() keeps the order that {describe(pipe)} draws in the first"
                 warn(f"{text} pass; put it after the cache.", UserWarning, self.origin)
         self.fresh()
@@ -96,9 +100,19 @@ class InMemoryCacheHolder(Running):
         if self._kept is None:
             yield from self._first_pass()
             return
+        run = self._run()
         # Not one more than is needed: the parent may take long to make it.
         yield from islice(self.parent, self._before)
-        yield from self._kept
+        for item in self._kept:
+            yield _of_run(item, run) if run is not None else item
+
+    def _run(self) -> tuple[int, int] | None:
+        """Return seed and epoch of this pass, if samples come in."""
+        sources = [pipe for pipe in walk(self.parent) if isinstance(pipe, Seeded)]
+        run = [source.coming_run() for source in sources][:1]
+        for source in sources if self._before == 0 else ():
+            source.skip_run()  # as it is not iterated
+        return run[0] if run else None
 
     def _first_pass(self) -> Iterator[Any]:
         kept: deque[tuple[Any, int]] = deque()
@@ -122,3 +136,8 @@ class InMemoryCacheHolder(Running):
         except TypeError:
             msg = "InMemoryCacheHolder has no len(): it doesn't have valid length until the cache "
             raise TypeError(msg + "is loaded") from None
+
+
+def _of_run(item: Any, run: tuple[int, int]) -> Any:
+    """Return a sample as it would be in another epoch; other items as they are."""
+    return item.replace(seed=run[0], epoch=run[1]) if isinstance(item, Sample) else item

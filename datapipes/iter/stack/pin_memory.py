@@ -47,7 +47,7 @@ class PinMemory(Prefetcher):
     Notes
     -----
     Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
-    been initialised. This pipe is not replicable: workers do not run it.
+    been initialised. This pipe is not replicable: a loader runs it in its own process.
 
     Raises
     ------
@@ -55,7 +55,7 @@ class PinMemory(Prefetcher):
         At construction: CUDA is not available. This is a ``RuntimeError``.
     """
 
-    traits: ClassVar[Traits] = Traits()
+    traits: ClassVar[Traits] = Traits(here=True)
 
     def __init__(
         self,

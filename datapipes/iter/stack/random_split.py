@@ -156,6 +156,10 @@ class SplitterIterator(DataPipe):
         self.division.seed = seed
         return self
 
+    def describe(self) -> str:
+        """Return which part of what it is."""
+        return f"random_split({self.division.weights})[{self.target!r}]"
+
     def settings(self) -> Any:
         """Return what the division depends on, and which part this is."""
         of = self.division

@@ -28,7 +28,7 @@ class ToDevice(DataPipe):
 
     Notes
     -----
-    This pipe is not replicable: workers do not run it.
+    This pipe is not replicable: a loader runs it in its own process, behind its workers.
 
     Raises
     ------
@@ -44,7 +44,7 @@ class ToDevice(DataPipe):
     [{'image': tensor([1., 1.]), 'case': 'a'}]
     """
 
-    traits: ClassVar[Traits] = Traits()
+    traits: ClassVar[Traits] = Traits(here=True)
 
     def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
         super().__init__()

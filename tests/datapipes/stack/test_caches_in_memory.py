@@ -131,13 +131,62 @@ def test_its_length_is_known_at_the_latest_after_a_pass():
 
 
 def test_what_is_drawn_for_an_epoch_is_not_kept():
-    """Samples with a seed are refused, a shuffle before the cache is warned of."""
-    cases = vp.from_cases([{"image": np.zeros((2, 2, 2))}])
+    """Draws for samples are refused, a shuffle before the cache is warned of."""
+    patches = vp.from_cases([{"image": np.zeros((2, 2, 2))}]).open_volume().lazy_patch(1)
     with pytest.raises(vp.errors.GraphError, match="has drawn for one epoch") as told:
-        cases.in_memory_cache()
+        patches.in_memory_cache()
     assert __file__.rsplit("/", 1)[-1] in str(told.value)
     with pytest.warns(UserWarning, match="keeps the order that shuffle"):
         IterableWrapper(range(4)).shuffle().in_memory_cache()
+
+
+def with_age(sample):
+    return sample.with_data(age=len(sample.case))
+
+
+@pytest.mark.parametrize("size", [None, 0.01, 0.003])
+def test_cases_are_kept_and_drawn_for_anew(size):
+    """Epochs are those without the cache, whether all, some or none were kept; resumed, too."""
+    arrays = [np.random.default_rng(n).random((8, 8, 8)) for n in range(4)]
+    cases = vp.from_cases([{"image": array, "case": f"c{n}"} for n, array in enumerate(arrays)])
+
+    def chain(source):
+        patches = source.shuffle().open_volume().lazy_patch(4).augment(rotate=(-15, 15))
+        return patches.batch_patches(2)
+
+    kept = chain(cases.map(with_age).in_memory_cache(size=size))
+    with vp.DataLoader2(chain(cases.map(with_age)), seed=5) as loader:
+        plain = [[batch["image"] for batch in loader] for _ in range(3)]
+    with vp.DataLoader2(kept, seed=5) as loader:
+        seen = [[batch["image"] for batch in loader] for _ in range(3)]
+        next(iter(loader))
+        state = loader.state_dict()
+    with vp.DataLoader2(kept) as loader:
+        loader.load_state_dict({**state, "epoch": 2})
+        resumed = [batch["image"] for batch in loader]
+
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(plain, seen, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
+    assert torch.equal(resumed[0], plain[2][1])
+    assert not torch.equal(plain[0][0], plain[1][0])
+
+
+def test_kept_cases_are_drawn_for_anew_without_a_loader():
+    """From torch's global generator, as ever."""
+    cases = vp.from_cases([{"image": np.zeros((8, 8, 8))}]).in_memory_cache()
+    pipe = cases.open_volume().lazy_patch(2)
+
+    def places():
+        torch.manual_seed(1)
+        return [str(sample["image"].plan.affine) for _ in range(4) for sample in pipe]
+
+    first_time = places()
+
+    assert len(set(first_time)) > 1
+    assert first_time == places()
 
 
 @pytest.mark.parametrize("size", [0, -1])
