@@ -18,13 +18,13 @@ from ..graph import (
     Pipe,
     Rewritten,
     chained_name,
-    cut,
     describe,
     origin_of,
     parents_of,
     traits_of,
     walk,
 )
+from ..graph.served import split_of
 from .adapter import Adapter
 
 # The model and the rest of the loader want memory too.
@@ -120,7 +120,7 @@ class Lint(Adapter):
         """Return what is wrong with a graph, sources first."""
         found = []
         seen: dict[int, _Seen] = {}
-        splits = not isinstance(cut(pipe), NoCut)
+        splits = not isinstance(split_of(pipe), NoCut)
         for here in walk(pipe):
             before = _joined([seen[id(p)] for p in parents_of(here)])
             for name, check in _CHECKS.items():
@@ -128,7 +128,7 @@ class Lint(Adapter):
                 if told is not None:
                     found.append(Mistake(name, *told, origin_of(here)))
             seen[id(here)] = _after(here, before)
-        refusal = cut(pipe)
+        refusal = split_of(pipe)
         if isinstance(refusal, NoCut) and "not-split" not in self.ignore:
             what = f"the graph cannot be split: {refusal.reason}"
             found.append(Mistake("not-split", what, _SPLIT, origin_of(pipe)))

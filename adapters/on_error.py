@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from ..core.errors import GraphError
 from ..core.whole import whole
 from ..datapipes import PerItem
-from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, cut, find, origin_of
+from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, find, origin_of
+from ..graph.served import split_of
 from ..realizing import DATA_ERRORS, ErrorPolicy
 from ..realizing.failing import ACTIONS, RAISE
 from .adapter import Adapter
@@ -89,7 +90,7 @@ class OnError(Adapter):
         """Return the graph with the policy on its sink."""
         if policy_of(pipe) == self.policy:
             return Rewritten(pipe, pipe)
-        split = cut(pipe)
+        split = split_of(pipe)
         if self.policy.action != RAISE and isinstance(split, NoCut):
             raise GraphError(
                 f"OnError cannot leave anything out of this graph: {split.reason}",

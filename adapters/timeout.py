@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from ..core.errors import GraphError
 from ..datapipes import PerItem
-from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, chained_name, cut, find, origin_of
+from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, chained_name, find, origin_of
+from ..graph.served import split_of
 from .adapter import Adapter
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
@@ -112,7 +113,7 @@ class Timeout(Adapter):
         return Rewritten(pipe, Limited(pipe, limits))
 
     def _with_pipe(self, sink: Pipe, name: str) -> Limits:
-        split = cut(sink)
+        split = split_of(sink)
         seen = [] if isinstance(split, NoCut) else [chained_name(p) for p in split.realizing]
         if name not in seen:
             told = ", ".join(dict.fromkeys(seen)) or "none"

@@ -12,7 +12,8 @@ from typing import Any
 from ..core import Sample
 from ..core.errors import GraphError
 from ..core.whole import whole
-from ..graph import NoCut, Pipe, clone, cut, origin_of, walk
+from ..graph import NoCut, Pipe, clone, origin_of, walk
+from ..graph.served import split_of
 from ..realizing.touched import touched
 from ..spatial import without_reading
 from .epoch import set_epoch
@@ -91,7 +92,7 @@ def shuffle_report(
     >>> shuffle_report(pipe.batch_patches(4)).volumes_per_batch
     1.0
     """
-    split = cut(pipe)
+    split = split_of(pipe)
     if isinstance(split, NoCut):
         raise GraphError(f"the order is not planned: {split.reason}").at(origin_of(pipe))
     planner = clone(split.planner)

@@ -170,6 +170,11 @@ def test_a_warning_says_what_where_and_what_to_do():
     assert ".shuffle() after .lazy_patch()" in lines[2]
 
 
+def test_what_stays_in_the_process_of_the_loader_is_no_mistake():
+    """A chain that ends on a device is split before that."""
+    assert names(patches(1).shuffle().batch_patches(2).to_device("cpu")) == []
+
+
 def test_what_is_ignored_is_not_told():
     """By name; the graph comes back as it is."""
     chain = patches().batch_patches(2)
