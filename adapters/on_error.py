@@ -30,7 +30,7 @@ class OnError(Adapter):
     ============  =========================================================================
 
     Either is a function of the batch alone: the batches are the same under any number of workers
-    and after a resume. ``loader.failures`` and ``loader.stats()`` tell what failed: batch, case,
+    and after a resume. ``loader.failures`` tells what failed: batch, case,
     files, pipe, and what was said, without credentials. The count is part of the state.
 
     Parameters
