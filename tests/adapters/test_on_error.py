@@ -68,6 +68,15 @@ def test_bad_items_are_left_out_under_any_number_of_workers(tmp_path, workers, f
     ]
 
 
+def test_what_was_let_pass_is_in_the_figures_of_the_loader(tmp_path):
+    """By class, for a person and for a program."""
+    with vp.DataLoader2(chain(tmp_path), vp.OnError("skip"), seed=3) as loader:
+        list(loader)
+
+        assert loader.stats().to_json()["failures"] == {"VolumeNotFound": 2}
+        assert "let pass by OnError: 2 VolumeNotFound" in str(loader.stats())
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_next_good_item_of_the_batch_stands_in(tmp_path, workers):
     """The batch keeps its size, and the failure says who took the place."""
