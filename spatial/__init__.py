@@ -39,6 +39,7 @@ from .sampling_mask import SamplingMask
 from .shear import Shear
 from .spacing import Spacing
 from .stages import Lowered
+from .stored_labels import stored_labels
 from .translate import Translate
 from .uniform_region import UniformRegion, usual_align
 from .voxel_box import box_to_output
@@ -109,6 +110,7 @@ __all__ = [
     "positions",
     "resample",
     "sampling_mask",
+    "stored_labels",
     "usual_align",
     "without_reading",
 ]

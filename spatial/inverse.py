@@ -28,6 +28,8 @@ _STEPS = 100
 """Steps of the iteration; each halves the error even of a field at four fifths of folding."""
 _CLOSE = 1e-7
 """Where the iteration ends, in voxels: a tenth of what a coordinate is resolved to."""
+_NEAR = 0.05
+"""What is near enough for the middle of a patch, in voxels: it is rounded to one."""
 _MOST_POINTS = 96
 """Control points per axis at most: 96^3 of them take 20 MB."""
 
@@ -52,22 +54,49 @@ def to_output(plan: SpatialPlan, points: Floats) -> Floats:
     return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
 
 
+def reached(plan: SpatialPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return where points (N, 3) of the source go, and for which a displacement leads there.
+
+    A field that folds somewhere is no hindrance to the points elsewhere.
+
+    Raises
+    ------
+    ValueError
+        The plan has no volume.
+    """
+    back = plan.to_output
+    places, found = points.T, np.ones(len(points), bool)
+    if plan.is_displaced:
+        places, errors = _searched(points.T, plan.stages)
+        found = errors < _NEAR
+    return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T), found
+
+
 def _unmoved(goals: Floats, stages: Sequence[Stage]) -> Floats:
     """Return the places (3, N) that displacements lead to ``goals``, by fixed-point iteration."""
-    places = goals.copy()
-    for step in range(_STEPS):
-        found, _ = gone_back(list(places), stages)
-        missed = goals - np.stack(found)
-        error = float(np.abs(missed).max(initial=0.0))
-        if error < _CLOSE:
-            return places
-        # Half a step after a while: a strong field can make whole ones go to and fro.
-        places += missed if step < _STEPS // 2 else missed / 2
+    places, errors = _searched(goals, stages)
+    error = float(errors.max(initial=0.0))
+    if error < _CLOSE:
+        return places
     msg = (
         f"a displacement folds: after {_STEPS} steps some place is still {error:.2g} voxels from "
         "where it should come back to"
     )
     raise ValueError(msg)
+
+
+def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
+    """Return places (3, N) and how far from the goals (N) they lead."""
+    places = goals.copy()
+    for step in range(_STEPS + 1):
+        found, _ = gone_back(list(places), stages)
+        missed = goals - np.stack(found)
+        errors = np.abs(missed).max(axis=0)
+        if step == _STEPS or float(errors.max(initial=0.0)) < _CLOSE:
+            break
+        # Half a step after a while: a strong field can make whole ones go to and fro.
+        places += missed if step < _STEPS // 2 else missed / 2
+    return places, errors
 
 
 def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, OrientedBox, Region
-from .clip import Clip
-from .displacement import Displacement
-from .stages import Stage
+from .one_after_another import one_after_another
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
@@ -117,20 +115,9 @@ def whole_plan(patch: LazyPatch) -> SpatialPlan:
 
     For places: it says where voxels come from, and nothing of where padding began in between.
     """
-    after = patch.plan
     if not isinstance(patch.volume, MadeVolume):
-        return after
-    before = whole_plan(patch.volume.patch)
-    matrix, back = before.matrix, before.to_output
-    moved: list[Stage] = [
-        stage.after(back)
-        if isinstance(stage, Clip)
-        else Displacement(np.tensordot(matrix[:3, :3], stage.control, axes=1), stage.matrix @ back)
-        for stage in after.stages
-    ]
-    stages = (*before.stages, *moved)
-    whole = matrix @ after.matrix
-    return type(after)(before.source, whole, after.shape, None, stages, keeps_dtype=False)
+        return patch.plan
+    return one_after_another(whole_plan(patch.volume.patch), patch.plan)
 
 
 def interpolations(patch: LazyPatch) -> tuple[int, int]:

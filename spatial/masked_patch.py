@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import Origin, Region
 from ..core.errors import PatchSizeError
+from . import inverse
 from .crop import centred_start
 from .mask_index import Classes, sampling_mask
 from .op import Drawn
@@ -24,6 +25,8 @@ from .uniform_region import UniformRegion
 # Places that are tried at once. Where one in fifty has the share that is asked for, three draws in
 # four find it among these; all others look at every cell, which takes milliseconds.
 _TRIES = 64
+# In voxels: more than two ways to compose a plan differ by.
+_TIE = 1e-6
 # Shares are quotients of whole numbers in float64.
 _ROUNDING = 1e-9
 OTHERWISE = ("error", "anywhere")
@@ -67,13 +70,17 @@ class MaskedPatch:
     """Where the user wrote it."""
     token: str = ""
     """Of the mask: ops are equal if their masks are."""
+    stored: tuple[tuple[int, ...], ...] = ()
+    """The labels of the mask that each class is, where they were given other numbers."""
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    asks_stored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", patch_size(self.size))
         object.__setattr__(self, "class_weights", weights_of(self.class_weights))
+        object.__setattr__(self, "mask", getattr(self.mask, "stored", self.mask))
         object.__setattr__(self, "token", self.mask.token)
         if not 0 <= self.min_share <= 1:
             msg = f"min_share is a part between 0 and 1, got {self.min_share!r}"
@@ -91,7 +98,7 @@ class MaskedPatch:
         """Return what the mask says of the volume of a plan; None if it must not be read now."""
         # A random turn must not ask for another mask every time.
         size = self._across(plan) if plan.is_copy else self.size
-        return sampling_mask(self.mask, plan.source, cell_for(size), self.classes)
+        return sampling_mask(self.mask, plan.source, cell_for(size), self.stored or self.classes)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box, and the class that was drawn if classes are told apart."""
@@ -169,9 +176,10 @@ class MaskedPatch:
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return where patches about source voxels start, and which of them will do."""
         shape, size = np.array(plan.shape), np.array(self.size)
-        back = plan.to_output
-        middle = np.rint(voxels @ back[:3, :3].T + back[:3, 3]).astype(np.int64)
-        fits: Any = ((middle >= 0) & (middle < shape)).all(axis=1)
+        places, reached = inverse.reached(plan, voxels.astype(np.float64))
+        # Never on the edge between two: volumes of a sample compute this place differently.
+        middle = np.rint(places + _TIE).astype(np.int64)
+        fits: Any = ((middle >= 0) & (middle < shape)).all(axis=1) & reached
         starts = np.clip(middle - size // 2, 0, np.maximum(shape - size, 0))
         starts = np.where(shape < size, centred_start(plan.shape, self.size), starts)
         if self.min_share:
@@ -227,6 +235,7 @@ class MaskedRegion:
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    asks_stored: ClassVar[bool] = True
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
@@ -266,5 +275,8 @@ def weights_of(given: Any) -> tuple[tuple[int, float], ...]:
 def _inside(plan: SpatialPlan) -> Region:
     """Return the source voxels among which the present grid lies."""
     low, high = extremes(plan.matrix[:3], plan.shape)
+    if plan.moves:
+        low = [a + least for a, (least, _) in zip(low, plan.moves, strict=True)]
+        high = [b + most for b, (_, most) in zip(high, plan.moves, strict=True)]
     box = Region(tuple(map(math.floor, low)), tuple(math.ceil(v) + 1 for v in high))
     return box.intersect(plan.source.region)

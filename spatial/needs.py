@@ -50,14 +50,8 @@ class BoxNeed:
     def answered(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest.
 
-        None where it is not known, and nothing shall be read now.
+        ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where it is not known, and nothing shall be read now.
         """
-        made = getattr(volume, "patch", None)
-        if made is not None:  # a flush came between: first into the grid that it left
-            inner = self.answered(made.volume, made.plan)
-            if inner is None or inner.is_empty:
-                return inner
-            return box_to_output(plan, inner, volume.grid)
         from ..volumes.catalog.occupied import Interest, known_box, occupied_box
 
         find = occupied_box if may_read() else known_box
@@ -114,9 +108,11 @@ class Answered:
     token: str = ""
     """Of the volume: ops are equal if they ask the same."""
 
+    asks_stored: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
-        volume = getattr(self.volume, "stored", self.volume)
-        object.__setattr__(self, "token", volume.token)
+        object.__setattr__(self, "volume", getattr(self.volume, "stored", self.volume))
+        object.__setattr__(self, "token", self.volume.token)
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..core import Grid, Stream
 from ..core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
+from .one_after_another import one_after_another
 from .op import Drawn, Step
 from .plan import SpatialPlan
 from .resample_to import of_source
@@ -159,8 +160,21 @@ class PendingPlan:
         """
         return self._resolved[1]
 
+    @property
+    def from_stored(self) -> SpatialPlan:
+        """The plan of the references from their stored voxels, through what flushes left between.
+
+        What one volume decides for all of them is decided on this: volumes of a sample may have
+        been flushed at different places, and all must get the same.
+        """
+        return self._whole(self._resolved[3])
+
+    def _whole(self, plan: SpatialPlan) -> SpatialPlan:
+        made = getattr(next(iter(self.references.values())), "patch", None)
+        return plan if made is None else one_after_another(made.pending.from_stored, plan)
+
     @cached_property
-    def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None]]:
+    def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None], SpatialPlan]:
         grid = common_grid(self.references)
         plan = SpatialPlan.identity(grid)
         draws: dict[str, Drawn | None] = {}
@@ -172,18 +186,20 @@ class PendingPlan:
             identity = self.identity[: step.depth]
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                drawn = step.draw(stream.restart(generator), plan)
+                seen = self._whole(plan) if step.asks_stored else plan
+                drawn = step.draw(stream.restart(generator), seen)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:
                 error.at(step.origin)
                 raise
             draws[step.stream_name] = drawn
         _SPARE.append(generator)
+        shared = plan
         if self.moving is not None:
             if self.moving.grid.is_singular:
                 raise singular(self.moving)
             plan = of_source(plan, self.moving.grid)
-        return grid, plan, draws
+        return grid, plan, draws, shared
 
     def __getstate__(self) -> dict[str, Any]:
         # What was worked out stays: it is worked out again in microseconds, to the same result.

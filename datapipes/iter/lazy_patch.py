@@ -230,7 +230,7 @@ class LazyPatches(DataPipe):
         hidden = progress is not None
         for number, sample in enumerate(tqdm(samples, "masks", unit="case", disable=hidden)):
             patch, _ = self._inside_mask(sample)
-            patch.sampling_mask(pending_of(self, sample).plan)
+            patch.sampling_mask(pending_of(self, sample).from_stored)
             if progress is not None:
                 progress(number + 1, len(samples))
         return len(samples)
