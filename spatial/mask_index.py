@@ -54,7 +54,8 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
     cell
         Extent of the cells.
     classes
-        Labels to tell apart, of which several may be one class; none for one class of all voxels that are not 0 in some channel.
+        Labels to tell apart, of which several may be one class; none for one class of all voxels
+        that are not 0 in some channel.
 
     Returns
     -------
@@ -148,7 +149,7 @@ def _file(volume: Any, key: Sequence[Any]) -> Path | None:
     content = volume.content_key
     if not content:
         return None
-    # The grid may be the user's, who gave it beside the file: voxels alone do not say where they lie.
+    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
     own = volume.grid
     name = content_key(content, (_VERSION, own.shape, own.rows, *key[2:]))
     return cache_directory() / "sampling" / f"{name}.npz"

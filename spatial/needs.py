@@ -50,7 +50,8 @@ class BoxNeed:
     def answered(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest.
 
-        ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where it is not known, and nothing shall be read now.
+        ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
+        the box is not known, and nothing shall be read now.
         """
         from ..volumes.catalog.occupied import Interest, known_box, occupied_box
 

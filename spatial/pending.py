@@ -170,13 +170,20 @@ class PendingPlan:
         return self._whole(self._resolved[3])
 
     def _whole(self, plan: SpatialPlan) -> SpatialPlan:
-        made = getattr(next(iter(self.references.values())), "patch", None)
-        return plan if made is None else one_after_another(made.pending.from_stored, plan)
+        made: Any = next(iter(self.references.values()))
+        return (
+            plan
+            if not hasattr(made, "patch")
+            else one_after_another(made.part_of(made.patch.pending.from_stored), plan)
+        )
 
     @cached_property
     def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None], SpatialPlan]:
         grid = common_grid(self.references)
         plan = SpatialPlan.identity(grid)
+        view = getattr(next(iter(self.references.values())), "view", None)
+        if view is not None:  # a made volume may have more than what it was made of shows
+            plan = plan.crop(view.start, view.shape)
         draws: dict[str, Drawn | None] = {}
         try:
             generator = _SPARE.pop()

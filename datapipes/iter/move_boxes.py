@@ -11,7 +11,6 @@ from ...core import Sample
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
-from ...spatial.made_volume import whole_plan
 from ..datapipe import PerItem, chained, wrong_item
 
 
@@ -68,7 +67,7 @@ class MoveBoxes(PerItem):
         """Return the sample with its boxes moved."""
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put move_boxes() before batch_patches().")
-        plan = whole_plan(self._patch(item))
+        plan = self._patch(item).whole_plan
         moved = {}
         for key in self.keys:
             if key not in item:

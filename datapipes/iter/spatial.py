@@ -94,7 +94,7 @@ def stepped(
     for key, thing in sample.items():
         if not isinstance(thing, LazyPatch):
             continue
-        patch = thing if thing.commutes or not adding.steps else thing.flushed()
+        patch = thing if thing.commutes or not adding.steps else thing.flushed(soft=True)
         pending = patch.pending
         if id(pending) not in after:
             steps = adding.to(pending.steps, len(identity))

@@ -212,6 +212,6 @@ def test_what_folds_has_no_inverse() -> None:
 def test_equal_fields_have_one_hash():
     """Zero is zero, whichever sign rounding gave it."""
     one = Displacement(np.zeros((3, 1, 1, 1)), np.eye(4))
-    other = Displacement(-np.zeros((3, 1, 1, 1)), -(-np.eye(4)))
+    other = Displacement(-np.zeros((3, 1, 1, 1)), np.eye(4) * [[1, -1, -1, -1]] * [[1, -1, -1, -1]])
     assert one == other
     assert hash(one) == hash(other)
