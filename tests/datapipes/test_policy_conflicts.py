@@ -34,7 +34,7 @@ CONFLICTS = {
 @pytest.mark.parametrize("case", CONFLICTS)
 def test_conflicts_are_refused_where_they_are_written(case: str) -> None:
     """At construction, with both places."""
-    with pytest.raises(PolicyConflict, match="here, but .* at "):
+    with pytest.raises(PolicyConflict, match=r"here, but .* at "):
         CONFLICTS[case]()
 
 
@@ -72,5 +72,4 @@ def test_a_fill_that_nobody_can_use_is_refused(case: str) -> None:
     """With what to write instead."""
     wrong, words = USELESS[case]
     with pytest.raises(PolicyConflict, match=words):
-        for patch in next(iter(wrong())).values():
-            patch.realize()
+        [patch.realize() for patch in next(iter(wrong())).values()]
