@@ -3,6 +3,7 @@
 from ..intensity import Epilogue
 from .affine_op import Affine
 from .amounts import Amount
+from .apply_plan import apply_plan
 from .augment import Augment
 from .choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .clip import Clip
@@ -102,6 +103,7 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
+    "apply_plan",
     "box_to_output",
     "forget_masks",
     "joined",

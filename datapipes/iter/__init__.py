@@ -36,6 +36,7 @@ from .fused import FusedSpatial
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .move_boxes import MoveBoxes
+from .move_points import MovePoints
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
@@ -138,6 +139,7 @@ __all__ = [
     "MapValuesPipe",
     "MeanOfChannelsPipe",
     "MoveBoxes",
+    "MovePoints",
     "NoisePipe",
     "NormalizePipe",
     "OnDiskCacheHolder",
