@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from ..core import Region
 from ..core.errors import PatchSizeError
 from .amounts import as_choice, as_count, as_flag
-from .needs import BoxNeed, NotAnswered
+from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn
 from .plan import SpatialPlan
 from .sizes import of_grid, one_or_three, size_of, three, told_size
@@ -38,8 +38,9 @@ class ForegroundCrop(NotAnswered):
 
     key: str = "image"
     """Which volume of the sample is asked."""
-    above: float | None = None
-    """Values above this are of interest, as stored, slope and intercept applied; 0 by default."""
+    above: float | str | None = None
+    """Values above this are of interest, as stored, slope and intercept applied; 0 by default. Or
+    ``"mean"`` of the volume, or a percentile, ``"p50"``, as its catalog has them."""
     labels: Any = None
     """These labels are of interest instead, one or several."""
     margin: Any = 0
@@ -214,12 +215,14 @@ def _as_key(op: str, key: Any) -> str:
     return key
 
 
-def _as_threshold(above: Any) -> float:
+def _as_threshold(above: Any) -> float | str:
     if above is None:
         return 0.0
+    if isinstance(above, str) and is_statistic(above):
+        return above
     is_number = isinstance(above, Real) and not isinstance(above, bool)
     if not is_number or not math.isfinite(above):
-        msg = f"above is a finite number, got {above!r}"
+        msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
         raise ValueError(msg)
     return float(above)
 

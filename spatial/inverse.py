@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core import Region
 from .clip import Clip
 from .stages import Stage, gone_back
 
@@ -119,13 +120,21 @@ def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
     stages: list[Stage] = []
     if plan.is_displaced:
         stages.append(_field_back(plan, tolerance))
-    if plan.bounds != plan.source.region:
+    bounds: Region | None = None
+    if plan.bounds != plan.source.region and plan.is_copy:
+        # A box of whole voxels, so that the way back is a copy as well, of any type.
+        from .voxel_box import box_to_output
+
+        bounds = box_to_output(plan, plan.bounds).intersect(plan.grid.region)
+    elif plan.bounds != plan.source.region:
         # What lay outside the bounds was padding: the way back leaves fill there.
         i, j, k = plan.bounds.shape
         shift = np.eye(4)
         shift[:3, 3] = [-a for a in plan.bounds.start]
         stages.append(Clip(shift @ plan.matrix, (i, j, k)))
-    return type(plan)(plan.grid, plan.to_output, plan.source.shape, None, stages, plan.keeps_dtype)
+    return type(plan)(
+        plan.grid, plan.to_output, plan.source.shape, bounds, stages, plan.keeps_dtype
+    )
 
 
 def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:

@@ -53,7 +53,7 @@ class NeedingPipe(SpatialPipe):
             if patch.values:
                 changed = patch.values[0].op.describe()
                 raise SampleError(
-                    f"{op.name}(above={op.needs.above:g}) looks at {op.needs.key!r} as it is "
+                    f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
                     f"stored, and {changed} comes before it",
                     do=f"Put {op.name} first, with a threshold in stored values.",
                 )
