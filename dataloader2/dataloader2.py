@@ -22,11 +22,12 @@ from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
 from ..volumes.scheme import ReadScheme
 from .asked import checked_service, checked_state, checked_step, refuse_others
+from .behind import detached
 from .epoch_setter import EpochSetter
 from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, listed
 from .negotiated import Negotiated, negotiated
-from .state import State
+from .state import State, checkpoint_of, restore_service
 
 MAX_SEED = 2**64
 
@@ -95,6 +96,8 @@ class DataLoader2:
             self._graph = verify(self._adapted(adapter))
         # A copy: one service object may be given to several loaders.
         self._service = copy.copy(checked_service(reading_service) or InProcessReadingService())
+        self._whole = self._graph
+        self._graph, self._tail = detached(self._whole, self._service)
         self._work = self._service.distribute(self._graph)
         self._fingerprint = fingerprint(self._written)
         # Frees the workers of a loader that is dropped without a word.
@@ -187,6 +190,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
             graph=self._fingerprint,
             data=self._data_hash(),
+            service=checkpoint_of(self._service),
         ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -204,6 +208,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
         )
         self._end_live()
+        restore_service(self._service, loaded.of_service)
         self._seed, self._epoch = loaded.seed, loaded.epoch
         self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
 
@@ -253,8 +258,9 @@ class DataLoader2:
         Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
         parts = [
-            explain_rewritten(self._written, self._graph, self._changes),
+            explain_rewritten(self._written, self._whole, self._changes),
             self._service.explain(self._work),
+            *filter(None, [self._tail.explain()]),
         ]
         cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
         try:

@@ -107,6 +107,9 @@ class DataLoader2Iterator:
             self._batches = loader._service.epoch(
                 loader._work, self._seed, progress.epoch, progress.place
             )
+            # Ranks agree on one seed: the state of each is that of all.
+            loader._seed = seed = getattr(self._batches, "seed", self._seed)
+            self._batches = loader._tail.behind(self._batches, seed, progress.epoch)
         return self._batches
 
     def invalidate(self) -> None:

@@ -3,6 +3,7 @@
 # No logic here: the folder ``iter`` hides the built-in of that name in this module.
 from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
 from . import iter as _iter  # noqa: F401  (registers the chained forms)
+from . import map as _map  # noqa: F401
 from .datapipe import DataPipe, PerItem, chained
 from .explain import explain
 

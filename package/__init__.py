@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from .dataloader2 import DataLoader2, check
     from .datapipes import DataPipe, explain
     from .datapipes.iter import from_cases, from_manifest, list_cases
-    from .reading_services import InProcessReadingService, MultiProcessingReadingService
+    from .reading_services import (
+        DistributedReadingService,
+        InProcessReadingService,
+        MultiProcessingReadingService,
+        SequentialReadingService,
+    )
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
         AxisMap,
@@ -41,6 +46,7 @@ __all__ = [
     "DataLoader2",
     "DataPipe",
     "Decoder",
+    "DistributedReadingService",
     "Eager",
     "FuseSpatial",
     "Grid",
@@ -52,6 +58,7 @@ __all__ = [
     "Profile",
     "Region",
     "Sample",
+    "SequentialReadingService",
     "Shuffle",
     "SpatialPlan",
     "Stream",
@@ -92,7 +99,12 @@ _HOMES = {
     "dataloader2": ("DataLoader2", "check"),
     "datapipes": ("DataPipe", "explain"),
     "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
-    "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
+    "reading_services": (
+        "DistributedReadingService",
+        "InProcessReadingService",
+        "MultiProcessingReadingService",
+        "SequentialReadingService",
+    ),
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (
         "AxisMap",

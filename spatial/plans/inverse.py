@@ -1,0 +1,233 @@
+"""The way back through a plan: exactly for points, and as a plan for voxels.
+
+A matrix has an inverse of its own kind. A displacement has one too where it does not fold, but
+not as control points: these are fitted, finely enough that a place comes back within a tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Region
+from .clip import Clip
+from .stages import Stage, gone_back
+
+if TYPE_CHECKING:
+    from .plan import SpatialPlan
+
+Floats = NDArray[np.float64]
+
+TOLERANCE = 0.05
+"""How far from where it came a place may come back, in voxels of the patch; a twentieth of a
+voxel is a tenth of what nearest sampling decides by."""
+_STEPS = 100
+"""Steps of the iteration; each halves the error even of a field at four fifths of folding."""
+_CLOSE = 1e-7
+"""Where the iteration ends, in voxels: a tenth of what a coordinate is resolved to."""
+_NEAR = 0.05
+"""What is near enough for the middle of a patch, in voxels: it is rounded to one."""
+_MOST_POINTS = 96
+"""Control points per axis at most: 96^3 of them take 20 MB."""
+
+
+def to_source(plan: SpatialPlan, points: Floats) -> Floats:
+    """Return where points (N, 3) of the output come from, (N, 3) in source voxels."""
+    places = plan.matrix[:3, :3] @ points.T + plan.matrix[:3, 3:]
+    found, _ = gone_back(list(places), plan.stages)
+    return np.stack(found, axis=-1)
+
+
+def to_output(plan: SpatialPlan, points: Floats) -> Floats:
+    """Return where points (N, 3) of the source go, (N, 3) in voxels of the output.
+
+    Raises
+    ------
+    ValueError
+        A displacement folds there, or the plan has no volume.
+    """
+    places = _unmoved(points.T, plan.stages) if plan.is_displaced else points.T
+    back = plan.to_output
+    return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
+
+
+def reached(plan: SpatialPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return where points (N, 3) of the source go, and for which a displacement leads there.
+
+    A field that folds somewhere is no hindrance to the points elsewhere.
+
+    Raises
+    ------
+    ValueError
+        The plan has no volume.
+    """
+    back = plan.to_output
+    places, found = points.T, np.ones(len(points), bool)
+    if plan.is_displaced:
+        places, errors = _searched(points.T, plan.stages)
+        found = errors < _NEAR
+    return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T), found
+
+
+def _unmoved(goals: Floats, stages: Sequence[Stage]) -> Floats:
+    """Return the places (3, N) that displacements lead to ``goals``, by fixed-point iteration."""
+    places, errors = _searched(goals, stages)
+    error = float(errors.max(initial=0.0))
+    if error < _CLOSE:
+        return places
+    msg = (
+        f"a displacement folds: after {_STEPS} steps some place is still {error:.2g} voxels from "
+        "where it should come back to"
+    )
+    raise ValueError(msg)
+
+
+def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
+    """Return places (3, N) and how far from the goals (N) they lead."""
+    places = goals.copy()
+    for step in range(_STEPS + 1):
+        found, _ = gone_back(list(places), stages)
+        missed = goals - np.stack(found)
+        errors = np.abs(missed).max(axis=0)
+        if step == _STEPS or float(errors.max(initial=0.0)) < _CLOSE:
+            break
+        # Half a step after a while: a strong field can make whole ones go to and fro.
+        places += missed if step < _STEPS // 2 else missed / 2
+    return places, errors
+
+
+def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
+    """Return the plan that brings an output of ``plan`` back onto the source grid.
+
+    Parameters
+    ----------
+    plan
+        The plan; what it left out cannot come back and is padding or fill.
+    tolerance
+        How far from its place a voxel may come back where something was displaced, in voxels of
+        the output. Without a displacement the way back is exact.
+
+    Raises
+    ------
+    ValueError
+        The plan has no volume, a displacement folds, or no ``_MOST_POINTS`` control points per
+        axis keep the tolerance.
+    """
+    stages: list[Stage] = []
+    if plan.is_displaced:
+        stages.append(_field_back(plan, tolerance))
+    bounds: Region | None = None
+    if plan.bounds != plan.source.region and plan.is_copy:
+        # A box of whole voxels, so that the way back is a copy as well, of any type.
+        from .voxel_box import box_to_output
+
+        bounds = box_to_output(plan, plan.bounds).intersect(plan.grid.region)
+    elif plan.bounds != plan.source.region:
+        # What lay outside the bounds was padding: the way back leaves fill there.
+        i, j, k = plan.bounds.shape
+        shift = np.eye(4)
+        shift[:3, 3] = [-a for a in plan.bounds.start]
+        stages.append(Clip(shift @ plan.matrix, (i, j, k)))
+    return type(plan)(
+        plan.grid, plan.to_output, plan.source.shape, bounds, stages, plan.keeps_dtype
+    )
+
+
+def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:
+    from .displacement import Displacement
+
+    turn = plan.to_output[:3, :3]
+    reach = np.abs(turn) @ [max(abs(low), abs(high)) for low, high in plan.moves]
+    lows = -1.0 - np.ceil(reach)
+    highs = np.array(plan.shape) + np.ceil(reach)
+    counts = _first_counts(plan, highs - lows)
+    _refuse_folding(
+        plan, [np.linspace(0, n - 1, c) for n, c in zip(plan.shape, counts, strict=True)]
+    )
+    while True:
+        axes = [np.linspace(a, b, n) for a, b, n in zip(lows, highs, counts, strict=True)]
+        control = _coefficients(_missing(plan, axes))
+        spacing = [(b - a) / (n - 1) for a, b, n in zip(lows, highs, counts, strict=True)]
+        matrix = np.diag([*(1 / h for h in spacing), 1.0])
+        matrix[:3, 3] = [-a / h for a, h in zip(lows, spacing, strict=True)]
+        field = Displacement(control, matrix)
+        # Between the points the fit is worst.
+        middles = [(axis[:-1] + axis[1:]) / 2 for axis in axes]
+        grid = np.meshgrid(*middles, indexing="ij")
+        wanted = _missing(plan, middles)
+        error = float(np.abs(field.at_places(grid) - wanted)[:, _inside(plan, grid + wanted)].max())
+        if error <= tolerance:
+            return field
+        if max(counts) == _MOST_POINTS:
+            msg = (
+                f"the way back of this displacement is {error:.2g} voxels off with "
+                f"{_MOST_POINTS} control points an axis; allow it by tolerance={error:.2g}, "
+                "or take the inverse of smaller patches"
+            )
+            raise ValueError(msg)
+        counts = [min(2 * n - 1, _MOST_POINTS) for n in counts]
+
+
+def _first_counts(plan: SpatialPlan, extent: Floats) -> list[int]:
+    """Return two points for each of the displacements' own, per axis, but at least four."""
+    rates = np.zeros(3)
+    for stage in plan.stages:
+        if not isinstance(stage, Clip):
+            cells = stage.matrix[:3, :3] @ plan.matrix[:3, :3]
+            rates = np.maximum(rates, np.linalg.norm(cells, axis=0))
+    return [
+        min(max(math.ceil(2 * rate * length) + 1, 4), _MOST_POINTS)
+        for rate, length in zip(rates.tolist(), extent.tolist(), strict=True)
+    ]
+
+
+def _refuse_folding(plan: SpatialPlan, axes: Sequence[Floats]) -> None:
+    """Raise ValueError where neighbours on a lattice change sides on their way to the source."""
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"))
+    points = to_source(plan, grid.reshape(3, -1).T).T.reshape(grid.shape)
+    corner = points[:, :-1, :-1, :-1]
+    sides = [points[:, 1:, :-1, :-1], points[:, :-1, 1:, :-1], points[:, :-1, :-1, 1:]]
+    edges = np.stack([side - corner for side in sides], axis=-1)
+    volumes = np.linalg.det(np.moveaxis(edges, 0, -2)) * np.linalg.det(plan.matrix[:3, :3])
+    if volumes.size and volumes.min() <= 0:
+        msg = (
+            f"a displacement folds: it turns {np.mean(volumes <= 0):.1%} of the output inside out, "
+            "and what folds has no way back"
+        )
+        raise ValueError(msg)
+
+
+def _inside(plan: SpatialPlan, places: Floats) -> NDArray[np.bool_]:
+    """Return which places (3, ...) lie in the output, half a voxel around its centres included."""
+    last = np.array(plan.shape).reshape(3, 1, 1, 1) - 0.5
+    return np.asarray(np.all((places > -0.5) & (places < last), axis=0))
+
+
+def _missing(plan: SpatialPlan, axes: Sequence[Floats]) -> Floats:
+    """Return how far points on a lattice of the output are from where their voxels come from."""
+    grid = np.stack(np.meshgrid(*axes, indexing="ij"))
+    points = grid.reshape(3, -1)
+    goals = plan.matrix[:3, :3] @ points + plan.matrix[:3, 3:]
+    moved = plan.to_output[:3, :3] @ (_unmoved(goals, plan.stages) - goals)
+    return np.asarray(moved.reshape(grid.shape))
+
+
+def _coefficients(samples: Floats) -> Floats:
+    """Return the control points of the cubic B-spline through samples (3, a, b, c).
+
+    Each axis is a tridiagonal system: a sample is (1, 4, 1) / 6 of the points around it, and
+    beyond the ends the last point repeats (Unser 1999, section "B-spline interpolation").
+    """
+    result = samples
+    for axis, size in enumerate(samples.shape[1:], start=1):
+        system = (4 * np.eye(size) + np.eye(size, k=1) + np.eye(size, k=-1)) / 6
+        system[0, 0] += 1 / 6
+        system[-1, -1] += 1 / 6
+        along = np.moveaxis(result, axis, 0)
+        solved: Floats = np.asarray(np.linalg.solve(system, along.reshape(size, -1)))
+        result = np.moveaxis(solved.reshape(along.shape), 0, axis)
+    return np.ascontiguousarray(result)
