@@ -18,7 +18,7 @@ from ..ops.sizes import of_grid, told_size
 from ..plans import inverse
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
-from .mask_index import Classes, sampling_mask
+from .mask_index import sampling_mask
 from .patch import UniformPatch, patch_size, warn_if_larger
 from .sampling_mask import SamplingMask, cell_for
 from .uniform_region import UniformRegion
@@ -92,7 +92,7 @@ class MaskedPatch:
             raise PatchSizeError(msg)
 
     @property
-    def classes(self) -> Classes:
+    def classes(self) -> tuple[int, ...]:
         """Labels that are told apart; none if all that is not 0 is one class."""
         return tuple(label for label, _ in self.class_weights)
 
