@@ -35,11 +35,13 @@ knows nothing of voxpipe can still catch it::
     │   └── HashMismatch             a file is not the one that was expected
     ├── NotOffered                   (NotImplementedError) what voxpipe leaves out on purpose
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
+    ├── ProtocolViolation            (RuntimeError) a message of the communication out of turn
     ├── StateMismatch                (ValueError)  a saved state of something else
     ├── NoDevice                     (RuntimeError) a device that is not there
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
     │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
     ├── RankFailed                   (RuntimeError) another rank failed or is gone
+    ├── TooManyFailures              (RuntimeError) more items failed than may be skipped
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
     ├── RanksDiffer                  (RuntimeError) ranks are about to do different things
     ├── RankMissing                  (RuntimeError) a rank of the job is not there
@@ -257,6 +259,10 @@ class BudgetExceeded(VoxpipeError, MemoryError):
     """Reading would take more memory than it may; found before anything is read."""
 
 
+class ProtocolViolation(VoxpipeError, RuntimeError):
+    """Two sides of a queue do not agree on whose turn it is."""
+
+
 class StateMismatch(VoxpipeError, ValueError):
     """A saved state belongs to another graph, data set or version."""
 
@@ -298,6 +304,10 @@ class RankFailed(VoxpipeError, RuntimeError):
 
 class NoDevice(VoxpipeError, RuntimeError):
     """The device that was asked for is not there."""
+
+
+class TooManyFailures(VoxpipeError, RuntimeError):
+    """More items of an epoch failed than ``OnError(budget=...)`` allows."""
 
 
 class WorkerDied(VoxpipeError, RuntimeError):

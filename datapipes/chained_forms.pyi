@@ -17,6 +17,7 @@ from .iter.files.fsspec_save import FSSpecSaver
 from .iter.files.hash_checker import HashChecker
 from .iter.files.http_reader import HttpReader, OnlineReader
 from .iter.files.json_parser import JsonParser
+from .iter.files.left_out import AISFileLister, AISFileLoader, DataFrameMaker, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, S3FileLister, S3FileLoader, TFRecordLoader
 from .iter.files.line_reader import LineReader
 from .iter.files.paragraphs import ParagraphAggregator
 from .iter.files.refused import GDriveReader, RarArchiveLoader
@@ -123,6 +124,9 @@ class ChainedForms(IterDataPipe[Any]):
     def cycle(self, count: int | None = ...) -> Cycler:
         """Yield all items of the parent ``count`` times, or for ever."""
 
+    def dataframe(self, *arguments: Any, **options: Any) -> DataFrameMaker:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
     def decompress(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Decompressor:
         """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``."""
 
@@ -195,8 +199,23 @@ class ChainedForms(IterDataPipe[Any]):
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
         """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined."""
 
+    def list_files_by_ais(self, *arguments: Any, **options: Any) -> AISFileLister:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
     def list_files_by_fsspec(self, masks: str | list[str] = ..., **options: Any) -> FSSpecFileLister:
         """Yield the path or URL of everything directly in a folder, sorted."""
+
+    def list_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileLister:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def list_files_by_s3(self, *arguments: Any, **options: Any) -> S3FileLister:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def load_files_by_ais(self, *arguments: Any, **options: Any) -> AISFileLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def load_files_by_s3(self, *arguments: Any, **options: Any) -> S3FileLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def load_from_bz2(self, length: int = ..., *, most_bytes: int = ...) -> Bz2FileLoader:
         """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``."""
@@ -207,11 +226,17 @@ class ChainedForms(IterDataPipe[Any]):
     def load_from_tar(self, mode: str = ..., length: int = ..., *, most_bytes: int | None = ...) -> TarArchiveLoader:
         """Yield ``(path of the member, stream)`` for each file in each tar archive."""
 
+    def load_from_tfrecord(self, *arguments: Any, **options: Any) -> TFRecordLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
     def load_from_xz(self, length: int = ..., *, most_bytes: int = ...) -> XzFileLoader:
         """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``."""
 
     def load_from_zip(self, length: int = ..., *, most_bytes: int | None = ...) -> ZipArchiveLoader:
         """Yield ``(path of the member, stream)`` for each file in each zip archive."""
+
+    def load_parquet_as_df(self, *arguments: Any, **options: Any) -> ParquetDataFrameLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def low_resolution(self, factor: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between."""
@@ -254,6 +279,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
         """Yield ``(path, stream)`` for each path or URL."""
+
+    def open_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileOpener:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
@@ -347,6 +375,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def save_by_fsspec(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecSaver:
         """Write the data of each ``(name, data)`` to a path or URL, and yield that."""
+
+    def save_by_iopath(self, *arguments: Any, **options: Any) -> IoPathSaver:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def save_to_disk(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ...) -> Saver:
         """Write the data of each ``(name, data)`` to a file and yield its path."""

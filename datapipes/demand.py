@@ -21,12 +21,14 @@ from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
+from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .cost import may_look_ahead
 from .epoch import set_epoch
 from .iter.interleave import Interleave
 from .iter.lazy_patch import LazyPatches
+from .skipping import items_from
 
 # A percentile of 99 needs about as many.
 PLANS = 256
@@ -34,6 +36,12 @@ PLANS = 256
 CASES = 4
 # Of what an epoch takes to start: nothing that anybody notices.
 SECONDS = 0.25
+# How far ahead of a resume it goes: patches there cost what they cost further on, and the way
+# through the order of an epoch is long.
+FARTHEST = 10_000
+# So many are looked at however long they take: the first one of a bucket opens a connection, and
+# one patch says little of how many chunks the others touch.
+LEAST_PLANS = 8
 
 
 @dataclass(frozen=True)
@@ -84,8 +92,8 @@ def asked_of(
     try:
         with warnings.catch_warnings(), without_reading():
             warnings.simplefilter("ignore")  # they come when the patches are made
-            skipped = batches * split.group
-            for item in _for_a_while(islice(planner, skipped, skipped + PLANS), clock):
+            skipped = min(batches * split.group, FARTHEST)
+            for item in _for_a_while(islice(items_from(planner, skipped), PLANS), clock):
                 if not isinstance(item, Sample):
                     continue
                 order.append(item.identity[0])
@@ -104,12 +112,15 @@ def asked_of(
 
 
 def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[Any]:
-    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped."""
+    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped.
+
+    But not fewer than ``LEAST_PLANS``.
+    """
     end = math.inf
-    for item in items:
+    for number, item in enumerate(items, 1):
         end = min(end, clock() + SECONDS)
         yield item
-        if clock() >= end:
+        if number >= LEAST_PLANS and clock() >= end:
             return
 
 

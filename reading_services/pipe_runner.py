@@ -28,6 +28,11 @@ _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
 def as_raised(error: Exception) -> Exception:
     """Return ``error`` with its message as it was raised."""
     if error.args and isinstance(error.args[0], str) and _TORCH_SAYS in error.args[0]:
+        if isinstance(error, OSError) and error.errno is not None:
+            # torch puts its lines in the place of an argument that is no text: the number. With
+            # these two it travels whole, its file included.
+            error.args = (error.errno, error.strerror)
+            return error
         error.args = (error.args[0].split(_TORCH_SAYS, 1)[0], *error.args[1:])
     return error
 

@@ -4,10 +4,13 @@ from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .files import (
+    AISFileLister,
+    AISFileLoader,
     Bz2FileLoader,
     CompressionType,
     CSVDictParser,
     CSVParser,
+    DataFrameMaker,
     Decompressor,
     EndOnDiskCacheHolder,
     Extractor,
@@ -17,15 +20,23 @@ from .files import (
     GDriveReader,
     HashChecker,
     HttpReader,
+    HuggingFaceHubReader,
+    IoPathFileLister,
+    IoPathFileOpener,
+    IoPathSaver,
     JsonParser,
     LineReader,
     OnDiskCacheHolder,
     OnlineReader,
     ParagraphAggregator,
+    ParquetDataFrameLoader,
     RarArchiveLoader,
+    S3FileLister,
+    S3FileLoader,
     Saver,
     ShardExpander,
     TarArchiveLoader,
+    TFRecordLoader,
     WebDataset,
     XzFileLoader,
     ZipArchiveLoader,
@@ -42,6 +53,7 @@ from .realize import Realize
 from .recache import Recache
 from .replay import Replay
 from .resample_to import ResampleToPipe
+from .shuffle_plans import ShufflePlans
 from .spatial import SpatialPipe
 from .spatial_forms import (
     AffinePipe,
@@ -147,6 +159,8 @@ from .values import (
 )
 
 __all__ = [
+    "AISFileLister",
+    "AISFileLoader",
     "AffinePipe",
     "AnisotropyPipe",
     "AugmentPipe",
@@ -170,6 +184,7 @@ __all__ = [
     "CropOrPadPipe",
     "CropPipe",
     "Cycler",
+    "DataFrameMaker",
     "Decompressor",
     "Demultiplexer",
     "DivisiblePadPipe",
@@ -203,10 +218,14 @@ __all__ = [
     "HashChecker",
     "Header",
     "HttpReader",
+    "HuggingFaceHubReader",
     "InBatchShuffler",
     "InMemoryCacheHolder",
     "IndexAdder",
     "Interleave",
+    "IoPathFileLister",
+    "IoPathFileOpener",
+    "IoPathSaver",
     "IterDataPipe",
     "IterKeyZipper",
     "IterableWrapper",
@@ -237,6 +256,7 @@ __all__ = [
     "OrientationPipe",
     "PadPipe",
     "ParagraphAggregator",
+    "ParquetDataFrameLoader",
     "PinMemory",
     "Prefetcher",
     "RandomApplyPipe",
@@ -259,6 +279,8 @@ __all__ = [
     "RoundRobinDemultiplexer",
     "RoutedDecoder",
     "Rows2Columnar",
+    "S3FileLister",
+    "S3FileLoader",
     "SampleMultiplexer",
     "Sampler",
     "Saver",
@@ -268,6 +290,7 @@ __all__ = [
     "ShardingRoundRobinDispatcher",
     "SharpenPipe",
     "ShearPipe",
+    "ShufflePlans",
     "ShuffledFlatMapper",
     "Shuffler",
     "Slicer",
@@ -275,6 +298,7 @@ __all__ = [
     "SpacingPipe",
     "SpatialPipe",
     "StreamReader",
+    "TFRecordLoader",
     "TarArchiveLoader",
     "ThreadPoolMapper",
     "ToDevice",

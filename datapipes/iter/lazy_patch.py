@@ -14,6 +14,7 @@ from ...spatial import (
     MaskedPatch,
     MaskedRegion,
     SpatialOp,
+    SpatialPlan,
     Step,
     UniformPatch,
     UniformRegion,
@@ -22,6 +23,7 @@ from ...spatial import (
 from ...spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
+from ..excuse import excused
 from .argument_names import refuse_unknown_arguments
 from .inside_mask import masked_by
 from .spatial import Adding, pending_of, stepped
@@ -192,16 +194,38 @@ class LazyPatches(DataPipe):
         anywhere = (UniformPatch(self.asked, self.origin), self.region)
         steps = None if self._masked is not None else self._adding(*anywhere)
         for sample in self.parent:
-            if self.sampling == "grid":
-                yield from self._grid(sample)
+            try:
+                patches = self._patches(sample, steps)
+            except Exception as error:
+                if not excused(self, sample, error):
+                    raise
                 continue
-            adding, placing = steps or self._adding(*self._inside_mask(sample))
-            visit = sample
-            if placing is not None:
-                # The region draws from the case, before there is an ordinal: one for all patches.
-                visit = stepped(self, sample, placing)
-            for ordinal in range(self.samples_per_volume):
-                yield stepped(self, visit, adding, ordinal=ordinal)
+            yield from patches
+
+    def _patches(self, sample: Any, steps: tuple[Adding, Adding | None] | None) -> Iterator[Sample]:
+        """Return the patches of one volume; its header or mask is read before the first."""
+        if self.sampling == "grid":
+            return self._grid(sample, pending_of(self, sample).plan)
+        return map(self._drawing(sample, steps), range(self.samples_per_volume))
+
+    def _drawing(
+        self, sample: Any, steps: tuple[Adding, Adding | None] | None
+    ) -> Callable[[int], Sample]:
+        """Return what makes the patches of one volume, by their ordinals."""
+        adding, placing = steps or self._adding(*self._inside_mask(sample))
+        # The region draws from the case, before there is an ordinal: one for all patches.
+        visit = sample if placing is None else stepped(self, sample, placing)
+        return lambda ordinal: stepped(self, visit, adding, ordinal=ordinal)
+
+    def visits(self) -> Iterator[Callable[[int], Sample]]:
+        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
+
+        So patches can be taken in any order while none is kept. A grid has no such numbers.
+        """
+        anywhere = (UniformPatch(self.size, self.origin), self.region)
+        steps = None if self._masked is not None else self._adding(*anywhere)
+        for sample in self.parent:
+            yield self._drawing(sample, steps)
 
     def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
         adding = Adding([Step(patch, self.stream_names[0], self.origin)])
@@ -240,8 +264,7 @@ class LazyPatches(DataPipe):
                 progress(number + 1, len(samples))
         return len(samples)
 
-    def _grid(self, sample: Sample) -> Iterator[Sample]:
-        plan = pending_of(self, sample).plan
+    def _grid(self, sample: Sample, plan: SpatialPlan) -> Iterator[Sample]:
         size = of_grid(self.asked, plan)
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
         patches = GridPatch(size, overlap, self.origin).patches(plan.shape)

@@ -10,10 +10,14 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias, TypeVar
 
-from ..core.errors import GraphError, NotRemovable
-from ..graph import Pipe, describe, is_pipe, origin_of, parents_of, traits_of, walk
-from ..graph.node import swap_parents
-from .random import SeedGenerator
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from ...core.errors import GraphError, NotRemovable
+from ...graph import Pipe, describe, is_pipe, origin_of, parents_of, walk
+from ...graph.node import swap_parents
+
+DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"
+"""Any datapipe."""
 
 DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
 """``{id(pipe): (pipe, the graph of what it reads)}``."""
@@ -106,40 +110,6 @@ def remove_dp(graph: DataPipeGraph, datapipe: Pipe) -> DataPipeGraph:
             origin_of(datapipe)
         )
     return replace_dp(graph, datapipe, parents[0])
-
-
-def set_datapipes_seed(
-    datapipes: Collection[Pipe],
-    seed_generator: SeedGenerator,
-    distributed_shared: bool,
-) -> None:
-    """Call ``set_seed`` on those that have it, with shared or with the worker's own seeds."""
-    for pipe in datapipes:
-        if callable(getattr(type(pipe), "set_seed", None)):
-            seed = (
-                seed_generator.generate_shared_seed()
-                if distributed_shared
-                else seed_generator.generate_seed()
-            )
-            pipe.set_seed(seed)
-
-
-def set_graph_random_seed(datapipe: Pipe, seed_generator: SeedGenerator) -> Pipe:
-    """Seed the pipes that draw: alike on all workers before they share items out, apart after.
-
-    A pipe before any ``sharding_filter`` gets a shared seed, so that all workers shuffle alike
-    and their shares are disjoint.
-    """
-    shared = {
-        id(before)
-        for pipe in walk(datapipe)
-        if traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding")
-        for before in walk(pipe)
-    }
-    everything = list(walk(datapipe))
-    set_datapipes_seed([p for p in everything if id(p) in shared], seed_generator, True)
-    set_datapipes_seed([p for p in everything if id(p) not in shared], seed_generator, False)
-    return datapipe
 
 
 def _breadth_first(graph: DataPipeGraph) -> Iterator[Any]:
