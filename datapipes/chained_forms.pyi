@@ -30,6 +30,7 @@ from .iter.flush import Flush
 from .iter.interleave import Interleave
 from .iter.lazy_patch import LazyPatches
 from .iter.move_boxes import MoveBoxes
+from .iter.move_points import MovePoints
 from .iter.needing import NeedingPipe
 from .iter.open_volume import OpenVolume
 from .iter.realize import Realize
@@ -166,7 +167,7 @@ class ChainedForms(IterDataPipe[Any]):
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
         """End the fused plan here: spatial pipes that follow interpolate what this one has."""
 
-    def foreground_crop(self, key: str = ..., above: float | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
+    def foreground_crop(self, key: str = ..., above: float | str | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
         """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
 
     def fullsync(self, timeout: float = ...) -> FullSync:
@@ -253,8 +254,11 @@ class ChainedForms(IterDataPipe[Any]):
     def mean_of_channels(self, *, keys: Any = ..., name: Any = ...) -> ValuePipe:
         """The mean of all channels, as one."""
 
-    def move_boxes(self, keys: str | Collection[str] = ..., *, of: str | None = ..., least: float = ...) -> MoveBoxes:
+    def move_boxes(self, keys: str | Collection[str] = ..., *, of: str | None = ..., least: float = ..., with_: str | Collection[str] = ...) -> MoveBoxes:
         """Bring boxes from the voxels of the stored volume to those of the patch."""
+
+    def move_points(self, keys: str | Collection[str] = ..., *, of: str | None = ..., inside: bool = ..., with_: str | Collection[str] = ...) -> MovePoints:
+        """Bring points from the voxels of the stored volume to those of the patch."""
 
     def mux_longest(self, *datapipes: Pipe) -> MultiplexerLongest:
         """Yield one item of each pipe in turn, until all are exhausted."""

@@ -21,6 +21,7 @@ from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
+from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .cost import may_look_ahead
@@ -194,7 +195,7 @@ def _demand(
         chunks=sum(map(_chunks, patches)) / len(patches),
         items=items,
         batch_bytes=math.ceil(size * items),
-        patch=(1, 1, 1) if uniform is None else uniform.size,
+        patch=(1, 1, 1) if uniform is None else of_grid(uniform.asked, patches[0].plan),
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,
         scattered=scattered,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..core import Origin, Sample
 from ..core.errors import SampleError, placed
 from ..intensity import ValueStep
-from ..spatial import LazyPatch
+from ..spatial import LazyPatch, stored_labels
 from ..volumes.stores.joining import reads_of
 from .realized import Realized
 from .threads import in_threads
@@ -99,6 +99,7 @@ class ApplyValue:
             msg += ", ".join(sample)
             do = "Name one of these in inside=."
             raise SampleError(msg, do=do).at(self.origin, sample.case)
+        stored_labels(patch, (), f"{self.step.op.name}(inside={key!r})", key)
         return getattr(patch.volume, "stored", patch.volume)
 
 

@@ -5,6 +5,7 @@ from .amounts import Amount
 from .estimating import without_reading
 from .lazy.lazy_patch import LazyPatch
 from .lazy.pending import GRID_TOLERANCE, PendingPlan, joined
+from .lazy.stored_labels import stored_labels
 from .ops.affine_op import Affine
 from .ops.augment import Augment
 from .ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
@@ -42,6 +43,7 @@ from .plans.plan import SpatialPlan
 from .plans.policy import INTENSITY, LABEL, Policy, policy_of
 from .plans.stages import Lowered
 from .plans.voxel_box import box_to_output
+from .resampling.apply_plan import apply_plan
 from .resampling.resample import Source, resample
 
 __all__ = [
@@ -101,6 +103,7 @@ __all__ = [
     "UniformPatch",
     "UniformRegion",
     "Zoom",
+    "apply_plan",
     "box_to_output",
     "forget_masks",
     "joined",
@@ -109,6 +112,7 @@ __all__ = [
     "positions",
     "resample",
     "sampling_mask",
+    "stored_labels",
     "usual_align",
     "without_reading",
 ]

@@ -351,7 +351,7 @@ class Refused:
 
 
 _WORDS: Mapping[str, str] = {
-    "view": "view: resampled straight out of the mapped file",
+    "view": "view: resampled straight out of the mapped file, or the array in memory",
     "spool": "spool: decoded once to the local disk, then mapped",
     "resident": "resident: each process decodes a chunk once and keeps it while it is needed",
     "direct": "direct: the chunks of each patch are decoded for it",

@@ -47,6 +47,7 @@ from .fused import FusedSpatial
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .move_boxes import MoveBoxes
+from .move_points import MovePoints
 from .open_volume import OpenVolume
 from .realize import Realize
 from .recache import Recache
@@ -242,6 +243,7 @@ __all__ = [
     "MaxTokenBucketizer",
     "MeanOfChannelsPipe",
     "MoveBoxes",
+    "MovePoints",
     "Multiplexer",
     "MultiplexerLongest",
     "NoisePipe",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core import Origin, Sample
 from ...core.errors import PatchSizeError, SampleError
-from ...spatial import LazyPatch, MaskedPatch
+from ...spatial import LazyPatch, MaskedPatch, stored_labels
 from ...volumes import Volume
 
 
@@ -34,9 +34,18 @@ class InsideMask:
         """
         if isinstance(self.mask, Volume):
             return MaskedPatch(self.size, self.mask, self.mask.name, **self.settings)
-        return MaskedPatch(
-            self.size, volume_named(self.mask, sample, "mask"), self.mask, **self.settings
-        )
+        volume = volume_named(self.mask, sample, "mask")
+        patch = MaskedPatch(self.size, volume, self.mask, **self.settings)
+        return replace(patch, stored=self._stored(patch, sample[self.mask]))
+
+    def _stored(self, patch: MaskedPatch, thing: Any) -> tuple[tuple[int, ...], ...]:
+        """Return the stored labels of each class, where they are others."""
+        who, key = "lazy_patch(mask=)", patch.key
+        if not patch.classes:
+            stored_labels(thing, (), who, key)
+            return ()
+        found = tuple(stored_labels(thing, (label,), who, key) for label in patch.classes)
+        return () if found == tuple((label,) for label in patch.classes) else found
 
 
 def masked_by(

@@ -14,12 +14,13 @@ from ...spatial import (
     MaskedPatch,
     MaskedRegion,
     SpatialOp,
+    SpatialPlan,
     Step,
     UniformPatch,
     UniformRegion,
     usual_align,
 )
-from ...spatial.ops.sizes import Size, three, whole_number
+from ...spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
 from ..excuse import excused
@@ -47,7 +48,8 @@ class LazyPatches(DataPipe):
     Parameters
     ----------
     size
-        Patch size (I, J, K) in voxels of the current grid; one number for all axes.
+        Patch size (I, J, K) in voxels of the current grid; one number for all axes, of 2-D data in
+        their plane. None keeps an axis: ``(32, 32, None)``.
     samples_per_volume
         Patches drawn from each volume, with ``sampling="uniform"``.
     sampling
@@ -144,12 +146,14 @@ class LazyPatches(DataPipe):
         self.region: UniformRegion | None = None
         self.mask = mask
         try:
-            self.size = three("size", size, least=1)
+            self.asked = size_of("size", size)
+            # What can be checked before a grid is known: None is as long as an axis may be.
+            self.size = three("size", _limits(self.asked), least=1)
             self.overlap = three("overlap", overlap, least=0)
             self._check()
             self.region = self._region(region, align)
             self._masked = masked_by(
-                self.size, mask, min_share, class_weights, otherwise, sampling, self.origin
+                self.asked, mask, min_share, class_weights, otherwise, sampling, self.origin
             )
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
@@ -178,6 +182,8 @@ class LazyPatches(DataPipe):
             return None
         if self.sampling != "uniform":
             raise PatchSizeError("region belongs to sampling='uniform'; a grid has its own order")
+        if max(self.size) == _LONGEST:
+            raise PatchSizeError("a patch that keeps an axis takes no region=")
         whole = three("region", region, least=1)
         steps = usual_align(whole, self.size) if align is None else three("align", align, least=1)
         self.stream_names = (*self.stream_names, f"{self.stream_names[0]} region")
@@ -185,7 +191,7 @@ class LazyPatches(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
-        anywhere = (UniformPatch(self.size, self.origin), self.region)
+        anywhere = (UniformPatch(self.asked, self.origin), self.region)
         steps = None if self._masked is not None else self._adding(*anywhere)
         for sample in self.parent:
             try:
@@ -199,7 +205,7 @@ class LazyPatches(DataPipe):
     def _patches(self, sample: Any, steps: tuple[Adding, Adding | None] | None) -> Iterator[Sample]:
         """Return the patches of one volume; its header or mask is read before the first."""
         if self.sampling == "grid":
-            return self._grid(sample, pending_of(self, sample).plan.shape)
+            return self._grid(sample, pending_of(self, sample).plan)
         return map(self._drawing(sample, steps), range(self.samples_per_volume))
 
     def _drawing(
@@ -253,13 +259,15 @@ class LazyPatches(DataPipe):
         hidden = progress is not None
         for number, sample in enumerate(tqdm(samples, "masks", unit="case", disable=hidden)):
             patch, _ = self._inside_mask(sample)
-            patch.sampling_mask(pending_of(self, sample).plan)
+            patch.sampling_mask(pending_of(self, sample).from_stored)
             if progress is not None:
                 progress(number + 1, len(samples))
         return len(samples)
 
-    def _grid(self, sample: Sample, shape: tuple[int, int, int]) -> Iterator[Sample]:
-        patches = GridPatch(self.size, self.overlap, self.origin).patches(shape)
+    def _grid(self, sample: Sample, plan: SpatialPlan) -> Iterator[Sample]:
+        size = of_grid(self.asked, plan)
+        overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
+        patches = GridPatch(size, overlap, self.origin).patches(plan.shape)
         for ordinal, patch in enumerate(patches):
             step = Step(patch, self.stream_names[0], self.origin)
             yield stepped(self, sample, Adding([step]), ordinal=ordinal)
@@ -276,3 +284,12 @@ class LazyPatches(DataPipe):
         if not isinstance(self.mask, Volume):
             return self._arguments
         return shown, {**named, "mask": self.mask.name}
+
+
+def _limits(size: Any) -> tuple[int, ...]:
+    each = size if isinstance(size, tuple) else (size,) * 3
+    return tuple(_LONGEST if n is None else n for n in each)
+
+
+# Of no axis of any volume.
+_LONGEST = 2**31

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ...core import Sample
 from ...core.errors import SampleError, VoxpipeError
-from ...spatial import Answered, LazyPatch, Step
+from ...spatial import Answered, LazyPatch, Step, stored_labels
 from ..datapipe import wrong_item
 from .inside_mask import volume_named
 from .spatial import Adding, SpatialPipe, stepped
@@ -25,22 +26,36 @@ class NeedingPipe(SpatialPipe):
         (step,) = self.steps
         op: Any = step.op
         try:
-            self._refuse_changed(op, item.get(op.needs.key))
+            op = self._as_stored(op, item.get(op.needs.key))
             volume = volume_named(op.needs.key, item, "key")
         except VoxpipeError as error:
             raise error.at(self.origin, item.case)  # noqa: B904
         asking = Step(Answered(op, volume), step.stream_name, self.origin)
         return stepped(self, item, Adding([asking]), self.sampling)
 
-    def _refuse_changed(self, op: Any, thing: Any) -> None:
-        """Raise where a threshold could be meant for values that a pipe has changed."""
+    def _as_stored(self, op: Any, thing: Any) -> Any:
+        """Return the op with labels as they are stored.
+
+        Raises where a threshold could be meant for values that a pipe has changed.
+        """
+        if op.needs.above is None:
+            labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
+            if labels == op.needs.labels:
+                return op
+            if not labels:
+                raise SampleError(
+                    f"{op.name} asks for {op.needs.describe()}, which no label becomes",
+                    do="Name labels as remap_labels gives them.",
+                )
+            return replace(op, labels=labels)
         patch = thing
         while isinstance(patch, LazyPatch):
-            if patch.values and op.needs.above is not None:
+            if patch.values:
                 changed = patch.values[0].op.describe()
                 raise SampleError(
-                    f"{op.name}(above={op.needs.above:g}) looks at {op.needs.key!r} as it is "
+                    f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
                     f"stored, and {changed} comes before it",
                     do=f"Put {op.name} first, with a threshold in stored values.",
                 )
             patch = getattr(patch.volume, "patch", None)
+        return op

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...core import Sample
@@ -77,13 +78,24 @@ class Recache(PerItem):
         if not patches:
             msg = "there is no volume in the sample"
             raise SampleError(msg, do="Put recache() right after open_volume().")
-        if any(patch.pending.steps or patch.values for patch in patches.values()):
+        if any(map(_is_changed, patches.values())):
             msg = "something was done to the sample already"
             raise SampleError(msg, do="Put recache() right after open_volume().")
         volumes = {key: self._volume(key, patch.volume) for key, patch in patches.items()}
-        pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
+        copies = {id(patch.volume): volumes[key] for key, patch in patches.items()}
+        # Volumes share a plan, but for those that resample_to() brought onto another grid.
+        pending: dict[int, PendingPlan] = {}
+        for patch in patches.values():
+            plan = patch.pending
+            if id(plan) not in pending:
+                mine = {key: copies.get(id(v), v) for key, v in plan.references.items()}
+                moving = plan.moving and copies.get(id(plan.moving), plan.moving)
+                pending[id(plan)] = replace(
+                    plan, references=mine, moving=moving, identity=sample.identity
+                )
         moved = {
-            key: LazyPatch(volumes[key], pending, patch.policy) for key, patch in patches.items()
+            key: replace(patch, volume=volumes[key], pending=pending[id(patch.pending)])
+            for key, patch in patches.items()
         }
         return sample.with_data(**moved)
 
@@ -115,3 +127,8 @@ class Recache(PerItem):
     def settings(self) -> Any:
         """Return nothing: where voxels are read from changes no batch."""
         return ()
+
+
+def _is_changed(patch: LazyPatch) -> bool:
+    """Whether something was done to it, or is to be done: a flush leaves volumes in no file."""
+    return bool(patch.pending.steps or patch.values or hasattr(patch.volume, "patch"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core import Origin
 from ...core.errors import PolicyConflict, SampleError
-from ...graph import Pipe, parents_of
+from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch, Policy
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
@@ -80,12 +80,29 @@ class Sampling:
             for where, field, value in self.changes
             if where == key or (where == EVERY_INTENSITY and patch.kind != "label")
         }
+        if not mine:
+            return patch.policy
         try:
-            return dataclasses.replace(patch.policy, **mine) if mine else patch.policy
+            policy = dataclasses.replace(patch.policy, **mine)
         except ValueError as error:
             msg = f"{key!r} is a {patch.kind} of mode={patch.policy.mode!r}: {error}"
             do = "Leave antialias out for it, or give it mode='linear'."
             raise PolicyConflict(msg, do=do).at(self.origin) from None
+        if "fill" in mine:
+            self._refuse_fill(key, patch, policy)
+        return policy
+
+    def _refuse_fill(self, key: str, patch: LazyPatch, policy: Policy) -> None:
+        hard = any(getattr(step.op, "hard", False) for step in patch.pending.steps)
+        if policy.padding != "constant" and not hard:
+            raise PolicyConflict(
+                f"fill={policy.fill:g} is for padding='constant', but {key!r} has "
+                f"padding={policy.padding!r}, which does not use it",
+                do="Write padding='constant' beside it.",
+            ).at(self.origin)
+        if patch.kind == "label" and not policy.fill.is_integer():
+            msg = f"fill={policy.fill:g} is no label, and {key!r} holds labels"
+            raise PolicyConflict(msg, do="Give a whole number.").at(self.origin)
 
 
 def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
@@ -99,13 +116,13 @@ def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
     PolicyConflict
         Naming both places.
     """
+    if not sampling.changes:
+        return
+    labels = _labels(parent)
     for pipe, flushed in _of_one_plan(parent):
-        earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
-        if not isinstance(earlier, Sampling):
-            continue
-        for key, field, value in sampling.changes:
-            for other_key, other_field, other in earlier.changes:
-                same = (key, field) == (other_key, other_field) and key not in flushed
+        for other_key, other_field, other in _asked(pipe):
+            for key, field, value in sampling.changes:
+                same = field == other_field and _meets(key, other_key, labels, flushed)
                 if same and value != other:
                     msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
                     do = (
@@ -113,6 +130,39 @@ def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
                         "flush() between them, which interpolates twice."
                     )
                     raise PolicyConflict(msg, do=do).at(origin)
+
+
+def _asked(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
+    """Return what a pipe asked for; of ``policies=`` what is not as it is by default."""
+    earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
+    if isinstance(earlier, Sampling):
+        return earlier.changes
+    policies = vars(pipe).get("policies")
+    if not isinstance(policies, Mapping):
+        return ()
+    usual = Policy()
+    return [
+        (key, field, getattr(policy, field))
+        for key, policy in policies.items()
+        for field in SAMPLING_ARGUMENTS
+        if getattr(policy, field) != getattr(usual, field)
+    ]
+
+
+def _labels(parent: Pipe) -> frozenset[str]:
+    """Return the keys that hold labels, as far as a chain says so."""
+    opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
+    return frozenset(label for pipe in opened for label in vars(pipe).get("labels") or ())
+
+
+def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]) -> bool:
+    """Whether two keys, each of which may stand for all intensities, mean some volume both."""
+    if key == other:
+        return key not in flushed
+    if EVERY_INTENSITY not in (key, other):
+        return False
+    named = key or other
+    return named not in labels and named not in flushed
 
 
 def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str]]]:

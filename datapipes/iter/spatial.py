@@ -88,18 +88,18 @@ def stepped(
     _pending(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
     # Volumes share a plan, but for those that a flush has given one of their own.
-    after: dict[int, PendingPlan] = {}
+    # The old one is kept beside the new: one that a flush just made would leave its id to another.
+    after: dict[int, tuple[PendingPlan, PendingPlan]] = {}
     lazy = {}
     for key, thing in sample.items():
         if not isinstance(thing, LazyPatch):
             continue
-        patch = thing if thing.commutes or not adding.steps else thing.flushed()
+        patch = thing if thing.commutes or not adding.steps else thing.flushed(soft=True)
         pending = patch.pending
         if id(pending) not in after:
-            after[id(pending)] = pending.following(
-                identity, adding.to(pending.steps, len(identity))
-            )
-        lazy[key] = patch.with_pending(after[id(pending)])
+            steps = adding.to(pending.steps, len(identity))
+            after[id(pending)] = (pending, pending.following(identity, steps))
+        lazy[key] = patch.with_pending(after[id(pending)][1])
     if sampling is not None and sampling.changes:
         sampling.refuse_unknown(lazy, sample.case)
         for key, patch in lazy.items():

@@ -19,8 +19,9 @@ from ...core.errors import GraphError, PatchSizeError, UnknownFormat
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import applied, folded, total_halo, types_of
+from ..ops.pad import widened
 from ..plans.plan import SpatialPlan
-from ..plans.policy import Policy
+from ..plans.policy import Policy, refuse_fill
 from ..resampling.convert import convert
 from ..resampling.resample import Source, resample
 from .levels import ReadFrom, read_from
@@ -94,20 +95,28 @@ class LazyPatch(NoArithmetic):
         """Whether a spatial op may still be done before the value ops."""
         return all(step.op.commutes for step in self.values)
 
-    def flushed(self) -> LazyPatch:
+    def flushed(self, *, soft: bool = False) -> LazyPatch:
         """Return a patch that begins with what this one gives: later ops interpolate anew.
 
-        Nothing is read: of what this patch gives, the new one will ask for what it needs.
+        Nothing is read: of what this patch gives, the new one will ask for what it needs; if
+        ``soft``, also of what lies around it, where soft crops cut.
         """
         from .made_volume import made_of
 
         empty = replace(self.pending, steps=(), moving=None)
-        return made_of(replace(self, pending=empty, values=()), self)
+        return made_of(replace(self, pending=empty, values=()), self, soft)
 
     @property
     def plan(self) -> SpatialPlan:
-        """The plan of the sample."""
+        """The plan of the sample; after a flush, or an op such as ``blur``, since then."""
         return self.pending.plan
+
+    @property
+    def whole_plan(self) -> SpatialPlan:
+        """The plan from the stored volume, through all flushes: of places, not of padding."""
+        from .made_volume import whole_plan
+
+        return whole_plan(self)
 
     @property
     def draws(self) -> dict[str, Any]:
@@ -314,6 +323,7 @@ class LazyPatch(NoArithmetic):
     def _resample_into(
         self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None = None
     ) -> None:
+        refuse_fill(self.policy, out.dtype, self.volume.name)
         volume, plan, _ = read_from(self.volume, plan, self.policy)
         region = plan.source_region(self.policy)
         start = (region.start[0], region.start[1], region.start[2])
@@ -365,14 +375,17 @@ class LazyPatch(NoArithmetic):
         """Return where the voxels come from, as plain data.
 
         ``file`` is the volume's name, ``region`` the voxels read, [start, stop] per axis, and
-        ``matrix`` the 4x4 pull-back from index of the patch to index of the volume. Where a
-        coarser level is read, ``level`` says which, and the region is of that one.
+        ``matrix`` the 4x4 pull-back from index of the patch to index of the volume, through all
+        flushes; displacements are left out. Where a coarser level is read, ``level`` says which,
+        and the region is of that one.
         """
-        level = self.reads_from().level
+        from .made_volume import leveled_read
+
+        _, region, level = leveled_read(self)
         return {
             "file": self.volume.name,
-            "region": [list(pair) for pair in self.source_region],
-            "matrix": self.plan.matrix.tolist(),
+            "region": [list(pair) for pair in region],
+            "matrix": self.whole_plan.matrix.tolist(),
             **({"level": level} if level else {}),
         }
 
@@ -383,6 +396,4 @@ class LazyPatch(NoArithmetic):
 
 def _widened(plan: SpatialPlan, halo: Halo) -> SpatialPlan:
     """Return the plan with ``halo`` voxels more on either side."""
-    if not any(halo):
-        return plan
-    return plan.crop([-h for h in halo], [n + 2 * h for n, h in zip(plan.shape, halo, strict=True)])
+    return widened(plan, [(h, h) for h in halo]) if any(halo) else plan

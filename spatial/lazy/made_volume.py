@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
-from ..plans.clip import Clip
-from ..plans.displacement import Displacement
-from ..plans.stages import Stage
+from ..plans.one_after_another import one_after_another
 
 if TYPE_CHECKING:
     from ..plans.plan import SpatialPlan
     from .lazy_patch import LazyPatch
+
+
+# In voxels: the box around a turned volume is not one voxel larger for what rounding adds.
+_ROUNDING = 1e-6
 
 
 class Made(NamedTuple):
@@ -37,6 +40,8 @@ class MadeVolume:
 
     patch: LazyPatch
     """How the voxels are made."""
+    soft: bool = False
+    """Whether there is more of them than the patch: all that its volume has around it."""
 
     access = "made"
     """No file: voxels are computed."""
@@ -58,12 +63,47 @@ class MadeVolume:
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K)."""
-        return self.patch.shape
+        i, j, k = self.box.shape
+        return (self.patch.shape[0], i, j, k)
 
     @property
     def grid(self) -> Grid:
-        """Grid of the plan so far."""
-        return self.patch.grid
+        """Grid of the plan so far, with what is around it."""
+        return self.part(Region.of_shape(self.box.shape)).grid
+
+    @cached_property
+    def box(self) -> Region:
+        """What there is, in voxels of the patch: the patch itself, or more."""
+        plan = self.patch.plan
+        whole = Region.of_shape(plan.shape)
+        if not self.soft:
+            return whole
+        low, high = np.array(plan.bounds.start) - 0.5, np.array(plan.bounds.stop) - 0.5
+        try:
+            found = plan.boxes_to_output([[*low, *high]])[0]
+        except ValueError:  # no way back
+            return whole
+        start = np.minimum(np.ceil(found[:3] - _ROUNDING), whole.start).astype(int)
+        stop = np.maximum(np.floor(found[3:] + _ROUNDING) + 1, whole.stop).astype(int)
+        return Region(tuple(start.tolist()), tuple(stop.tolist()))
+
+    @property
+    def view(self) -> Region:
+        """Where the patch lies in what there is."""
+        return Region(
+            tuple(-a for a in self.box.start),
+            tuple(n - a for n, a in zip(self.patch.plan.shape, self.box.start, strict=True)),
+        )
+
+    def part(self, region: Region) -> SpatialPlan:
+        """Return the plan by which a region is made of what the patch is made of."""
+        return self.part_of(self.patch.plan, region)
+
+    def part_of(self, plan: SpatialPlan, region: Region | None = None) -> SpatialPlan:
+        """Return a plan to the patch as one to a region of what there is, by default all."""
+        asked = Region.of_shape(self.box.shape) if region is None else region
+        start = [a + b for a, b in zip(self.box.start, asked.start, strict=True)]
+        return plan.crop(start, asked.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -82,18 +122,18 @@ class MadeVolume:
 
     def read(self, region: Region, box: OrientedBox | None = None) -> Made:
         """Return the voxels of a region, all of them: ``box`` spares no work here."""
-        plan = self.patch.plan.crop(region.start, region.shape)
+        plan = self.part(region)
         out = np.empty((self.shape[0], *region.shape), self.dtype)
         return Made(self.patch.realize_plan(plan, out))
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Any:
         """Begin to bring in what :meth:`read` is going to ask for."""
-        return self.patch.prefetch_plan(self.patch.plan.crop(region.start, region.shape))
+        return self.patch.prefetch_plan(self.part(region))
 
 
-def made_of(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
+def made_of(patch: LazyPatch, before: LazyPatch, soft: bool = False) -> LazyPatch:
     """Return ``patch`` on the voxels that ``before`` gives, in the place of those that it had."""
-    made = MadeVolume(before)
+    made = MadeVolume(before, soft)
     pending = replace(patch.pending, references={made.name: made})
     return replace(patch, volume=made, pending=pending)
 
@@ -103,13 +143,19 @@ def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any,
 
     Through any number of made volumes.
     """
-    volume, wide, _ = patch.reads_from(plan)
+    volume, region, _ = leveled_read(patch, plan)
+    return volume, region
+
+
+def leveled_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any, Region, int]:
+    """Return what :func:`stored_read` does, and which level of the stored volume that is."""
+    volume, wide, level = patch.reads_from(plan)
     region = wide.source_region(patch.policy)
     if not isinstance(volume, MadeVolume):
-        return volume, region
+        return volume, region, level
     if region.is_empty:
-        return volume.stored, region
-    return stored_read(volume.patch, volume.patch.plan.crop(region.start, region.shape))
+        return volume.stored, region, 0
+    return leveled_read(volume.patch, volume.part(region))
 
 
 def whole_plan(patch: LazyPatch) -> SpatialPlan:
@@ -117,20 +163,10 @@ def whole_plan(patch: LazyPatch) -> SpatialPlan:
 
     For places: it says where voxels come from, and nothing of where padding began in between.
     """
-    after = patch.plan
     if not isinstance(patch.volume, MadeVolume):
-        return after
-    before = whole_plan(patch.volume.patch)
-    matrix, back = before.matrix, before.to_output
-    moved: list[Stage] = [
-        stage.after(back)
-        if isinstance(stage, Clip)
-        else Displacement(np.tensordot(matrix[:3, :3], stage.control, axes=1), stage.matrix @ back)
-        for stage in after.stages
-    ]
-    stages = (*before.stages, *moved)
-    whole = matrix @ after.matrix
-    return type(after)(before.source, whole, after.shape, None, stages, keeps_dtype=False)
+        return patch.plan
+    before = patch.volume.part_of(whole_plan(patch.volume.patch))
+    return one_after_another(before, patch.plan)
 
 
 def interpolations(patch: LazyPatch) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from ...core import Grid, Stream
 from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
+from ..plans.one_after_another import one_after_another
 from ..plans.plan import SpatialPlan
 
 # Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
@@ -159,10 +160,30 @@ class PendingPlan:
         """
         return self._resolved[1]
 
+    @property
+    def from_stored(self) -> SpatialPlan:
+        """The plan of the references from their stored voxels, through what flushes left between.
+
+        What one volume decides for all of them is decided on this: volumes of a sample may have
+        been flushed at different places, and all must get the same.
+        """
+        return self._whole(self._resolved[3])
+
+    def _whole(self, plan: SpatialPlan) -> SpatialPlan:
+        made: Any = next(iter(self.references.values()))
+        return (
+            plan
+            if not hasattr(made, "patch")
+            else one_after_another(made.part_of(made.patch.pending.from_stored), plan)
+        )
+
     @cached_property
-    def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None]]:
+    def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None], SpatialPlan]:
         grid = common_grid(self.references)
         plan = SpatialPlan.identity(grid)
+        view = getattr(next(iter(self.references.values())), "view", None)
+        if view is not None:  # a made volume may have more than what it was made of shows
+            plan = plan.crop(view.start, view.shape)
         draws: dict[str, Drawn | None] = {}
         try:
             generator = _SPARE.pop()
@@ -172,18 +193,20 @@ class PendingPlan:
             identity = self.identity[: step.depth]
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                drawn = step.draw(stream.restart(generator), plan)
+                seen = self._whole(plan) if step.asks_stored else plan
+                drawn = step.draw(stream.restart(generator), seen)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:
                 error.at(step.origin)
                 raise
             draws[step.stream_name] = drawn
         _SPARE.append(generator)
+        shared = plan
         if self.moving is not None:
             if self.moving.grid.is_singular:
                 raise singular(self.moving)
             plan = of_source(plan, self.moving.grid)
-        return grid, plan, draws
+        return grid, plan, draws, shared
 
     def __getstate__(self) -> dict[str, Any]:
         # What was worked out stays: it is worked out again in microseconds, to the same result.

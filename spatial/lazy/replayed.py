@@ -32,7 +32,7 @@ def replayed(patch: LazyPatch, draws: Mapping[str, Any]) -> LazyPatch:
         parameters, not voxels.
     """
     if isinstance(patch.volume, MadeVolume):
-        patch = made_of(patch, replayed(patch.volume.patch, draws))
+        patch = made_of(patch, replayed(patch.volume.patch, draws), patch.volume.soft)
     steps = tuple(_recorded(step, draws) for step in patch.pending.steps)
     values = tuple(_recorded(step, draws) for step in patch.values)
     pending = patch.pending.following(patch.pending.identity, steps)

@@ -14,7 +14,7 @@ from ...core.errors import PatchSizeError
 from ..amounts import as_flag, as_triple, entries_of
 from ..plans.plan import SpatialPlan
 from .op import Drawn
-from .sizes import three
+from .sizes import of_grid, size_of, three, told_size
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ class CenterCrop:
     """
 
     size: Any = None
-    """Number of voxels: one number, or one per axis."""
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
     scale: Any = None
     """Part of each axis instead, above 0 and up to 1, one number or three: ``ceil(scale * n)``
     voxels of n."""
@@ -184,14 +185,14 @@ class CenterCrop:
             msg = f"center_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
             raise ValueError(msg)
         if self.scale is None:
-            object.__setattr__(self, "size", three("size", self.size, least=1))
+            object.__setattr__(self, "size", size_of("size", self.size))
         else:
             object.__setattr__(self, "scale", _scales(self.scale))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the size."""
         if self.scale is None:
-            return {"size": list(self.size)}
+            return {"size": list(of_grid(self.size, plan))}
         return {"size": [part_of(n, s) for n, s in zip(plan.shape, self.scale, strict=True)]}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
@@ -213,7 +214,7 @@ class CenterCrop:
     def describe(self) -> str:
         """Return the size in words."""
         if self.scale is None:
-            return f"{'hard ' if self.hard else ''}center crop {'x'.join(map(str, self.size))}"
+            return f"{'hard ' if self.hard else ''}center crop {told_size(self.size)}"
         same = len(set(self.scale)) == 1
         part = f"{self.scale[0]:g}" if same else " x ".join(f"{s:g}" for s in self.scale)
         return f"{'hard ' if self.hard else ''}center crop of {part}"

@@ -11,7 +11,7 @@ from ..amounts import as_flag
 from ..plans.plan import SpatialPlan
 from .crop import centred_start
 from .op import Drawn
-from .sizes import three
+from .sizes import of_grid, size_of, told_size
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class CropOrPad:
     """
 
     size: Any
-    """Number of voxels: one number, or one per axis."""
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
     hard: bool = False
     """Whether what is cut off is gone; a soft crop lets later ops take from it."""
 
@@ -34,11 +35,11 @@ class CropOrPad:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hard", as_flag("hard", self.hard))
-        object.__setattr__(self, "size", three("size", self.size, least=1))
+        object.__setattr__(self, "size", size_of("size", self.size))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the size."""
-        return {"size": list(self.size)}
+        return {"size": list(of_grid(self.size, plan))}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the grid with that size."""
@@ -47,4 +48,4 @@ class CropOrPad:
 
     def describe(self) -> str:
         """Return the size in words."""
-        return f"{'hard ' if self.hard else ''}crop or pad to {'x'.join(map(str, self.size))}"
+        return f"{'hard ' if self.hard else ''}crop or pad to {told_size(self.size)}"

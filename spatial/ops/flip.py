@@ -11,6 +11,7 @@ import numpy as np
 from ...core.rows import Rows, affine
 from ..amounts import as_flag, as_probability, entries_of, is_integer
 from ..plans.plan import SpatialPlan
+from ..plans.planar import flat_axes
 from .op import Drawn
 
 
@@ -29,7 +30,8 @@ class Flip:
     """
 
     axes: int | Sequence[int] = (0, 1, 2)
-    """Spatial axes 0, 1, 2 of (I, J, K)."""
+    """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat one of
+    2-D data as it is."""
     p: float | Sequence[float] = 1.0
     """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
     one: bool = False
@@ -58,15 +60,18 @@ class Flip:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the axes to flip, or None."""
         random = generator.random(3).tolist()
+        flat = flat_axes(plan) if self.axes == (0, 1, 2) else ()
         if self.one:
-            axes: Any = self.axes
+            axes: Any = [axis for axis, _ in self._chances() if axis not in flat]
+            if not axes:
+                return None
             return (
                 {"axes": [axes[int(random[1] * len(axes))]]}
                 if random[0] < self._chances()[0][1]
                 else None
             )
         # A number belongs to an axis, whatever other axes are listed.
-        found = [axis for axis, chance in self._chances() if random[axis] < chance]
+        found = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
         return {"axes": found} if found else None
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:

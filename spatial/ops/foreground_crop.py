@@ -12,9 +12,9 @@ from ...core import Region
 from ...core.errors import PatchSizeError
 from ..amounts import as_choice, as_count, as_flag
 from ..plans.plan import SpatialPlan
-from .needs import BoxNeed, NotAnswered
+from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn
-from .sizes import one_or_three, three
+from .sizes import of_grid, one_or_three, size_of, three, told_size
 
 Otherwise = Literal["error", "whole"]
 _OTHERWISE = ("error", "whole")
@@ -38,8 +38,9 @@ class ForegroundCrop(NotAnswered):
 
     key: str = "image"
     """Which volume of the sample is asked."""
-    above: float | None = None
-    """Values above this are of interest, as stored, slope and intercept applied; 0 by default."""
+    above: float | str | None = None
+    """Values above this are of interest, as stored, slope and intercept applied; 0 by default. Or
+    ``"mean"`` of the volume, or a percentile, ``"p50"``, as its catalog has them."""
     labels: Any = None
     """These labels are of interest instead, one or several."""
     margin: Any = 0
@@ -141,7 +142,8 @@ class LabelCrop(NotAnswered):
     """
 
     size: Any
-    """Number of voxels: one number, or one per axis."""
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
     key: str = "label"
     """Which volume of the sample is asked."""
     labels: Any = None
@@ -157,7 +159,7 @@ class LabelCrop(NotAnswered):
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", three("size", self.size, least=1))
+        object.__setattr__(self, "size", size_of("size", self.size))
         object.__setattr__(self, "key", _as_key(self.name, self.key))
         object.__setattr__(self, "labels", _as_labels(self.labels))
         object.__setattr__(self, "otherwise", as_choice("otherwise", self.otherwise, _OTHERWISE))
@@ -184,8 +186,13 @@ class LabelCrop(NotAnswered):
                 raise _nothing(self.needs, volume, 'Give otherwise="whole", or')
             inside = whole
         # Where the middle lies between two voxels, or on one of an even size: the lower place.
-        start = [(a + b - n) // 2 for (a, b), n in zip(inside, self.size, strict=True)]
-        return {"start": start, "size": list(self.size)}
+        size = of_grid(self.size, plan)
+        kept = self.size if isinstance(self.size, tuple) else (self.size,) * 3
+        start = [
+            0 if asked is None else (a + b - n) // 2
+            for (a, b), n, asked in zip(inside, size, kept, strict=True)
+        ]
+        return {"start": start, "size": list(size)}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the box."""
@@ -193,7 +200,7 @@ class LabelCrop(NotAnswered):
 
     def describe(self) -> str:
         """Return what is kept, in words."""
-        size = "x".join(map(str, self.size))
+        size = told_size(self.size)
         return f"{'hard ' if self.hard else ''}crop {size} about {self.needs.describe()}"
 
 
@@ -208,12 +215,14 @@ def _as_key(op: str, key: Any) -> str:
     return key
 
 
-def _as_threshold(above: Any) -> float:
+def _as_threshold(above: Any) -> float | str:
     if above is None:
         return 0.0
+    if isinstance(above, str) and is_statistic(above):
+        return above
     is_number = isinstance(above, Real) and not isinstance(above, bool)
     if not is_number or not math.isfinite(above):
-        msg = f"above is a finite number, got {above!r}"
+        msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
         raise ValueError(msg)
     return float(above)
 

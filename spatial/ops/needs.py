@@ -7,6 +7,7 @@ What ops before it did is undone in coordinates only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -27,8 +28,9 @@ class BoxNeed:
 
     key: str
     """Which volume of the sample."""
-    above: float | None = None
-    """Stored values above this are of interest, slope and intercept applied;"""
+    above: float | str | None = None
+    """Stored values above this are of interest, slope and intercept applied; a number, the
+    ``"mean"`` of the volume, or a percentile such as ``"p50"``;"""
     labels: tuple[int, ...] = ()
     """or these; with neither, all that are not 0."""
     level: int = 0
@@ -45,26 +47,54 @@ class BoxNeed:
         from ...volumes.catalog.occupied import Interest
 
         coarse = f" at level {self.level}" if self.level else ""
+        if isinstance(self.above, str):
+            return f"voxels above the {self.above} of {self.key!r}{coarse}"
         return f"{Interest(self.above, self.labels).describe()} of {self.key!r}{coarse}"
 
     def answered(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest.
 
-        None where it is not known, and nothing shall be read now.
+        ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
+        the box is not known, and nothing shall be read now.
         """
-        made = getattr(volume, "patch", None)
-        if made is not None:  # a flush came between: first into the grid that it left
-            inner = self.answered(made.volume, made.plan)
-            if inner is None or inner.is_empty:
-                return inner
-            return box_to_output(plan, inner, volume.grid)
         from ...volumes.catalog.occupied import Interest, known_box, occupied_box
 
         find = occupied_box if may_read() else known_box
-        found = find(volume, Interest(self.above, self.labels), self.level)
+        above = self.above
+        if isinstance(above, str):
+            if not may_read():
+                return None
+            above = statistic(volume, above)
+        found = find(volume, Interest(above, self.labels), self.level)
         if found is None or found.is_empty:
             return found
         return box_to_output(plan, found, volume.grid)
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a name is ``"mean"`` or a percentile from ``"p0"`` to ``"p100"``.
+
+    Examples
+    --------
+    >>> [is_statistic(name) for name in ("mean", "p99.5", "p101", "median")]
+    [True, True, False, False]
+    """
+    return name == "mean" or (
+        re.fullmatch(r"p\d+(\.\d+)?", name) is not None and float(name[1:]) <= 100
+    )
+
+
+def statistic(volume: Any, name: str) -> float:
+    """Return a number over all voxels of a volume; its catalog has it, or it is read once."""
+    from ...volumes import volume_histogram, volume_statistics
+
+    recorded: Any = volume_statistics(volume)
+    if name == "mean":
+        return float(recorded.mean)
+    q = float(name[1:])
+    keeps = getattr(recorded, "keeps", None)
+    has = keeps is not None and keeps(q)
+    return float((recorded if has else volume_histogram(volume)).percentile(q))
 
 
 @runtime_checkable
@@ -114,9 +144,11 @@ class Answered:
     token: str = ""
     """Of the volume: ops are equal if they ask the same."""
 
+    asks_stored: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
-        volume = getattr(self.volume, "stored", self.volume)
-        object.__setattr__(self, "token", volume.token)
+        object.__setattr__(self, "volume", getattr(self.volume, "stored", self.volume))
+        object.__setattr__(self, "token", self.volume.token)
 
     @property
     def name(self) -> str:

@@ -62,6 +62,14 @@ class Step:
     recorded: Recorded | None = None
     """What it does in the place of what it would draw."""
 
+    @property
+    def asks_stored(self) -> bool:
+        """Whether the op looks at stored voxels to decide, and so wants the plan from these.
+
+        Such an op says so by an ``asks_stored`` of its own.
+        """
+        return self.recorded is None and getattr(self.op, "asks_stored", False)
+
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it."""
         return self.op.draw(generator, plan) if self.recorded is None else self.recorded.drawn

@@ -60,18 +60,51 @@ def one_or_three(what: str, value: Any, *, least: int) -> int | tuple[int, int, 
     return sizes[0] if _is_whole(value) else sizes
 
 
+def size_of(what: str, value: Any) -> Any:
+    """Return one whole number as it is, or three, of which None keeps an axis.
+
+    Raises
+    ------
+    PatchSizeError
+        As :func:`three`.
+
+    Examples
+    --------
+    >>> size_of("size", (32, 32, None)), size_of("size", 32)
+    ((32, 32, None), 32)
+    """
+    is_sequence = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    given = tuple(value) if is_sequence else value
+    if is_sequence and any(v is None for v in given):
+        sizes = three(what, [1 if v is None else v for v in given], least=1)
+        return tuple(None if v is None else n for v, n in zip(given, sizes, strict=True))
+    return one_or_three(what, given, least=1)
+
+
+def told_size(size: Any) -> str:
+    """Return what :func:`size_of` gave in words.
+
+    Examples
+    --------
+    >>> told_size(32), told_size((32, 32, None))
+    ('32x32x32', '32x32xall')
+    """
+    sizes = size if isinstance(size, tuple) else (size,) * 3
+    return "x".join("all" if n is None else str(n) for n in sizes)
+
+
 def of_grid(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
     """Return a size for the grid of ``plan``: one number leaves axes of 2-D data that are flat.
 
     Parameters
     ----------
     size
-        What :func:`one_or_three` returned.
+        What :func:`one_or_three` or :func:`size_of` returned.
     plan
         The present plan.
     """
     if isinstance(size, tuple):
-        i, j, k = size
+        i, j, k = (n if s is None else s for s, n in zip(size, plan.shape, strict=True))
         return (i, j, k)
     flat = flat_axes(plan)
     i, j, k = (1 if axis in flat else size for axis in range(3))

@@ -33,7 +33,8 @@ class Spacing:
 
     spacing: Any
     """Millimetres: a number, of 2-D data in their plane; a range (low, high), drawn once for all
-    axes; or three entries, of which None keeps an axis."""
+    axes; or three entries, of which None keeps an axis. Of 2-D data a pair is a range, too: for
+    each axis its own write ``(0.5, 0.8, None)``."""
     extent: Extent = "edges"
     """What stays in its place: ``"edges"`` or ``"centers"``."""
 

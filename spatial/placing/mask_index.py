@@ -30,13 +30,13 @@ from ..plans.policy import LABEL
 from ..resampling.resample import Source, resample
 from .sampling_mask import SamplingMask, Triple, counted
 
-Classes = tuple[int, ...]
-"""Labels; empty for one class of all that is not 0."""
+Classes = tuple[int | tuple[int, ...], ...]
+"""Labels, or several that are one class; empty for one class of all that is not 0."""
 
 # A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
 MOST_BYTES = 256 * 1024**2
 # Of what is kept on disk: another one is not read.
-_VERSION = 1
+_VERSION = 2
 
 _LOCK = threading.Lock()
 _KNOWN: OrderedDict[tuple[Any, ...], SamplingMask] = OrderedDict()
@@ -54,7 +54,8 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
     cell
         Extent of the cells.
     classes
-        Labels to tell apart; none for one class of all voxels that are not 0 in some channel.
+        Labels to tell apart, of which several may be one class; none for one class of all voxels
+        that are not 0 in some channel.
 
     Returns
     -------
@@ -134,7 +135,7 @@ def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]
     if not classes:
         yield (values != 0).any(axis=0, keepdims=True)
     for label in classes:
-        yield values == label
+        yield np.isin(values, label) if isinstance(label, tuple) else values == label
 
 
 def _unit(cell: Triple, chunks: Triple | None) -> Triple:
@@ -148,7 +149,9 @@ def _file(volume: Any, key: Sequence[Any]) -> Path | None:
     content = volume.content_key
     if not content:
         return None
-    name = content_key(content, (_VERSION, *key[2:]))
+    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
+    own = volume.grid
+    name = content_key(content, (_VERSION, own.shape, own.rows, *key[2:]))
     return cache_directory() / "sampling" / f"{name}.npz"
 
 

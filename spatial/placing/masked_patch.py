@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,9 +14,11 @@ from ...core import Origin, Region
 from ...core.errors import PatchSizeError
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
+from ..ops.sizes import of_grid, told_size
+from ..plans import inverse
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
-from .mask_index import Classes, sampling_mask
+from .mask_index import sampling_mask
 from .patch import UniformPatch, patch_size, warn_if_larger
 from .sampling_mask import SamplingMask, cell_for
 from .uniform_region import UniformRegion
@@ -24,6 +26,8 @@ from .uniform_region import UniformRegion
 # Places that are tried at once. Where one in fifty has the share that is asked for, three draws in
 # four find it among these; all others look at every cell, which takes milliseconds.
 _TRIES = 64
+# In voxels: more than two ways to compose a plan differ by.
+_TIE = 1e-6
 # Shares are quotients of whole numbers in float64.
 _ROUNDING = 1e-9
 OTHERWISE = ("error", "anywhere")
@@ -51,8 +55,9 @@ class MaskedPatch:
     True
     """
 
-    size: Sequence[int]
-    """Number of voxels on each axis."""
+    size: Any
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
     mask: Any = field(compare=False, repr=False)
     """The ``Volume`` that says where; on any grid."""
     key: str = "mask"
@@ -67,13 +72,17 @@ class MaskedPatch:
     """Where the user wrote it."""
     token: str = ""
     """Of the mask: ops are equal if their masks are."""
+    stored: tuple[tuple[int, ...], ...] = ()
+    """The labels of the mask that each class is, where they were given other numbers."""
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    asks_stored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", patch_size(self.size))
+        object.__setattr__(self, "size", patch_size(self.size, one=True))
         object.__setattr__(self, "class_weights", weights_of(self.class_weights))
+        object.__setattr__(self, "mask", getattr(self.mask, "stored", self.mask))
         object.__setattr__(self, "token", self.mask.token)
         if not 0 <= self.min_share <= 1:
             msg = f"min_share is a part between 0 and 1, got {self.min_share!r}"
@@ -83,15 +92,15 @@ class MaskedPatch:
             raise PatchSizeError(msg)
 
     @property
-    def classes(self) -> Classes:
+    def classes(self) -> tuple[int, ...]:
         """Labels that are told apart; none if all that is not 0 is one class."""
         return tuple(label for label, _ in self.class_weights)
 
     def sampling_mask(self, plan: SpatialPlan) -> SamplingMask | None:
         """Return what the mask says of the volume of a plan; None if it must not be read now."""
         # A random turn must not ask for another mask every time.
-        size = self._across(plan) if plan.is_copy else self.size
-        return sampling_mask(self.mask, plan.source, cell_for(size), self.classes)
+        size = self._across(plan) if plan.is_copy else of_grid(self.size, plan)
+        return sampling_mask(self.mask, plan.source, cell_for(size), self.stored or self.classes)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box, and the class that was drawn if classes are told apart."""
@@ -110,7 +119,8 @@ class MaskedPatch:
         for index in self._order(mask, present, numbers[0, 0]):
             start = self._place(mask, index, present, numbers, plan)
             if start is not None:
-                drawn: dict[str, Any] = {"start": start, "size": list(self.size)}
+                size = list(of_grid(self.size, plan))
+                drawn: dict[str, Any] = {"start": start, "size": size}
                 return {**drawn, "class": self.classes[index]} if self.classes else drawn
         if self.otherwise == "anywhere":
             return self._anywhere(numbers[0], plan)
@@ -123,7 +133,7 @@ class MaskedPatch:
 
     def describe(self) -> str:
         """Return the patch in words."""
-        size = "x".join(map(str, self.size))
+        size = told_size(self.size)
         weights = ", ".join(f"{label}: {weight:g}" for label, weight in self.class_weights)
         where = f"by the classes {{{weights}}} of" if weights else "inside"
         least = f", at least {self.min_share:g} of it" if self.min_share else ""
@@ -168,12 +178,13 @@ class MaskedPatch:
         self, mask: SamplingMask, index: int, voxels: NDArray[np.int64], plan: SpatialPlan
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return where patches about source voxels start, and which of them will do."""
-        shape, size = np.array(plan.shape), np.array(self.size)
-        back = plan.to_output
-        middle = np.rint(voxels @ back[:3, :3].T + back[:3, 3]).astype(np.int64)
-        fits: Any = ((middle >= 0) & (middle < shape)).all(axis=1)
+        shape, size = np.array(plan.shape), np.array(of_grid(self.size, plan))
+        places, reached = inverse.reached(plan, voxels.astype(np.float64))
+        # Never on the edge between two: volumes of a sample compute this place differently.
+        middle = np.rint(places + _TIE).astype(np.int64)
+        fits: Any = ((middle >= 0) & (middle < shape)).all(axis=1) & reached
         starts = np.clip(middle - size // 2, 0, np.maximum(shape - size, 0))
-        starts = np.where(shape < size, centred_start(plan.shape, self.size), starts)
+        starts = np.where(shape < size, centred_start(plan.shape, size.tolist()), starts)
         if self.min_share:
             fits[self._shares(mask, index, starts, plan) < self.min_share - _ROUNDING] = False
         return starts, fits
@@ -185,13 +196,13 @@ class MaskedPatch:
         matrix = plan.matrix
         one, other = (
             np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
-            for corner in (starts, starts + np.array(self.size) - 1)
+            for corner in (starts, starts + np.array(of_grid(self.size, plan)) - 1)
         )
         return mask.share(index, np.minimum(one, other), self._across(plan))
 
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
         """Return the size along the axes of the source; about it, where the plan is turned."""
-        reach = np.abs(plan.matrix[:3, :3]) @ np.array(self.size)
+        reach = np.abs(plan.matrix[:3, :3]) @ np.array(of_grid(self.size, plan))
         return tuple(max(1, round(float(n))) for n in reach)
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Drawn:
@@ -227,6 +238,7 @@ class MaskedRegion:
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    asks_stored: ClassVar[bool] = True
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
@@ -266,5 +278,8 @@ def weights_of(given: Any) -> tuple[tuple[int, float], ...]:
 def _inside(plan: SpatialPlan) -> Region:
     """Return the source voxels among which the present grid lies."""
     low, high = extremes(plan.matrix[:3], plan.shape)
+    if plan.moves:
+        low = [a + least for a, (least, _) in zip(low, plan.moves, strict=True)]
+        high = [b + most for b, (_, most) in zip(high, plan.moves, strict=True)]
     box = Region(tuple(map(math.floor, low)), tuple(math.ceil(v) + 1 for v in high))
     return box.intersect(plan.source.region)

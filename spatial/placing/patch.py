@@ -12,9 +12,10 @@ import numpy as np
 from ...core import Origin
 from ...core.errors import PatchSizeError
 from ...core.origin import warn
-from ..amounts import as_triple, is_integer
+from ..amounts import as_triple, entries_of, is_integer
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
+from ..ops.sizes import of_grid, size_of, told_size
 from ..plans.plan import SpatialPlan
 
 
@@ -34,8 +35,9 @@ class UniformPatch:
     'patch 96x96x96 anywhere'
     """
 
-    size: Sequence[int]
-    """Number of voxels on each axis."""
+    size: Any
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
     origin: Origin | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
@@ -43,7 +45,7 @@ class UniformPatch:
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", patch_size(self.size))
+        object.__setattr__(self, "size", patch_size(self.size, one=True))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
@@ -51,12 +53,13 @@ class UniformPatch:
 
     def placed(self, random: Sequence[float], plan: SpatialPlan) -> Drawn:
         """Return the box that three numbers in [0, 1) choose."""
-        centred = centred_start(plan.shape, self.size)
+        size = of_grid(self.size, plan)
+        centred = centred_start(plan.shape, size)
         start = [
             min(int(u * (n - s + 1)), n - s) if n >= s else c
-            for u, n, s, c in zip(random, plan.shape, self.size, centred, strict=True)
+            for u, n, s, c in zip(random, plan.shape, size, centred, strict=True)
         ]
-        return {"start": start, "size": list(self.size)}
+        return {"start": start, "size": list(size)}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the patch."""
@@ -65,7 +68,7 @@ class UniformPatch:
 
     def describe(self) -> str:
         """Return the patch in words."""
-        return f"patch {'x'.join(map(str, self.size))} anywhere"
+        return f"patch {told_size(self.size)} anywhere"
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,11 @@ def positions(
     return list(itertools.product(*axes))
 
 
-def patch_size(value: Any) -> tuple[int, int, int]:
+def patch_size(value: Any, *, one: bool = False) -> Any:
     """Return the size of a patch as three positive integers.
+
+    With ``one`` also as one, which leaves flat axes of 2-D data alone, or with None for an axis
+    that is kept.
 
     Raises
     ------
@@ -181,6 +187,8 @@ def patch_size(value: Any) -> tuple[int, int, int]:
         It is something else.
     """
     try:
+        if one and (is_integer(value) or None in entries_of(value)):
+            return size_of("a patch", value)
         return as_triple("a patch", value, low=1)
     except ValueError as error:
         raise PatchSizeError(

@@ -46,8 +46,9 @@ class Displacement:
     output index where ``resample`` is called."""
 
     def __post_init__(self) -> None:
-        control = np.array(self.control, dtype=np.float64, order="C")
-        matrix = np.array(self.matrix, dtype=np.float64)
+        # Adding zero turns -0.0 into 0.0, which would tell equal fields apart by their bytes.
+        control = np.array(self.control, dtype=np.float64, order="C") + 0.0
+        matrix = np.array(self.matrix, dtype=np.float64) + 0.0
         if control.ndim != 4 or control.shape[0] != 3 or 0 in control.shape:
             msg = f"control points are (3, a, b, c) with a, b, c >= 1, got {control.shape}"
             raise ValueError(msg)
@@ -90,7 +91,7 @@ class Displacement:
     def after(self, matrix: Matrix) -> Displacement:
         """Return the field of what ``matrix`` (4x4) leads here from."""
         field = object.__new__(Displacement)  # the points are shared, they may be many
-        moved = self.matrix @ matrix
+        moved = self.matrix @ matrix + 0.0
         moved.setflags(write=False)
         field.__dict__.update(control=self.control, matrix=moved)
         return field

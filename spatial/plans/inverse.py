@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core import Region
 from .clip import Clip
 from .stages import Stage, gone_back
 
@@ -28,6 +29,8 @@ _STEPS = 100
 """Steps of the iteration; each halves the error even of a field at four fifths of folding."""
 _CLOSE = 1e-7
 """Where the iteration ends, in voxels: a tenth of what a coordinate is resolved to."""
+_NEAR = 0.05
+"""What is near enough for the middle of a patch, in voxels: it is rounded to one."""
 _MOST_POINTS = 96
 """Control points per axis at most: 96^3 of them take 20 MB."""
 
@@ -52,22 +55,49 @@ def to_output(plan: SpatialPlan, points: Floats) -> Floats:
     return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
 
 
+def reached(plan: SpatialPlan, points: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return where points (N, 3) of the source go, and for which a displacement leads there.
+
+    A field that folds somewhere is no hindrance to the points elsewhere.
+
+    Raises
+    ------
+    ValueError
+        The plan has no volume.
+    """
+    back = plan.to_output
+    places, found = points.T, np.ones(len(points), bool)
+    if plan.is_displaced:
+        places, errors = _searched(points.T, plan.stages)
+        found = errors < _NEAR
+    return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T), found
+
+
 def _unmoved(goals: Floats, stages: Sequence[Stage]) -> Floats:
     """Return the places (3, N) that displacements lead to ``goals``, by fixed-point iteration."""
-    places = goals.copy()
-    for step in range(_STEPS):
-        found, _ = gone_back(list(places), stages)
-        missed = goals - np.stack(found)
-        error = float(np.abs(missed).max(initial=0.0))
-        if error < _CLOSE:
-            return places
-        # Half a step after a while: a strong field can make whole ones go to and fro.
-        places += missed if step < _STEPS // 2 else missed / 2
+    places, errors = _searched(goals, stages)
+    error = float(errors.max(initial=0.0))
+    if error < _CLOSE:
+        return places
     msg = (
         f"a displacement folds: after {_STEPS} steps some place is still {error:.2g} voxels from "
         "where it should come back to"
     )
     raise ValueError(msg)
+
+
+def _searched(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:
+    """Return places (3, N) and how far from the goals (N) they lead."""
+    places = goals.copy()
+    for step in range(_STEPS + 1):
+        found, _ = gone_back(list(places), stages)
+        missed = goals - np.stack(found)
+        errors = np.abs(missed).max(axis=0)
+        if step == _STEPS or float(errors.max(initial=0.0)) < _CLOSE:
+            break
+        # Half a step after a while: a strong field can make whole ones go to and fro.
+        places += missed if step < _STEPS // 2 else missed / 2
+    return places, errors
 
 
 def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
@@ -90,13 +120,21 @@ def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
     stages: list[Stage] = []
     if plan.is_displaced:
         stages.append(_field_back(plan, tolerance))
-    if plan.bounds != plan.source.region:
+    bounds: Region | None = None
+    if plan.bounds != plan.source.region and plan.is_copy:
+        # A box of whole voxels, so that the way back is a copy as well, of any type.
+        from .voxel_box import box_to_output
+
+        bounds = box_to_output(plan, plan.bounds).intersect(plan.grid.region)
+    elif plan.bounds != plan.source.region:
         # What lay outside the bounds was padding: the way back leaves fill there.
         i, j, k = plan.bounds.shape
         shift = np.eye(4)
         shift[:3, 3] = [-a for a in plan.bounds.start]
         stages.append(Clip(shift @ plan.matrix, (i, j, k)))
-    return type(plan)(plan.grid, plan.to_output, plan.source.shape, None, stages, plan.keeps_dtype)
+    return type(plan)(
+        plan.grid, plan.to_output, plan.source.shape, bounds, stages, plan.keeps_dtype
+    )
 
 
 def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...core.errors import PolicyConflict
 from ..amounts import as_flag
 
 Mode = Literal["linear", "nearest", "cubic"]
@@ -79,6 +80,29 @@ def _number(value: Any) -> float:
         msg = f"fill is a number, got {value!r}"
         raise ValueError(msg)
     return float(value)
+
+
+def refuse_fill(policy: Policy, dtype: np.dtype[Any], name: str) -> None:
+    """Raise where a type cannot hold the fill that a user asked for.
+
+    Raises
+    ------
+    PolicyConflict
+        It is an integer type, and the number is out of its range.
+
+    Examples
+    --------
+    >>> refuse_fill(Policy(padding="constant", fill=-1024), np.dtype(np.int16), "ct.nii")
+    """
+    if policy.fill == 0 or dtype.kind not in "iu":
+        return
+    limits = np.iinfo(dtype)
+    if not limits.min <= policy.fill <= limits.max:
+        raise PolicyConflict(
+            f"fill={policy.fill:g} does not fit into the {dtype} of {name}, which is from "
+            f"{limits.min} to {limits.max}",
+            do='Give a number that does, or a type that holds it: dtype="float32".',
+        )
 
 
 def _result_type(value: Any) -> np.dtype[Any]:

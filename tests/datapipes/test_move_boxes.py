@@ -116,3 +116,42 @@ def test_what_cannot_be_moved_is_refused(make: Any, message: str) -> None:
     """With the case and the keys that there are."""
     with pytest.raises(SampleError, match=message):
         next(iter(make()))
+
+
+def test_classes_stay_with_their_boxes_and_points() -> None:
+    """The row that is left out is left out of both; behind a flush, too."""
+    points = np.array([[3.0, 4.0, 3.0], [10.0, 8.0, 6.0], [0.0, 0.0, 0.0]])
+    case = {
+        "seg": np.zeros((14, 12, 10), np.uint8),
+        "boxes": np.array(BOXES),
+        "classes": np.array([7, 9]),
+        "points": points,
+        "names": ["a", "b", "c"],
+    }
+    pipe = vp.from_cases([case]).open_volume(keys=["seg"]).flip(0).flush()
+    pipe = pipe.crop((0, 5, 3), (6, 7, 6)).move_boxes(with_="classes")
+    sample = next(iter(pipe.move_points(with_=["names"])))
+
+    assert sample["classes"] == [9]
+    assert sample["boxes"] == [[1.5, 2.5, 2.5, 4.5, 4.5, 4.5]]
+    assert sample["names"] == ["b"]
+    assert sample["points"] == [[3.0, 3.0, 3.0]]
+    whole = next(iter(pipe.move_points(inside=False)))
+    assert len(whole["points"]) == 3
+
+
+def test_rows_that_do_not_go_together_are_refused() -> None:
+    """With both numbers."""
+    pipe = opened()
+    with pytest.raises(SampleError, match="2 rows that move_boxes"):
+        next(iter(pipe.map(add_one_class).move_boxes(with_="classes")))
+    with pytest.raises(SampleError, match="one key"):
+        pipe.move_boxes(["boxes", "more"], with_="classes")
+    with pytest.raises(SampleError, match="is to move 'points'"):
+        next(iter(pipe.move_points()))
+    with pytest.raises(SampleError, match="one key"):
+        pipe.move_points(["points", "more"], with_="classes")
+
+
+def add_one_class(sample: Any) -> Any:
+    return sample.with_data(classes=[1])

@@ -75,3 +75,20 @@ def test_it_comes_before_anything_is_moved(folder):
     with pytest.raises(SampleError, match=r"right after open_volume") as caught:
         next(iter(pipe))
     assert "test_recache.py" in str(caught.value)
+
+
+def test_a_copy_keeps_the_grid_that_resample_to_gave(tmp_path, monkeypatch):
+    """Volumes on two grids, brought together, then copied."""
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
+    paths = {}
+    for key, size in (("ct", 16), ("pet", 8)):
+        array = np.arange(size**3, dtype=np.int16).reshape((size,) * 3)
+        affine = np.diag([16 / size] * 3 + [1.0])
+        nibabel.save(nibabel.Nifti1Image(array, affine), tmp_path / f"{key}.nii.gz")
+        paths[key] = str(tmp_path / f"{key}.nii.gz")
+    brought = vp.from_cases([paths]).open_volume().resample_to("ct")
+    here, there = next(iter(brought)), next(iter(brought.recache(8)))
+
+    for key in paths:
+        assert there[key].shape == here[key].shape == (1, 16, 16, 16)
+        assert np.array_equal(there[key].realize(), here[key].realize())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from voxpipe.core import Grid, Region
 from voxpipe.spatial import LABEL, Flip, Policy, Rotate, Source, SpatialPlan, Zoom, resample
+from voxpipe.spatial.plans.displacement import Displacement
 from voxpipe.testing.spatial_oracle import sample_plan
 
 SHAPE = (14, 12, 10)
@@ -206,3 +207,11 @@ def test_what_folds_has_no_inverse() -> None:
 
     with pytest.raises(ValueError, match="folds"):
         plan.displaced(points, np.diag([0.25, 0.25, 0.25, 1])).inverse()
+
+
+def test_equal_fields_have_one_hash():
+    """Zero is zero, whichever sign rounding gave it."""
+    one = Displacement(np.zeros((3, 1, 1, 1)), np.eye(4))
+    other = Displacement(-np.zeros((3, 1, 1, 1)), np.eye(4) * [[1, -1, -1, -1]] * [[1, -1, -1, -1]])
+    assert one == other
+    assert hash(one) == hash(other)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from voxpipe.core import Grid
 from voxpipe.spatial import (
+    LABEL,
     Elastic,
     Flip,
     Policy,
@@ -20,6 +21,7 @@ from voxpipe.spatial import (
     SpatialPlan,
     Translate,
     Zoom,
+    apply_plan,
     resample,
 )
 
@@ -101,3 +103,20 @@ def test_the_error_of_a_turn_is_what_the_docs_say() -> None:
 
     assert share > 0.2
     assert error < 0.0035
+
+
+def test_a_hard_crop_of_whole_voxels_comes_back_as_a_copy():
+    """So that integers that no float holds are what they were."""
+    volume = np.arange(6 * 5 * 4, dtype=np.int64).reshape(1, 6, 5, 4) + 2**60
+    plan = SpatialPlan.identity(Grid((6, 5, 4), np.eye(4)))
+    plan = plan.crop((1, 1, 1), (4, 3, 2), hard=True).crop((-1, -1, -1), (6, 5, 4))
+    back = plan.inverse()
+    patch = apply_plan(plan, volume, LABEL)
+
+    assert back.is_copy
+    found = apply_plan(back, patch, LABEL)
+    assert np.array_equal(found[:, 1:5, 1:4, 1:3], volume[:, 1:5, 1:4, 1:3])
+    assert (found != 0).sum() == 4 * 3 * 2
+    # What was padded into the patch does not come back, whatever it is.
+    again = apply_plan(back, np.where(patch == 0, 7, patch), LABEL)
+    assert np.array_equal(again, found)

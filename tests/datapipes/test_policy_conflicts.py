@@ -1,0 +1,75 @@
+"""Policies that do not go together are an error, never a silent choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import PolicyConflict
+
+
+def opened(**given: Any) -> Any:
+    case = {"image": np.full((6, 6, 6), 7, np.int16), "label": np.ones((6, 6, 6), np.uint8)}
+    return vp.from_cases([case]).open_volume(**given)
+
+
+CONFLICTS = {
+    "key then all": lambda: opened().rotate(5, mode={"image": "cubic"}).rotate(3, mode="linear"),
+    "all then key": lambda: opened().rotate(5, mode="linear").rotate(3, mode={"image": "cubic"}),
+    "a fill dropped": lambda: (
+        opened()
+        .rotate(5, fill={"image": -1000}, padding={"image": "constant"})
+        .rotate(3, padding="border")
+    ),
+    "policies=": lambda: opened(policies={"image": vp.Policy("cubic")}).rotate(5, mode="linear"),
+    "policies= by key": lambda: opened(policies={"image": vp.Policy("cubic")}).pad(
+        2, mode={"image": "nearest"}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONFLICTS)
+def test_conflicts_are_refused_where_they_are_written(case: str) -> None:
+    """At construction, with both places."""
+    with pytest.raises(PolicyConflict, match=r"here, but .* at "):
+        CONFLICTS[case]()
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        lambda: opened().rotate(5, padding={"label": "border"}).pad(2, padding="reflection"),
+        lambda: opened().rotate(5, mode={"image": "cubic"}).pad(2, mode="cubic"),
+        lambda: opened().rotate(5, mode={"image": "cubic"}).flush().pad(2, mode="linear"),
+        lambda: opened(policies={"image": vp.Policy("cubic")}).pad(2, padding="reflection"),
+        lambda: opened().rotate(5).crop((1,) * 3, (4,) * 3, hard=True, fill=-5).pad(1),
+        lambda: opened().pad(2, padding="constant", fill=-1024),
+    ],
+    ids=["labels", "the same", "flushed", "another field", "hard crop", "constant"],
+)
+def test_what_goes_together_is_taken(sound: Any) -> None:
+    """Nothing is refused that has one meaning."""
+    sample = next(iter(sound()))
+    assert sample["image"].realize().size
+
+
+USELESS = {
+    "border": (lambda: opened().pad(2, fill=-1024), "padding='constant'"),
+    "no label": (lambda: opened().pad(2, fill={"label": 0.5}), "holds labels"),
+    "too large": (
+        lambda: opened().pad(2, padding="constant", fill=40000),
+        "does not fit into the int16",
+    ),
+    "negative label": (lambda: opened().pad(2, fill={"label": -1}), "does not fit into the uint8"),
+}
+
+
+@pytest.mark.parametrize("case", USELESS)
+def test_a_fill_that_nobody_can_use_is_refused(case: str) -> None:
+    """With what to write instead."""
+    wrong, words = USELESS[case]
+    with pytest.raises(PolicyConflict, match=words):
+        [patch.realize() for patch in next(iter(wrong())).values()]
