@@ -104,7 +104,18 @@ def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
 
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
-    return _realized_before(site, ValuePipe)
+    """A value op that makes the same of a patch, whether or not there is a volume around it."""
+    found = _realized_before(site, ValuePipe)
+    if not isinstance(found, tuple):
+        return found
+    assert isinstance(site.pipe, ValuePipe)
+    op = site.pipe.step.op
+    if op.looks_around:
+        why = "looks at voxels around a patch, of which realize() leaves none"
+        return Refused(f"{op.name} {why}; put it before realize()")
+    if not op.commutes:
+        return Refused(f"{op.name} does not treat every voxel alike; put it before realize()")
+    return found
 
 
 def _changed_lazily(pair: Pair) -> Pipe:

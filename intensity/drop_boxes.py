@@ -15,6 +15,8 @@ from .counter_noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
 
+Triple = tuple[int, int, int]
+
 _PER_WORD = 2.0**-32
 
 
@@ -42,6 +44,7 @@ class DropBoxes(RandomValueOp):
 
     name: ClassVar[str] = "drop_boxes"
     amounts: ClassVar[Any] = {"fraction": {"least": 0.0}}
+    keyed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,29 +69,30 @@ class DropBoxes(RandomValueOp):
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place."""
         shape = (array.shape[1], array.shape[2], array.shape[3])
-        for box in self._boxes(shape, drawn["fraction"] / self._most, facts):
+        key, _ = facts.key_from(drawn["key"])
+        for box in self._boxes(shape, drawn["fraction"] / self._most, facts.corner, key):
             array[(slice(None), *box)] = self.fill
         return array
 
     def _boxes(
-        self, shape: tuple[int, int, int], chance: float, facts: Facts
+        self, shape: Triple, chance: float, corner: Triple, key: int
     ) -> Iterator[tuple[slice, ...]]:
         """Yield the boxes that reach into an array, as slices of it."""
         low, high = self._edges
         cells = [
             np.arange(math.floor((c - high) / high), (c + n - 1) // high + 1)
-            for c, n in zip(facts.corner, shape, strict=True)
+            for c, n in zip(corner, shape, strict=True)
         ]
         i, j, k = np.meshgrid(*cells, indexing="ij")
-        first = [w * _PER_WORD for w in philox((i, j, k, np.zeros_like(i)), facts.key[0])]
-        second = [w * _PER_WORD for w in philox((i, j, k, np.ones_like(i)), facts.key[0])]
+        first = [w * _PER_WORD for w in philox((i, j, k, np.zeros_like(i)), key)]
+        second = [w * _PER_WORD for w in philox((i, j, k, np.ones_like(i)), key)]
         for at in np.argwhere(first[3] < chance):
             place = tuple(at)
             slices = []
             for axis in range(3):
                 size = low + int(second[axis][place] * (high - low + 1))
                 begin = cells[axis][at[axis]] * high + int(first[axis][place] * high)
-                start = int(begin) - facts.corner[axis]
+                start = int(begin) - corner[axis]
                 slices.append(slice(max(start, 0), max(start + size, 0)))
             yield tuple(slices)
 

@@ -113,8 +113,13 @@ class LazyPatch(NoArithmetic):
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
         before = getattr(self.volume, "draws", {})
-        drawn = ((step.stream_name, self._drawn(step)) for step in self.values)
-        mine = {name: values for name, values in drawn if values is None or values}
+        drawn = ((step, self._drawn(step)) for step in self.values)
+        # What may act or not is recorded where it acted without further parameters, too.
+        mine = {
+            step.stream_name: values
+            for step, values in drawn
+            if values is None or values or hasattr(step.op, "p")
+        }
         return {**before, **self.pending.draws, **mine}
 
     @property
@@ -288,7 +293,8 @@ class LazyPatch(NoArithmetic):
         for step, drawn in acting:
             salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
             stream = replace(self._stream(step), name=salted)
-            facts = PatchFacts(self.volume, plan, stream, self.statistics, tuple(before), step.mask)
+            earlier, asked = tuple(before), self.statistics
+            facts = PatchFacts(self.volume, plan, stream, asked, earlier, step.mask, step.key)
             before.append((step, drawn, facts))
         return before[start:]
 

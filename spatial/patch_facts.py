@@ -45,6 +45,8 @@ class PatchFacts:
     """The steps before this one that act, with their facts."""
     mask: Any = None
     """The volume inside which statistics are taken."""
+    volume_key: str = ""
+    """Under which key of the sample the volume is."""
 
     @property
     def grid(self) -> Grid:
@@ -70,6 +72,10 @@ class PatchFacts:
         """A key for random numbers that belong to voxels of the lattice."""
         return self.stream.key()
 
+    def key_from(self, drawn: int) -> tuple[int, int]:
+        """Return a key of a drawn number and of which volume of the sample this is."""
+        return Stream(drawn, 0, (), self.volume_key).key()
+
     @property
     def stored(self) -> Any:
         """The volume that lies in a file."""
@@ -88,10 +94,10 @@ class PatchFacts:
 
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
-        both = [v for v in (self.stored, self.mask) if v is not None]
-        if not all(hasattr(v, "token") for v in both):
+        masks = [self.mask, *(step.mask for step, _, _ in changing)]
+        if not all(v is None or hasattr(v, "token") for v in (self.stored, *masks)):
             return None
-        volumes = tuple((v.token, v.header.stamp) for v in both)
+        volumes = [None if v is None else (v.token, v.header.stamp) for v in (self.stored, *masks)]
         return (*volumes, above, *((step.op, json.dumps(drawn)) for step, drawn, _ in changing))
 
     def _recorded(self) -> RecordedStatistics:
