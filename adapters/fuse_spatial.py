@@ -104,7 +104,7 @@ def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
 
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
-    """A value op that makes the same of a patch, whether or not there is a volume around it."""
+    """Return what makes the same of a patch, whether or not there is a volume around it."""
     found = _realized_before(site, ValuePipe)
     if not isinstance(found, tuple):
         return found

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,15 +12,15 @@ import numpy as np
 
 from ..core import Grid, Stream
 from ..core.histogram import Floats, Histogram
+from ..core.remembered import Remembered
 from ..intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from .plan import SpatialPlan
 
 Acting = tuple[ValueStep, Drawn, Any]
 """A step that acts, with what it drew and its facts."""
 
-# Of numbers that a volume's histogram gave: a few hundred bytes each.
-MOST_REMEMBERED = 4096
-_REMEMBERED: OrderedDict[tuple[Any, ...] | None, float] = OrderedDict()
+# Of numbers that a volume's histogram gave.
+_REMEMBERED: Remembered[float] = Remembered()
 
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
 # voxel is found on either side of it, no lattice lies half way between two by design.
@@ -124,17 +122,13 @@ class Counted:
     name: tuple[Any, ...] | None
 
     def _number(self, what: str, *arguments: float) -> float:
-        key = None if self.name is None else (*self.name, what, *arguments)
-        found = _REMEMBERED.get(key)
-        if found is None:
+        def asked() -> float:
             number = getattr(self.histogram(), what)
-            found = float(number(*arguments) if arguments else number)
-            if key is not None:
-                _REMEMBERED[key] = found
-        while len(_REMEMBERED) > MOST_REMEMBERED:
-            with suppress(KeyError):  # another thread may have been faster
-                _REMEMBERED.popitem(last=False)
-        return found
+            return float(number(*arguments) if arguments else number)
+
+        if self.name is None:
+            return asked()
+        return _REMEMBERED.get_or((*self.name, what, *arguments), asked)
 
     @property
     def mean(self) -> float:
