@@ -44,6 +44,12 @@ class ValueChoice(ValueOp):
         return all(op.keeps_dtype for chain in self.members for _, op in chain)
 
     @property
+    def waited_for(self) -> str:
+        """Those that do not commute, and the rule."""
+        names = dict.fromkeys(op.waited_for for op in self._ops() if not op.commutes)
+        return f"{' and '.join(names)} in {self.choice.rule}()"
+
+    @property
     def looks_around(self) -> bool:
         """Whether one of them does."""
         return any(op.looks_around for op in self._ops())

@@ -54,10 +54,16 @@ class MapValues(ValueOp):
             The function returns another shape.
         """
         shape = array.shape
-        result = np.asarray(self.function(array))
+        made = self.function(array)
+        if made is None:
+            raise SampleError(
+                f"map_values: {_name_of(self.function)} returned None",
+                do="Let it return the array, also where it changes it in place.",
+            )
+        result = np.asarray(made)
         if result.shape != shape:
             raise SampleError(
-                f"{_name_of(self.function)} made {result.shape} of a patch of {shape}",
+                f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}",
                 do="A function for map_values keeps the shape.",
             )
         return result.astype(np.float32, copy=False)

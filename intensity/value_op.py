@@ -113,6 +113,11 @@ class ValueOp:
     """The kind of volume that it changes where none is named."""
 
     @property
+    def waited_for(self) -> str:
+        """What of it later spatial ops wait for, where it does not commute."""
+        return self.name
+
+    @property
     def looks_around(self) -> bool:
         """Whether it may look at voxels around a patch, that is, have a halo."""
         return type(self).halo is not ValueOp.halo

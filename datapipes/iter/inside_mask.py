@@ -94,7 +94,10 @@ def volume_named(key: str, sample: Sample, argument: str) -> Any:
         return Volume(thing, kind="label")
     have = ", ".join(map(repr, sample)) or "nothing"
     what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
+    do = "Name one of them; write vp.Volume(array, affine=...) around an array."
+    if key in sample.patches:
+        what = "which is realized already"
+        do = "Move realize() after this pipe: it asks volumes, not voxels."
     raise SampleError(
-        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}",
-        do="Name one of them; write vp.Volume(array, affine=...) around an array.",
+        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}", do=do
     )

@@ -86,8 +86,11 @@ class MoveBoxes(PerItem):
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         of = next(iter(lazy), None) if self.of is None else self.of
         if of not in lazy:
-            msg = f"boxes move with {of!r}, but the lazy volumes are {', '.join(lazy) or 'none'}"
-            do = "Put move_boxes() after open_volume(), and before realize()."
+            told = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
+            msg = f"boxes move with {'one' if of is None else repr(of)}, but {told}"
+            do = "Put move_boxes() after open_volume()."
+            if item.patches:
+                do = "Put move_boxes() before realize(): it asks plans, not voxels."
             raise SampleError(msg, do=do).at(self.origin, item.case)
         return lazy[of]
 
