@@ -45,6 +45,7 @@ and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
+    MissingLabel                     (UserWarning) a label that is asked for is nowhere
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
     LintWarning                      (UserWarning) a graph is legal, but hardly meant
 
@@ -281,6 +282,10 @@ class LikelyLabel(UserWarning):
 
 class LintWarning(UserWarning):
     """A graph is legal, but does what hardly anybody wants."""
+
+
+class MissingLabel(UserWarning):
+    """A label that patches are to be drawn by is not in a mask, which holds others instead."""
 
 
 class ProvenanceLost(UserWarning):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import Entry, as_entry
+from ..core.amounts import Entry, as_entry, as_number
 from .counter_noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
@@ -49,7 +49,7 @@ class DropBoxes(RandomValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "size", as_entry("size", self.size, least=1))
-        object.__setattr__(self, "fill", float(self.fill))
+        object.__setattr__(self, "fill", as_number("fill", self.fill))
         highest = self.fraction[1] if isinstance(self.fraction, tuple) else self.fraction
         if highest > self._most:
             msg = f"boxes of size {self.size} take away at most {self._most:.3g}, got {highest!r}"

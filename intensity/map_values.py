@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.amounts import as_flag
 from ..core.errors import NotPicklable, SampleError
 from .value_op import Drawn, Facts, ValueOp
 
@@ -37,6 +38,7 @@ class MapValues(ValueOp):
         if not callable(function):
             msg = f"map_values takes a function, got {function!r}"
             raise ValueError(msg)
+        as_flag("commutes", self.commutes)
         try:
             pickle.dumps(self.function)
         except Exception as error:

@@ -29,7 +29,11 @@ from .policy import LABEL
 from .resample import Source, resample
 from .sampling_mask import SamplingMask, Triple, counted
 
-Classes = tuple[int, ...]
+Label = Any
+"""A whole number, or ``OTHER``."""
+OTHER = "other"
+"""All labels that are not listed, as one class."""
+Classes = tuple[Label, ...]
 """Labels; empty for one class of all that is not 0."""
 
 # A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
@@ -145,7 +149,10 @@ def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]
     if not classes:
         yield (values != 0).any(axis=0, keepdims=True)
     for label in classes:
-        yield values == label
+        if label == OTHER:
+            yield ~np.isin(values, [other for other in classes if other != OTHER])
+        else:
+            yield values == label
 
 
 def _unit(cell: Triple, chunks: Triple | None) -> Triple:

@@ -16,7 +16,7 @@ KEYWORD_ONLY = frozenset(
     {
         *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
         *("end", "center", "slices", "scale"),
-        *("otherwise", "overhang", "divisible"),
+        *("otherwise", "others", "overhang", "divisible"),
     }
 )
 

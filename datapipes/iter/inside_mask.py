@@ -43,7 +43,7 @@ def masked_by(
     size: Sequence[int],
     mask: Any,
     min_share: float,
-    class_weights: Mapping[int, float] | None,
+    class_weights: Mapping[Any, float] | None,
     otherwise: str,
     sampling: str,
     origin: Origin,
