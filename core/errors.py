@@ -25,6 +25,8 @@ knows nothing of voxpipe can still catch it::
     │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
     ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
+    ├── BadPlan                      (ValueError)  data that describe no plan
+    ├── BadRecord                    (ValueError)  a record that an op could not have drawn
     ├── PolicyConflict               (ValueError)  two places ask for different sampling
     ├── SampleError                  (TypeError)   a pipe was given what it cannot use
     ├── GraphError                   (ValueError)  the graph of pipes is not legal
@@ -210,6 +212,14 @@ class GridMismatch(VoxpipeError, ValueError):
 
 class PatchSizeError(VoxpipeError, ValueError):
     """A patch that cannot be cut, or patches that cannot be stacked."""
+
+
+class BadPlan(VoxpipeError, ValueError):
+    """Plain data that describe no plan, or one of another version."""
+
+
+class BadRecord(VoxpipeError, ValueError):
+    """A record for ``replay()`` that the op could not have drawn."""
 
 
 class PolicyConflict(VoxpipeError, ValueError):

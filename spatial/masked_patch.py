@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,7 +78,8 @@ class MaskedPatch:
         object.__setattr__(self, "size", patch_size(self.size))
         object.__setattr__(self, "class_weights", weights_of(self.class_weights))
         object.__setattr__(self, "token", self.mask.token)
-        if not isinstance(self.min_share, Real) or not 0 <= self.min_share <= 1:
+        share: Any = self.min_share
+        if not isinstance(share, (int, float, np.number)) or not 0 <= share <= 1:
             msg = f"min_share is a part from 0 to 1, got {self.min_share!r}"
             raise PatchSizeError(msg)
         if self.otherwise not in OTHERWISE:
@@ -293,11 +293,15 @@ def _as_pairs(given: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _is_label(label: Any) -> bool:
-    return label == OTHER or (isinstance(label, Real) and int(label) == label)
+    return label == OTHER or (_is_finite(label) and int(label) == label)
 
 
 def _is_weight(weight: Any) -> bool:
-    return isinstance(weight, Real) and math.isfinite(weight) and weight >= 0
+    return _is_finite(weight) and weight >= 0
+
+
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, (int, float, np.number)) and math.isfinite(number)
 
 
 def _inside(plan: SpatialPlan) -> Region:
