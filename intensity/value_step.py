@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY, Grid, Origin
-from ..core.errors import placed
-from ..core.recorded import Recorded
+from ..core.errors import VoxpipeError, placed
+from ..core.recorded import Recorded, refuse_unlike
 from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
@@ -39,7 +39,13 @@ class ValueStep:
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it."""
-        return self.op.draw(generator) if self.recorded is None else self.recorded.drawn
+        if self.recorded is None:
+            return self.op.draw(generator)
+        try:
+            refuse_unlike(self.op, self.recorded.drawn, lambda op: op.draw(generator))
+        except VoxpipeError as error:
+            raise error.at(self.origin)  # noqa: B904
+        return self.recorded.drawn
 
     def describe(self) -> str:
         """Return the op in the words of the user."""

@@ -73,6 +73,7 @@ class MaskedPatch:
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", patch_size(self.size))
