@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
-from voxpipe.spatial import Displacement, Lowered, Policy, Source, native, resample
-from voxpipe.spatial.pull_back import source_region
+from voxpipe.spatial import Displacement, Lowered, Policy, Source, resample
+from voxpipe.spatial.plans.pull_back import source_region
+from voxpipe.spatial.resampling import native
 
 MAP_MB = 256
 """Size of the mapped file: beyond any level 2 cache and what a TLB covers."""

@@ -249,7 +249,7 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
     import torch  # noqa: F401  its import is not part of the time to the first batch
 
     import voxpipe as vp
-    from voxpipe.spatial import native
+    from voxpipe.spatial.resampling import native
 
     started = time.perf_counter()
     pipe = (

@@ -27,7 +27,7 @@ import phantom
 
 from voxpipe.core import OrientedBox, Region
 from voxpipe.spatial import Policy
-from voxpipe.spatial.pull_back import source_box, source_region
+from voxpipe.spatial.plans.pull_back import source_box, source_region
 from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import open_node
 from voxpipe.volumes.stores.ranges import LocalRanges

@@ -37,15 +37,22 @@ knows nothing of voxpipe can still catch it::
     │   └── HashMismatch             a file is not the one that was expected
     ├── NotOffered                   (NotImplementedError) what voxpipe leaves out on purpose
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
+    ├── ProtocolViolation            (RuntimeError) a message of the communication out of turn
     ├── StateMismatch                (ValueError)  a saved state of something else
+    ├── NoDevice                     (RuntimeError) a device that is not there
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
+    │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
+    ├── RankFailed                   (RuntimeError) another rank failed or is gone
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
+    ├── RanksDiffer                  (RuntimeError) ranks are about to do different things
+    ├── RankMissing                  (RuntimeError) a rank of the job is not there
     ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
     └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
 
 and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
+    WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     MissingLabel                     (UserWarning) a label that is asked for is nowhere
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
@@ -262,6 +269,10 @@ class BudgetExceeded(VoxpipeError, MemoryError):
     """Reading would take more memory than it may; found before anything is read."""
 
 
+class ProtocolViolation(VoxpipeError, RuntimeError):
+    """Two sides of a queue do not agree on whose turn it is."""
+
+
 class StateMismatch(VoxpipeError, ValueError):
     """A saved state belongs to another graph, data set or version."""
 
@@ -270,8 +281,51 @@ class ItemTimeout(VoxpipeError, TimeoutError):
     """Nothing arrived within the time that was given."""
 
 
+class PrefetchTimeoutError(ItemTimeout, RuntimeError):
+    """What makes an item ahead, here or on another rank, took longer than it may.
+
+    Parameters
+    ----------
+    what
+        One sentence; or the seconds that it was given, as in torchdata.
+    do
+        One sentence: what the reader can do about it.
+
+    Examples
+    --------
+    >>> print(PrefetchTimeoutError(5))
+    Fail to fetch data within 5 seconds
+    """
+
+    timeout: float | None = None
+    """Seconds that it was given, where they are known."""
+
+    def __init__(self, what: str | float, *, do: str = "") -> None:
+        if isinstance(what, str):
+            super().__init__(what, do=do)
+        else:
+            super().__init__(f"Fail to fetch data within {what:g} seconds", do=do)
+            self.timeout = what
+
+
+class RankFailed(VoxpipeError, RuntimeError):
+    """Another rank of ``torch.distributed`` failed, or does not answer any more."""
+
+
+class NoDevice(VoxpipeError, RuntimeError):
+    """The device that was asked for is not there."""
+
+
 class WorkerDied(VoxpipeError, RuntimeError):
     """A worker process ended by itself."""
+
+
+class RanksDiffer(VoxpipeError, RuntimeError):
+    """The ranks of a job are about to run different epochs, chains or cases."""
+
+
+class RankMissing(VoxpipeError, RuntimeError):
+    """A rank of a torch.distributed job did not come in time, has failed, or there is no job."""
 
 
 class IteratorInvalidated(VoxpipeError, RuntimeError):
@@ -284,6 +338,10 @@ class LoaderShutDown(VoxpipeError, RuntimeError):
 
 class SlotsUsedUp(RuntimeWarning):
     """The shared memory for batches is used up, so batches are copied; nothing is lost."""
+
+
+class WorkerReplaced(RuntimeWarning):
+    """A worker process died and another took its place; no batch is lost or delivered twice."""
 
 
 class LikelyLabel(UserWarning):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.origin import shorten
+from ..reading_services import ReadingServiceInterface
+from ..reading_services.written import WrittenService
 
 _SERVICE = "reading_service=MultiProcessingReadingService(num_workers={workers})"
 # Arguments of torch's DataLoader that people give out of habit, and where they belong here.
@@ -51,6 +53,8 @@ def checked_service(service: Any) -> Any:
     if isinstance(service, type):
         msg = f"a reading service is an object: write {service.__name__}() instead of the class"
         raise TypeError(msg)
+    if isinstance(service, ReadingServiceInterface) and not hasattr(service, "distribute"):
+        return WrittenService(service)
     if service is None or all(callable(getattr(service, name, None)) for name in _METHODS):
         return service
     is_count = isinstance(service, int) and not isinstance(service, bool)

@@ -11,27 +11,39 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..adapters import Adapter, Profile
+from ..adapters import Adapter
 from ..core.errors import BudgetExceeded, LoaderShutDown
 from ..core.whole import whole
 from ..datapipes.cost import cost_of
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..diagnosing.twins import untimed
-from ..graph import Change, Pipe, clone, explain_rewritten, fingerprint, origin_of, verify, walk
+from ..graph import (
+    Change,
+    Pipe,
+    clone,
+    explain_rewritten,
+    fingerprint,
+    origin_of,
+    verify,
+    walk,
+)
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.work import Place, batch_count
 from ..volumes.scheme import ReadScheme
 from .asked import checked_service, checked_state, checked_step, refuse_others
+from .behind import detached
 from .epoch_setter import EpochSetter
 from .iterator import DataLoader2Iterator, Progress
-from .listed import AdapterLike, listed
+from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated, negotiated
-from .state import State
+from .state import State, checkpoint_of, restore_service
+from .stats import Waits
+from .telling import Telling
 
 MAX_SEED = 2**64
 
 
-class DataLoader2:
+class DataLoader2(Telling):
     """Iterate over a chain of datapipes.
 
     Parameters
@@ -82,10 +94,10 @@ class DataLoader2:
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
-        self._pace = Pace()
+        self._pace, self._waits = Pace(), Waits()
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
-        self._written = verify(datapipe)
+        self._written = verify(iterable(datapipe))
         self._graph = clone(self._written)
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
@@ -95,6 +107,8 @@ class DataLoader2:
             self._graph = verify(self._adapted(adapter))
         # A copy: one service object may be given to several loaders.
         self._service = copy.copy(checked_service(reading_service) or InProcessReadingService())
+        self._whole = self._graph
+        self._graph, self._tail = detached(self._whole, self._service)
         self._work = self._service.distribute(self._graph)
         self._fingerprint = fingerprint(self._written)
         # Frees the workers of a loader that is dropped without a word.
@@ -159,8 +173,14 @@ class DataLoader2:
         self._seed, self._epoch, self._place = seed, 0, Place()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch ``epoch``, from its beginning."""
+        """Make the next iteration epoch ``epoch``, from its beginning.
+
+        An iterator that was not asked for a batch yet is that iteration.
+        """
         epoch = whole("epoch", epoch, least=0)
+        if self._progress is not None and not self._progress.begun:
+            self._progress.epoch, self._progress.place = epoch, Place()
+            return
         self._end_live()
         self._epoch, self._place = epoch, Place()
 
@@ -187,6 +207,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
             graph=self._fingerprint,
             data=self._data_hash(),
+            service=checkpoint_of(self._service),
         ).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -204,6 +225,7 @@ class DataLoader2:
             shares=self._service.shares(self._work),
         )
         self._end_live()
+        restore_service(self._service, loaded.of_service)
         self._seed, self._epoch = loaded.seed, loaded.epoch
         self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
 
@@ -253,8 +275,9 @@ class DataLoader2:
         Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
         """
         parts = [
-            explain_rewritten(self._written, self._graph, self._changes),
+            explain_rewritten(self._written, self._whole, self._changes),
             self._service.explain(self._work),
+            *filter(None, [self._tail.explain()]),
         ]
         cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
         try:
@@ -287,13 +310,6 @@ class DataLoader2:
                 joinings=self._negotiated.joinings,
             )
         return self._negotiated
-
-    def profile(self) -> str:
-        """Return the table of the ``Profile`` among the adapters."""
-        for adapter in self._adapters:
-            if isinstance(adapter, Profile):
-                return adapter.table()
-        raise ValueError("this loader is not profiled; give it the adapter Profile()")
 
     def diagnose(
         self,

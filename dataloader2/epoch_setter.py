@@ -19,6 +19,9 @@ class EpochSetter:
         self._loader = loader
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of ``epoch``."""
+        """Make the next iteration that of ``epoch``; one that was begun and not used is meant, too.
+
+        Lightning asks for the iterator of the first epoch before it says which that is.
+        """
         if not self._loader.is_before(epoch):
             self._loader.set_epoch(epoch)

@@ -66,7 +66,8 @@ class DataLoader2Iterator:
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
         self._pausing.ask()
-        self._loader._pace.asked(time.perf_counter())
+        asked = time.perf_counter()
+        self._loader._pace.asked(asked)
         try:
             batch = next(self._started())
         except StopIteration:
@@ -81,7 +82,9 @@ class DataLoader2Iterator:
             raise
         self._progress.place = self._progress.place.after(self._started().last)
         self._pausing.handed()
-        self._loader._pace.handed(time.perf_counter())
+        handed = time.perf_counter()
+        self._loader._pace.handed(handed)
+        self._loader._waits.add(handed - asked)
         return batch
 
     def limit(self, num_batches: int | None) -> None:
@@ -107,6 +110,9 @@ class DataLoader2Iterator:
             self._batches = loader._service.epoch(
                 loader._work, self._seed, progress.epoch, progress.place
             )
+            # Ranks agree on one seed: the state of each is that of all.
+            loader._seed = seed = getattr(self._batches, "seed", self._seed)
+            self._batches = loader._tail.behind(self._batches, seed, progress.epoch)
         return self._batches
 
     def invalidate(self) -> None:

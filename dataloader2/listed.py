@@ -1,14 +1,29 @@
-"""Adapters as the user gives them: none, one, or several."""
+"""What the user gives a loader, brought into one form: chains and adapters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from torch.utils.data import MapDataPipe
+
 from ..graph import Pipe
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
 """What rewrites a graph."""
+
+
+def iterable(datapipe: Any) -> Pipe:
+    """Return a chain; a map-style one in the order of its indices, as torchdata does.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.map import SequenceWrapper
+    >>> list(iterable(SequenceWrapper("ab")))
+    ['a', 'b']
+    """
+    pipe: Pipe = datapipe.to_iter_datapipe() if isinstance(datapipe, MapDataPipe) else datapipe
+    return pipe
 
 
 def listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:

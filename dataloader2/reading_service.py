@@ -1,5 +1,23 @@
 """torchdata's place for the reading services."""
 
-from ..reading_services import InProcessReadingService, MultiProcessingReadingService
+from ..reading_services import (
+    CheckpointableReadingServiceInterface,
+    DistributedReadingService,
+    InProcessReadingService,
+    MultiProcessingReadingService,
+    PrototypeMultiProcessingReadingService,
+    ReadingServiceInterface,
+    SequentialReadingService,
+    WorkerInfo,
+)
 
-__all__ = ["InProcessReadingService", "MultiProcessingReadingService"]
+__all__ = [
+    "CheckpointableReadingServiceInterface",
+    "DistributedReadingService",
+    "InProcessReadingService",
+    "MultiProcessingReadingService",
+    "PrototypeMultiProcessingReadingService",
+    "ReadingServiceInterface",
+    "SequentialReadingService",
+    "WorkerInfo",
+]

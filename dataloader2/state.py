@@ -6,6 +6,7 @@ there is to know: the plan is made again from them, under any number of workers.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,17 +29,28 @@ class State:
     ahead: tuple[int, ...]
     """Later ones that were, where batches come as they are ready."""
     shares: int
-    """0 where any worker can do any batch; else among how many the graph was divided."""
+    """0 where any worker can do any batch; else among how many the graph was divided; below 0 if
+    its items came as they were ready."""
     graph: str
     """Fingerprint of the graph as the user wrote it."""
     data: str
     """Fingerprint of the list of cases."""
     version: int = VERSION
     """Version of this format."""
+    service: str = ""
+    """State of a reading service that has one of its own, in base 64."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        return asdict(self)
+        told = asdict(self)
+        if not self.service:
+            del told["service"]
+        return told
+
+    @property
+    def of_service(self) -> bytes:
+        """The state of the reading service; empty if it has none."""
+        return base64.b64decode(self.service)
 
     @classmethod
     def from_json(
@@ -52,8 +64,8 @@ class State:
             Naming what differs.
         """
         fields = set(cls.__dataclass_fields__)
-        if set(data) != fields:
-            msg = f"a state has {sorted(fields)}, got {sorted(data)}"
+        if {*data, "service"} != fields:
+            msg = f"a state has {sorted(fields - {'service'})}, got {sorted(data)}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
         state = cls(**{**data, "ahead": tuple(data["ahead"])})
         numbers: tuple[Any, ...] = (state.seed, state.epoch, state.next_batch, *state.ahead)
@@ -71,7 +83,38 @@ class State:
             msg = f"the state was saved for data {state.data}, these are {hash_of_data}"
             raise StateMismatch(msg, do="The list of cases must be the same, in the same order.")
         if state.shares != shares:
-            msg = f"the state was saved with {state.shares} shares, this loader has {shares}"
-            do = "This graph cannot be split (see explain()): keep the number of workers."
+            saved, own = _words(state.shares), _words(shares)
+            msg = f"the state was saved with {saved}, this loader has {own}"
+            do = (
+                "Batches of this graph are not planned (see explain()): keep workers, ranks, order."
+            )
             raise StateMismatch(msg, do=do)
         return state
+
+
+def _words(shares: int) -> str:
+    return f"{abs(shares)} shares" + (", as they are ready" if shares < 0 else "")
+
+
+def checkpoint_of(service: Any) -> str:
+    """Return the state of a reading service in base 64; empty if it has none of its own."""
+    own = getattr(service, "checkpoint", None)
+    data = None if own is None else own()
+    return "" if data is None else base64.b64encode(data).decode()
+
+
+def restore_service(service: Any, state: bytes) -> None:
+    """Give a reading service its own state back, if there is one.
+
+    Raises
+    ------
+    StateMismatch
+        The service can have none.
+    """
+    if not state:
+        return
+    own = getattr(service, "restore", None)
+    if own is None:
+        msg = f"the state holds one of a reading service, and {service!r} has none"
+        raise StateMismatch(msg, do="Give the service that it was saved with.")
+    own(state)

@@ -1,9 +1,20 @@
 """Data pipes."""
 
 # No logic here: the folder ``iter`` hides the built-in of that name in this module.
+# torch's, which torchdata offers here as well.
+from torch.utils.data import DataChunk as DataChunk
+from torch.utils.data import functional_datapipe as functional_datapipe
+
 from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
 from . import iter as _iter  # noqa: F401  (registers the chained forms)
+from . import map as _map  # noqa: F401
+from . import utils as utils
 from .datapipe import DataPipe, PerItem, chained
 from .explain import explain
 
-__all__ = ["DataPipe", "PerItem", "chained", "explain"]
+__all__ = [
+    "DataPipe",
+    "PerItem",
+    "chained",
+    "explain",
+]

@@ -12,8 +12,8 @@ from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
 from ..spatial import LazyPatch, without_reading
-from ..spatial.made_volume import breaks, interpolations, stored_read
-from ..spatial.native import available, path
+from ..spatial.lazy.made_volume import breaks, interpolations, stored_read
+from ..spatial.resampling.native import available, path
 from .epoch import set_epoch
 from .iter.cases import FromCases, ListCases
 

@@ -7,7 +7,7 @@ declares its traits, and, if it draws random numbers, the name of its stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
@@ -18,10 +18,16 @@ from ..graph import Pipe, Traits, is_pipe, walk
 from ..graph.verify import stream_names
 from ..realizing import Instruction
 
+if TYPE_CHECKING:
+    # torch looks chained forms up when they are called; type checkers and editors read this.
+    from .chained_forms import ChainedForms as _Pipe
+else:
+    _Pipe = IterDataPipe
+
 C = TypeVar("C", bound=type)
 
 
-class DataPipe(IterDataPipe[Any]):
+class DataPipe(_Pipe):
     """An iterable pipe. Chaining returns a new pipe; nothing that the user holds changes.
 
     A subclass takes its parent first, declares its ``traits`` and implements
@@ -153,12 +159,15 @@ def stream_name(parent: Pipe, name: str) -> str:
     return free
 
 
-def length_of(pipe: Pipe, parent: Pipe) -> int:
+def length_of(pipe: Any, parent: Any) -> int:
     """Return ``len(parent)``, or say that ``pipe`` has no length."""
     try:
         return len(parent)
     except (TypeError, NotImplementedError):
-        msg = f"{type(pipe).__name__} has no len(): the length of what it reads is not known"
+        msg = (
+            f"{type(pipe).__name__} has no len(): the length of what it reads is not known, "
+            "so this instance doesn't have valid length"
+        )
         raise TypeError(msg) from None
 
 

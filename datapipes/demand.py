@@ -27,6 +27,7 @@ from .cost import may_look_ahead
 from .epoch import set_epoch
 from .iter.interleave import Interleave
 from .iter.lazy_patch import LazyPatches
+from .skipping import items_from
 
 # A percentile of 99 needs about as many.
 PLANS = 256
@@ -34,6 +35,9 @@ PLANS = 256
 CASES = 4
 # Of what an epoch takes to start: nothing that anybody notices.
 SECONDS = 0.25
+# How far ahead of a resume it goes: patches there cost what they cost further on, and the way
+# through the order of an epoch is long.
+FARTHEST = 10_000
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,8 @@ def asked_of(
     try:
         with warnings.catch_warnings(), without_reading():
             warnings.simplefilter("ignore")  # they come when the patches are made
-            skipped = batches * split.group
-            for item in _for_a_while(islice(planner, skipped, skipped + PLANS), clock):
+            skipped = min(batches * split.group, FARTHEST)
+            for item in _for_a_while(islice(items_from(planner, skipped), PLANS), clock):
                 if not isinstance(item, Sample):
                     continue
                 order.append(item.identity[0])

@@ -8,7 +8,7 @@ from typing import Any
 from ..core import Sample
 from ..realizing.parts import Read, map_patches
 from ..spatial import LazyPatch
-from ..spatial.made_volume import stored_read
+from ..spatial.lazy.made_volume import stored_read
 from ..volumes import Volume
 
 

@@ -8,10 +8,13 @@ from .walk import walk
 _LONGEST_LABEL = 80  # wider boxes than a line of text make a drawing unreadable
 
 
-def nodes_and_edges(sink: Pipe) -> tuple[list[str], list[tuple[int, int]]]:
+def nodes_and_edges(
+    sink: Pipe, *, children: bool = False
+) -> tuple[list[str], list[tuple[int, int]]]:
     """Return the label of every pipe, parents first, and pairs ``(parent, reader)`` of indices.
 
-    Pipes that only watch others are left out, as in explain().
+    Pipes that only watch others are left out, as in explain(); and, without ``children``, what
+    torch puts between a fork or demux and the pipes that read its branches.
 
     Examples
     --------
@@ -25,13 +28,19 @@ def nodes_and_edges(sink: Pipe) -> tuple[list[str], list[tuple[int, int]]]:
     number: dict[int, int] = {}
     for pipe in walk(sink):
         parents = [number[id(p)] for p in parents_of(pipe)]
-        if traits_of(pipe).watches:
+        if traits_of(pipe).watches or (not children and is_branch(pipe)):
             number[id(pipe)] = parents[0]
             continue
         number[id(pipe)] = len(labels)
-        edges += [(parent, len(labels)) for parent in parents]
-        labels.append(_shortened(describe(pipe)))
+        # Two branches of one fork may end in one reader.
+        edges += [(parent, len(labels)) for parent in dict.fromkeys(parents)]
+        labels.append(_shortened(describe(pipe).lstrip("_")))
     return labels, edges
+
+
+def is_branch(pipe: Pipe) -> bool:
+    """Whether ``pipe`` is one of the pipes that fork, demux and the like return."""
+    return hasattr(type(pipe), "_is_child_datapipe")
 
 
 def to_mermaid(sink: Pipe) -> str:

@@ -42,6 +42,8 @@ class Traits:
     """Passes every item on as it is; drawings leave it out."""
     opens: bool = False
     """Makes volumes of paths: from here on an item may give voxels to whoever asks."""
+    here: bool = False
+    """Stays in the process of the loader; yields one item for each item taken, in order."""
     plain: bool = False
     """Yields plain values whatever it takes: open files and voxels upstream go no further."""
     known: bool = True

@@ -1,7 +1,7 @@
 // Where an output voxel comes from, and which output voxels need no second thought.
 //
 // A coordinate is the sum of m0*i, m1*j, m2*k and t, each rounded to a multiple of a grain, 2^-24
-// voxel (spatial/pull_back.py does the same). Sums of grains are exact, in float64 as in integers
+// voxel (spatial/plans/pull_back.py does the same). Sums of grains are exact, in float64 as in integers
 // and in any order, so the kernel may add 32-bit integers and still round to the voxel of the slow
 // path; and what is left behind the whole part has the 24 bits that a float32 holds.
 // Coordinates are monotonic along a run of output voxels: its ends tell about everything between,

@@ -1,7 +1,7 @@
 // The C interface of the kernel: one call, one job, plain numbers.
 //
 // Every field has eight bytes, so the struct has no padding and no alignment to get wrong: the
-// caller packs it with one format string (spatial/native.py). Strides are in bytes, may be
+// caller packs it with one format string (spatial/resampling/native.py). Strides are in bytes, may be
 // negative, and need not be multiples of the element size. Axes are (i, j, k) throughout.
 #pragma once
 

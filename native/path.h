@@ -29,7 +29,7 @@ namespace VOXPIPE_PATH_NAME {
 #include "coarsen.h"
 
 inline bool is_wide(const VoxpipeJob& job) {
-  switch (job.out_type) {  // as _working_type in spatial/interpolate.py
+  switch (job.out_type) {  // as _working_type in spatial/resampling/interpolate.py
     case VOXPIPE_F64: case VOXPIPE_U32: case VOXPIPE_I32: case VOXPIPE_U64: case VOXPIPE_I64:
       return true;
     default: return job.source_type == VOXPIPE_F64;

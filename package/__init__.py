@@ -15,9 +15,16 @@ if TYPE_CHECKING:
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check
+    from .dataloader2.dataset import to_dataset
+    from .dataloader2.nodes import from_node, to_node
     from .datapipes import DataPipe, explain
     from .datapipes.iter import from_cases, from_manifest, list_cases
-    from .reading_services import InProcessReadingService, MultiProcessingReadingService
+    from .reading_services import (
+        DistributedReadingService,
+        InProcessReadingService,
+        MultiProcessingReadingService,
+        SequentialReadingService,
+    )
     from .spatial import LazyPatch, Policy, SpatialPlan
     from .volumes import (
         AxisMap,
@@ -41,6 +48,7 @@ __all__ = [
     "DataLoader2",
     "DataPipe",
     "Decoder",
+    "DistributedReadingService",
     "Eager",
     "FuseSpatial",
     "Grid",
@@ -52,6 +60,7 @@ __all__ = [
     "Profile",
     "Region",
     "Sample",
+    "SequentialReadingService",
     "Shuffle",
     "SpatialPlan",
     "Stream",
@@ -65,11 +74,14 @@ __all__ = [
     "explain",
     "from_cases",
     "from_manifest",
+    "from_node",
     "list_cases",
     "normalize_index",
     "register_backend",
     "register_decoder",
     "resolve_backend",
+    "to_dataset",
+    "to_node",
     "unregister_backend",
     "unregister_decoder",
 ]
@@ -90,9 +102,16 @@ _HOMES = {
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2", "check"),
+    "dataloader2.dataset": ("to_dataset",),
+    "dataloader2.nodes": ("from_node", "to_node"),
     "datapipes": ("DataPipe", "explain"),
     "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
-    "reading_services": ("InProcessReadingService", "MultiProcessingReadingService"),
+    "reading_services": (
+        "DistributedReadingService",
+        "InProcessReadingService",
+        "MultiProcessingReadingService",
+        "SequentialReadingService",
+    ),
     "spatial": ("LazyPatch", "Policy", "SpatialPlan"),
     "volumes": (
         "AxisMap",

@@ -4,31 +4,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .distributed import DistributedReadingService
     from .in_process import InProcessReadingService
-    from .multiprocessing import MultiProcessingReadingService
+    from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
+    from .multiprocessing import (
+        MultiProcessingReadingService,
+        PrototypeMultiProcessingReadingService,
+    )
     from .reading_service import Epoch, ReadingService
+    from .seed_generator import SeedGenerator
+    from .sequential import SequentialReadingService
     from .work import Planned, Replicated, Work
-
-__all__ = [
-    "Epoch",
-    "InProcessReadingService",
-    "MultiProcessingReadingService",
-    "Planned",
-    "ReadingService",
-    "Replicated",
-    "Work",
-]
+    from .worker_hooks import WorkerInfo
 
 # Imported at first use: a worker needs none of them, and all of them need torch.
 _HOME_OF = {
+    "CheckpointableReadingServiceInterface": "interface",
+    "DistributedReadingService": "distributed",
     "Epoch": "reading_service",
     "InProcessReadingService": "in_process",
     "MultiProcessingReadingService": "multiprocessing",
     "Planned": "work",
+    "PrototypeMultiProcessingReadingService": "multiprocessing",
     "ReadingService": "reading_service",
+    "ReadingServiceInterface": "interface",
     "Replicated": "work",
+    "SeedGenerator": "seed_generator",
+    "SequentialReadingService": "sequential",
     "Work": "work",
+    "WorkerInfo": "worker_hooks",
 }
+
+__all__ = [
+    "CheckpointableReadingServiceInterface",
+    "DistributedReadingService",
+    "Epoch",
+    "InProcessReadingService",
+    "MultiProcessingReadingService",
+    "Planned",
+    "PrototypeMultiProcessingReadingService",
+    "ReadingService",
+    "ReadingServiceInterface",
+    "Replicated",
+    "SeedGenerator",
+    "SequentialReadingService",
+    "Work",
+    "WorkerInfo",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -82,6 +82,12 @@ class Affinity:
         while len(self._owners) > _MOST_CASES:
             self._owners.popitem(last=False)
 
+    def forget(self, number: int) -> None:
+        """Forget what a worker had: it is gone, and with it the chunks that it kept."""
+        for case in [case for case, owner in self._owners.items() if owner == number]:
+            del self._owners[case]
+        self._last_given.pop(number, None)
+
 
 def cases_of(job: Any) -> list[int]:
     """Return the case of each item, by its place in the list of cases; none for other items.

@@ -8,18 +8,21 @@ from contextlib import closing
 from itertools import count
 from typing import Any, NamedTuple
 
+from ..core.whole import whole
 from ..datapipes.tensors import as_tensors
-from ..graph import Pipe, clone
+from ..graph import Pipe, clone, traits_of, walk
 from ..realizing import Job
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
 from .ahead import tickets_of
+from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import PipeRunner, Replica
 from .running import begin, end
 from .spending import budgets, checked
 from .watched import Watched
-from .work import Place, Planned, Replicated, Work, jobs, work_of
+from .work import Place, Planned, Replicated, Work, jobs, replicated, work_of
+from .worker_hooks import InitFunction, ResetFunction, checked_hooks
 
 _START = Place()
 
@@ -32,27 +35,48 @@ class InProcessReadingService:
 
     Parameters
     ----------
+    prefetch_cnt
+        Batches that a thread makes ahead. None are where functions of yours run: they may draw
+        from the global generators, which are seeded around them, and your loop draws from these.
+    init_fn
+        Called once per epoch as ``init_fn(datapipe, WorkerInfo(1, 0))`` with a copy of the graph;
+        returns the datapipe that runs. With it, or the next one, the graph is not split.
+    reset_fn
+        Called then as ``reset_fn(datapipe, WorkerInfo(1, 0), SeedGenerator)``.
     memory_bytes
         Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
         that needs more is refused before it begins. None for 256 MiB, and for
         a quarter of the memory or all of it where that does not suffice.
     """
 
-    def __init__(self, *, memory_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        prefetch_cnt: int = 0,
+        init_fn: InitFunction | None = None,
+        reset_fn: ResetFunction | None = None,
+        *,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self.prefetch_cnt = whole("prefetch_cnt", prefetch_cnt, least=0)
+        self.hooks = checked_hooks(init_fn, reset_fn)
         self.memory_bytes = checked(memory_bytes)
 
     def budgets(self) -> tuple[Budget, ...]:
         """Return what reading may spend, the first choice first."""
         # One batch is made while the one before is in use.
-        return budgets(self.memory_bytes, workers=0, batches_ahead=2, threads=1)
+        ahead = 2 + self.prefetch_cnt
+        return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=1)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
+        if self.hooks:
+            return replicated(graph, f"{self.hooks.names()} is handed the whole graph", self.hooks)
         return work_of(graph)
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
         """Start one pass from ``place`` on."""
-        return InProcessEpoch(work, seed, epoch, place)
+        ahead = 0 if _runs_functions(work) else self.prefetch_cnt
+        return InProcessEpoch(work, seed, epoch, place, ahead)
 
     def shares(self, work: Work) -> int:
         """Return 1 for a graph that cannot be split: one process runs it whole."""
@@ -72,13 +96,16 @@ class InProcessReadingService:
 class InProcessEpoch:
     """One pass in this process."""
 
-    def __init__(self, work: Work, seed: int, epoch: int, place: Place) -> None:
+    def __init__(self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0) -> None:
         self.last = -1
         begin(self)
         self._loan = CHUNKS.lend(work.cache_bytes)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
-        if work.limits.enforced:
-            self._batches = Watched(self._batches, work.limits)
+        pipe = prefetcher_of(work)
+        if pipe is not None and not work.limits.enforced:
+            self._batches = MadeAhead(self._batches, pipe)
+        elif work.limits.enforced or ahead:
+            self._batches = Watched(self._batches, work.limits, ahead)
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -102,12 +129,20 @@ class InProcessEpoch:
             self._loan.close()
 
 
+def _runs_functions(work: Work) -> bool:
+    """Whether functions run that may draw from the global generators."""
+    if isinstance(work, Replicated):
+        return True
+    return any(traits_of(pipe).opaque for pipe in [*walk(work.cut.planner), *work.cut.realizing])
+
+
 def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return
     source = work.recipe or PipeRunner(work.cut)
-    with closing(_begun(jobs(work.cut, seed, epoch, place), work.joinings)) as coming:
+    planned = jobs(work.cut, seed, epoch, place, work.part)
+    with closing(_begun(planned, work.joinings)) as coming:
         for job, fetched in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
             with using_joinings(work.joinings), closing(fetched):
@@ -154,7 +189,7 @@ def _next(planned: Iterator[Job], joinings: Table) -> _Begun:
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
     # A copy: the graph of the loader stays as it is, also where it holds running state.
-    replica = Replica(clone(work.graph), 0, 1, shards=False)
+    replica = Replica(clone(work.graph), work.share(0, 1), work.hooks)
     for index in count():
         try:
             batch = replica.run(index, seed, epoch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing as mp
 from typing import Any
 
+from ..core.origin import warn
 from ..core.whole import whole
 from ..graph import Pipe, walk
 from ..realizing import usable_cores
@@ -21,10 +22,13 @@ from .planned import PlannedEpoch
 from .pool import WorkerPool
 from .reading_service import Epoch
 from .replicated import ReplicatedEpoch
+from .restarts import USUAL_RESTARTS, Restarts
+from .room import Room
 from .script import script_of_this_process
 from .spending import budgets, checked
-from .transport.budget import SlotBudget
-from .work import Place, Planned, Replicated, Work, work_of
+from .transport.budget import SlotBudget, default_slot_bytes
+from .work import Place, Planned, Replicated, Work, replicated, work_of
+from .worker_hooks import InitFunction, ResetFunction, checked_hooks
 
 START_METHODS = ("forkserver", "fork", "spawn")
 ORDERS = ("plan", "as_ready")
@@ -45,8 +49,17 @@ class MultiProcessingReadingService:
         ``"forkserver"`` (default: safe with threads and open stores, fast after the first
         start), ``"fork"`` or ``"spawn"``.
     worker_prefetch_cnt
-        Batches in flight per worker, the one being made included. With the batches that
-        the consumer holds they take the memory.
+        Batches in flight per worker, the one being made included; 0 means 1, as a worker
+        cannot make less. With the batches that the consumer holds they take the memory.
+    main_prefetch_cnt
+        Further batches, over all workers, that may be done and wait here.
+    worker_init_fn
+        Called in each worker as ``worker_init_fn(datapipe, WorkerInfo)`` with its copy of the
+        graph, after its share was chosen; returns the datapipe that the worker runs. With it,
+        or the next one, the graph is not split: every worker runs the whole of it.
+    worker_reset_fn
+        Called in each worker before every epoch, as
+        ``worker_reset_fn(datapipe, WorkerInfo, SeedGenerator)``.
     order
         ``"plan"``: the order of the plan, whatever the workers' speed. ``"as_ready"``: the
         first that is done; the same batches in an order that depends on timing.
@@ -65,6 +78,14 @@ class MultiProcessingReadingService:
         Memory that batches, buffers and decoded chunks may take together, in all processes, in
         bytes; an epoch that needs more is refused before it begins. None for 256 MiB, and
         for a quarter of the memory or all of it where that does not suffice.
+    prefetch_bytes
+        Bytes of batches that may be made ahead: those that wait, and those in flight, each
+        counted as the largest so far. One batch is always allowed. None for ``slot_bytes``.
+    max_restarts
+        Workers that may die in one epoch, however they end (a signal, ``os._exit``, the
+        system for lack of memory), and are replaced: another process makes their batches
+        again, with a :class:`~voxpipe.errors.WorkerReplaced` warning. The batches and their
+        order stay the same. One more death is a ``WorkerDied``.
     """
 
     def __init__(
@@ -72,16 +93,21 @@ class MultiProcessingReadingService:
         num_workers: int = 0,
         multiprocessing_context: str | None = None,
         worker_prefetch_cnt: int = JOBS_PER_WORKER,
+        main_prefetch_cnt: int = 0,
+        worker_init_fn: InitFunction | None = None,
+        worker_reset_fn: ResetFunction | None = None,
         *,
         order: str = "plan",
         threads_per_worker: int | None = None,
         persistent_workers: bool = False,
         slot_bytes: int | None = None,
         memory_bytes: int | None = None,
+        max_restarts: int = USUAL_RESTARTS,
+        prefetch_bytes: int | None = None,
     ) -> None:
         self.num_workers = whole("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
-        self.worker_prefetch_cnt = whole("worker_prefetch_cnt", worker_prefetch_cnt, least=1)
+        self.worker_prefetch_cnt = whole("worker_prefetch_cnt", worker_prefetch_cnt, least=0)
         self.order = order
         self.threads_per_worker = (
             None
@@ -95,6 +121,14 @@ class MultiProcessingReadingService:
             else whole("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
         )
         self.memory_bytes = checked(memory_bytes)
+        self.prefetch_bytes = (
+            None
+            if prefetch_bytes is None
+            else whole("prefetch_bytes", prefetch_bytes, least=0, unit="bytes", do=_OR_NONE)
+        )
+        self.max_restarts = whole("max_restarts", max_restarts, least=0)
+        self.main_prefetch_cnt = whole("main_prefetch_cnt", main_prefetch_cnt, least=0)
+        self.hooks = checked_hooks(worker_init_fn, worker_reset_fn)
         self._pool: WorkerPool | None = None
         self._check()
         self._budget = SlotBudget(self.slot_bytes)
@@ -111,9 +145,13 @@ class MultiProcessingReadingService:
         """Return what reading may spend, the first choice first."""
         count = self.num_workers
         # Those in flight, and the one that the consumer has.
-        ahead = max(1, count * self.worker_prefetch_cnt) + 1
+        ahead = max(1, count * self._jobs_per_worker() + self.main_prefetch_cnt) + 1
         threads = self._threads(count) if count else 1
         return budgets(self.memory_bytes, workers=count, batches_ahead=ahead, threads=threads)
+
+    def _jobs_per_worker(self) -> int:
+        # With nothing ahead a batch is made when it is asked for, by each worker at once.
+        return max(1, self.worker_prefetch_cnt)
 
     def _threads(self, count: int) -> int:
         return self.threads_per_worker or max(1, usable_cores() // count)
@@ -126,7 +164,11 @@ class MultiProcessingReadingService:
         NotPicklable
             With the pipe, as the user wrote it, that holds what cannot be pickled.
         """
-        work = work_of(graph)
+        hooks = self.hooks
+        if hooks:
+            work: Work = replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
+        else:
+            work = work_of(graph)
         if self.num_workers:
             payload_of(work, 0, self.num_workers, self._script())
         return work
@@ -148,23 +190,50 @@ class MultiProcessingReadingService:
                 seed,
                 epoch,
                 place,
-                limit=self.worker_prefetch_cnt,
+                limit=self._jobs_per_worker(),
                 in_order=self.order == "plan",
+                waiting=self.main_prefetch_cnt,
+                restarts=Restarts(self.max_restarts),
+                room=self._room(),
             )
-        limit = self.worker_prefetch_cnt
-        return ReplicatedEpoch(pool, self._end_epoch, work, seed, epoch, place, limit=limit)
+        return ReplicatedEpoch(
+            pool,
+            self._end_epoch,
+            work,
+            seed,
+            epoch,
+            place,
+            limit=self._jobs_per_worker(),
+            waiting=self.main_prefetch_cnt,
+            in_order=self.order == "plan",
+            restarts=Restarts(self.max_restarts),
+            room=self._room(),
+        )
+
+    def _room(self) -> Room:
+        limit = self.prefetch_bytes
+        if limit is None:
+            limit = self._budget.limit or default_slot_bytes()
+        return Room(limit, unknown=JOBS_PER_WORKER * self.num_workers)
 
     def shares(self, work: Work) -> int:
-        """Return among how many workers a graph is divided that cannot be split; else 0."""
+        """Return among how many workers a graph is divided that cannot be split; else 0.
+
+        Below 0 where the state counts in another way, as items come as they are ready.
+        """
         if isinstance(work, Planned):
             return 0
+        count = self._replicas(work)
+        return count if self.order == "plan" else -count
+
+    def _replicas(self, work: Replicated) -> int:
         return max(1, self.num_workers) if work.shards else 1
 
     def _pool_for(self, work: Work) -> WorkerPool:
-        if self._pool is not None and (isinstance(work, Replicated) or not self._pool.is_well()):
+        if self._pool is not None and not self._pool.is_well():
             self.stop()
         if self._pool is None:
-            count = self.num_workers if isinstance(work, Planned) else self.shares(work)
+            count = self.num_workers if isinstance(work, Planned) else self._replicas(work)
             graph = work.cut.planner if isinstance(work, Planned) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
@@ -176,7 +245,7 @@ class MultiProcessingReadingService:
                 threads=self._threads(count),
                 imports=imports,
                 budget=self._budget,
-                ahead=self.worker_prefetch_cnt,
+                ahead=self._jobs_per_worker(),
                 cache_bytes=work.cache_bytes,
                 ahead_bytes=work.ahead_bytes,
                 joinings=work.joinings,
@@ -205,3 +274,15 @@ class MultiProcessingReadingService:
 
     def __repr__(self) -> str:
         return f"MultiProcessingReadingService(num_workers={self.num_workers})"
+
+
+class PrototypeMultiProcessingReadingService(MultiProcessingReadingService):
+    """torchdata's former name of :class:`MultiProcessingReadingService`."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        warn(
+            "PrototypeMultiProcessingReadingService is MultiProcessingReadingService under its "
+            "former name; write the latter",
+            FutureWarning,
+        )
+        super().__init__(*arguments, **options)

@@ -14,6 +14,7 @@ from ..volumes import custom_backends, custom_decoders
 from .own_script import SIGN, cannot_follow
 from .pipe_runner import PipeRunner, Replica
 from .work import Planned, Work
+from .worker_hooks import Hooks
 
 _MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
 
@@ -39,13 +40,14 @@ def payload_of(
         thing: Any = work.recipe or PipeRunner(work.cut)
         pipes = work.cut.realizing
     else:
-        thing = Replica(work.graph, worker, workers, shards=work.shards)
+        thing = Replica(work.graph, work.share(worker, workers), work.hooks)
         pipes = tuple(walk(work.graph))
     whole = (custom_backends(), custom_decoders(), thing)
     try:
         data = pickle.dumps(whole)
     except Exception as error:  # whatever a user's object raises from its __reduce__
-        raise _not_picklable(pipes, error) from error
+        hooks = Hooks() if isinstance(work, Planned) else work.hooks
+        raise _not_picklable(pipes, hooks, error) from error
     if script is not None:
         own = cannot_follow(whole, data, script)
         if own is not None:
@@ -70,7 +72,11 @@ def pickled(job: Any) -> bytes:
         raise NotPicklable(msg, do=do) from error
 
 
-def _not_picklable(pipes: tuple[Pipe, ...], error: Exception) -> NotPicklable:
+def _not_picklable(pipes: tuple[Pipe, ...], hooks: Hooks, error: Exception) -> NotPicklable:
+    for which in (Hooks(init=hooks.init), Hooks(reset=hooks.reset)):
+        cause = _refusal(which)
+        if cause is not None:
+            return NotPicklable(f"{which.names()} cannot travel to a worker: {cause}", do=_MOVE)
     for name, *functions in custom_backends():
         cause = _refusal(functions)
         if cause is not None:

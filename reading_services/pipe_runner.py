@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import IterDataPipe
-from torch.utils.data.graph_settings import apply_sharding
 
 from ..core import Stream
 from ..core.errors import placed
+from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, origin_of, raised_at, traits_of, walk, with_parents
 from ..realizing import NOWHERE, STANDING, Job
 from ..realizing.recipe import the_batch
+from .seed_generator import SeedGenerator
 from .seeding import seeded_globals
+from .sharing import apply_shares
+from .worker_hooks import Hooks, WorkerInfo
 
 # torch writes this into the message of every error that passes through a pipe.
 _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
@@ -24,6 +28,11 @@ _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
 def as_raised(error: Exception) -> Exception:
     """Return ``error`` with its message as it was raised."""
     if error.args and isinstance(error.args[0], str) and _TORCH_SAYS in error.args[0]:
+        if isinstance(error, OSError) and error.errno is not None:
+            # torch puts its lines in the place of an argument that is no text: the number. With
+            # these two it travels whole, its file included.
+            error.args = (error.errno, error.strerror)
+            return error
         error.args = (error.args[0].split(_TORCH_SAYS, 1)[0], *error.args[1:])
     return error
 
@@ -87,8 +96,10 @@ class PipeRunner:
         self.sink: Pipe = self.handoff
         whole = False
         for number, pipe in enumerate(split.realizing):
+            if isinstance(pipe, DataPipe) and pipe.instructions() == ():
+                continue  # there is nothing to do for one batch: prefetch(), for instance
             whole = whole or bool(traits_of(pipe).group)
-            self.sink = with_parents(pipe, [self.sink])
+            self.sink = _of_any_size(with_parents(pipe, [self.sink]))
             if not traits_of(pipe).watches:
                 self.sink = Step(self.sink, number, self.handoff, whole=whole)
         self._opaque = any(traits_of(pipe).opaque for pipe in split.realizing)
@@ -112,7 +123,9 @@ class PipeRunner:
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
         self.handoff.items, self.handoff.number = job.items, NOWHERE
-        stream = Stream(seed, epoch, (job.index,), "user functions")
+        # Ranks hold different items of one batch; that of a single process has no part.
+        key = (job.index, job.part) if job.part else (job.index,)
+        stream = Stream(seed, epoch, key, "user functions")
         guard = seeded_globals(stream.integer()) if self._opaque else contextlib.nullcontext()
         try:
             with guard:
@@ -125,34 +138,88 @@ class PipeRunner:
         return the_batch(job, made)
 
 
-class Replica:
-    """A whole graph that cannot be cut, run on this worker's share of the items."""
+def _of_any_size(pipe: Pipe) -> Pipe:
+    """Return a pipe that gathers what it is given: the plan has left out what is to be dropped."""
+    if traits_of(pipe).group and traits_of(pipe).drop_last:
+        pipe.drop_last = False  # type: ignore[attr-defined]
+    return pipe
 
-    def __init__(self, graph: Any, worker: int, workers: int, *, shards: bool) -> None:
+
+@dataclass(frozen=True)
+class Share:
+    """Which items of a whole graph one worker of one rank has."""
+
+    worker: int = 0
+    workers: int = 1
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def number(self) -> int:
+        """Which of all shares it is."""
+        return self.rank * self.workers + self.worker
+
+    @property
+    def count(self) -> int:
+        """How many shares there are."""
+        return self.ranks * self.workers
+
+
+class Replica:
+    """A whole graph that cannot be cut, run on this worker's share of the items.
+
+    Parameters
+    ----------
+    graph
+        The graph; it is this worker's own.
+    share
+        Which items.
+    hooks
+        Functions of the user's that prepare it.
+    """
+
+    def __init__(self, graph: Any, share: Share, hooks: Hooks) -> None:
         self.graph = graph
-        self.worker = worker
-        self.workers = workers
-        self.shards = shards
+        self.share = share
+        self.hooks = hooks
+        self._is_initialized = False
+        self._run: tuple[int, int] | None = None
         self._items: Iterator[Any] | None = None
 
     def run(self, index: int, seed: int, epoch: int) -> Any:
-        """Return this worker's next item; StopIteration after the last."""
-        if self._items is None:
-            self._start(seed, epoch)
-        assert self._items is not None
+        """Return this worker's next item; StopIteration after the last, any number of times."""
         # Which worker draws enters here: a share has no numbers of its own but by its owner.
-        key = (self.workers, self.worker, index)
+        key = (self.share.count, self.share.number, index)
+        if self._run != (seed, epoch):
+            self._run = (seed, epoch)
+            with seeded_globals(Stream(seed, epoch, key[:2], "worker functions").integer()):
+                self._items = self._started(seed, epoch)
+        if self._items is None:
+            raise StopIteration
         stream = Stream(seed, epoch, key, "user functions")
         try:
             with seeded_globals(stream.integer()):
                 return next(self._items)
         except StopIteration:
+            self._items = None
             raise
         except Exception as error:
             raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
 
-    def _start(self, seed: int, epoch: int) -> None:
+    def _started(self, seed: int, epoch: int) -> Iterator[Any]:
+        info = WorkerInfo(self.share.workers, self.share.worker)
+        if not self._is_initialized:
+            self._is_initialized = True
+            share = self.share
+            apply_shares(
+                self.graph,
+                ranks=share.ranks,
+                rank=share.rank,
+                workers=share.workers,
+                worker=share.worker,
+            )
+            self.graph = self.hooks.initialized(self.graph, info)
         set_epoch(self.graph, seed, epoch)
-        if self.shards:
-            apply_sharding(self.graph, self.workers, self.worker)
-        self._items = iter(self.graph)
+        seeds = SeedGenerator(Stream(seed, epoch, (), "worker seeds").integer())
+        prepared = self.hooks.prepared(self.graph, info, seeds.spawn(self.share.number))
+        return iter(prepared)

@@ -11,17 +11,30 @@ from ..core.errors import NotPicklable, WorkerDied
 from ..core.ledger import LEDGER
 from ..core.origin import warn
 from ..realizing import Job
-from .pool import Worker, WorkerPool, raise_from_worker
+from .pool import WorkerPool
+from .process import Worker
+from .restarts import Restarts
+from .room import Room
 from .running import begin, end
+from .told import raise_from_worker
 from .transport.messages import Done, Exhausted, Failed
 from .work import Place, Planned, Work, batch_count, jobs
 
 
 class PooledEpoch:
-    """What every pass over a pool of workers shares: taking, telling and ending."""
+    """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
 
-    def __init__(self, pool: WorkerPool, end: Callable[[], None], work: Work) -> None:
+    def __init__(
+        self,
+        pool: WorkerPool,
+        end: Callable[[], None],
+        work: Work,
+        restarts: Restarts,
+        room: Room,
+    ) -> None:
         self.last = -1
+        self._restarts = restarts
+        self._room = room
         self._pool = pool
         self._end = end
         self._limits = work.limits
@@ -53,6 +66,17 @@ class PooledEpoch:
             self._begin_wait()
         yield from self._pool.answers(self._deadline, self._wait)
 
+    def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
+        """Return the worker that takes the place of a dead one; None if there may be none."""
+        doing = str(worker.busy_with().what)
+        if not self._restarts.allows(death, doing, was_starting=worker.failed_to_start()):
+            self._pool.broken = True
+            return None
+        fresh = self._pool.replace(worker)
+        # It has to start, and makes again what the other one had made in part.
+        self._begin_wait()
+        return fresh
+
     def _take(self) -> Any:
         raise NotImplementedError
 
@@ -69,6 +93,7 @@ class PooledEpoch:
         if self._closed:
             return
         self._closed = True
+        self._room.clear()
         if self._pool.in_flight():
             self._pool.broken = True
         self._end()
@@ -83,7 +108,9 @@ class PlannedEpoch(PooledEpoch):
     Parameters
     ----------
     limit
-        Jobs per worker; with undelivered batches never more than this times the workers.
+        Jobs per worker; with undelivered batches never more than this times the workers,
+    waiting
+        and so many more.
     in_order
         Whether batches come in plan order.
     """
@@ -98,14 +125,18 @@ class PlannedEpoch(PooledEpoch):
         place: Place,
         *,
         limit: int,
+        waiting: int = 0,
         in_order: bool,
+        restarts: Restarts,
+        room: Room,
     ) -> None:
-        super().__init__(pool, end, work)
+        super().__init__(pool, end, work, restarts, room)
         self._run = (seed, epoch)
-        self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place)
+        self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place, work.part)
         self._work = work
         self._count: int | None = None
         self._limit = limit
+        self._waiting = waiting
         self._in_order = in_order
         self._order: deque[int] = deque()
         self._ready: dict[int, Any] = {}
@@ -115,21 +146,28 @@ class PlannedEpoch(PooledEpoch):
     def _take(self) -> Any:
         self._begin_wait()
         while True:
-            try:
-                self._hand_out()
-            except WorkerDied as death:
-                self._death = death
+            self._hand_out()
             index = self._deliverable()
             if index is not None:
                 return self._deliver(index)
             if self._death is not None or (self._jobs is None and not self._order):
                 self._raise_end()
-            try:
-                for worker, answer in self._answers():
+            for worker, answer in self._answers():
+                if isinstance(answer, WorkerDied):
+                    self._replace(worker, answer)
+                else:
                     self._store(worker, answer)
-            except WorkerDied as death:
-                # What was finished before comes first, in its turn.
-                self._death = death
+
+    def _replace(self, worker: Worker, death: WorkerDied) -> Worker | None:
+        """Let another worker make what a dead one had: jobs are plans, and can be made again."""
+        fresh = self._stand_in(worker, death)
+        if fresh is None:
+            # What was finished before comes first, in its turn.
+            self._death = death
+            return None
+        for job in worker.jobs:
+            self._pool.give(fresh, job, *self._run)
+        return fresh
 
     def _raise_end(self) -> NoReturn:
         end = self._death or self._planning_error or StopIteration()
@@ -147,6 +185,7 @@ class PlannedEpoch(PooledEpoch):
     def _deliver(self, index: int) -> Any:
         self._order.remove(index)
         answer = self._ready.pop(index)
+        self._room.taken(index)
         if isinstance(answer, Failed):
             raise_from_worker(answer)
         self.last = index
@@ -154,22 +193,33 @@ class PlannedEpoch(PooledEpoch):
 
     def _hand_out(self) -> None:
         """Give every worker jobs up to its share; undelivered batches count too."""
-        bound = self._limit * len(self._pool.workers)
+        bound = self._limit * len(self._pool.workers) + self._waiting
         while self._jobs is not None and self._death is None and len(self._order) < bound:
             if len(self._pool.idlest().jobs) >= self._limit:
+                return
+            if self._order and not self._room.has_room(self._pool.in_flight()):
                 return
             job = self._next_job()
             if job is None:
                 self._jobs = None
                 return
             coming = self._coming(job, bound - len(self._order) - 1)
-            worker = self._pool.affinity.choose(job, self._pool.workers, self._limit, coming)
+            chosen = self._pool.affinity.choose(job, self._pool.workers, self._limit, coming)
+            worker = self._alive(chosen)
+            if worker is None:
+                return
             try:
                 self._pool.give(worker, job, *self._run)
             except NotPicklable as error:
                 self._jobs, self._planning_error = None, error
                 return
             self._order.append(job.index)
+
+    def _alive(self, worker: Worker) -> Worker | None:
+        """Return a worker, or the one in its place if it died while it had nothing to do."""
+        if not worker.is_gone:
+            return worker
+        return self._replace(worker, worker.death(self._limits.stop))
 
     def _coming(self, job: Job, room: int) -> int:
         """Return how many more jobs can follow a job, now or once the consumer took what waits."""
@@ -197,8 +247,11 @@ class PlannedEpoch(PooledEpoch):
 
     def _store(self, worker: Worker, answer: Done | Failed) -> None:
         self._tell(answer)
-        made = worker.open(answer.data) if isinstance(answer, Done) else answer
-        self._ready[answer.index] = made
+        if isinstance(answer, Done):
+            self._ready[answer.index], size = worker.open(answer.data)
+            self._room.arrived(answer.index, size)
+        else:
+            self._ready[answer.index] = answer
 
     def close(self) -> None:
         """End the pass."""

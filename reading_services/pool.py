@@ -4,100 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout, WorkerDied
 from ..core.waits import wait_of
-from ..realizing import NOWHERE
-from ..realizing.standing import read
 from ..volumes.stores.joining import Table
 from .affinity import Affinity
-from .endings import advice, ending
 from .fork_server import preload
 from .payload import pickled
-from .script import WORKER_NAME, not_sent, script_of_this_process
-from .transport.arrivals import SlotReader
-from .transport.batches import unpack
+from .process import At, Launch, Worker
+from .script import script_of_this_process
 from .transport.budget import SlotBudget
-from .transport.channels import limit_waits, receive_descriptor
-from .transport.mapping import Mapping
-from .transport.messages import STOP, DoJob, Failed, NewSlot, Notes, Ready, RetireSlot
-from .work import Doing
-from .worker import SETTINGS, Settings, run_worker
+from .transport.channels import receive_descriptor
+from .transport.messages import STOP, DoJob, NewSlot, Notes, Ready, RetireSlot
+from .worker import SETTINGS, Settings
 
 # What every worker imports anyway.
 PRELOAD = [
     "voxpipe.reading_services.worker",
     "voxpipe.volumes.formats.nifti",
-    "voxpipe.spatial.native",
+    "voxpipe.spatial.resampling.native",
     "nibabel",
 ]
 # Where pipes are sent and not instructions; then "__main__" too, multiprocessing's own default.
 PRELOAD_TORCH = ["torch", "voxpipe.datapipes.iter"]
 # A worker that lives takes the word to stop at once.
 _STOP_SECONDS = 0.1
-
-
-At: TypeAlias = "Callable[[int, int, Any], Doing]"
-"""What a worker does, of the step and item that it notes and its job."""
-
-
-class Worker:
-    """One process, its channel, and what it is busy with."""
-
-    def __init__(
-        self,
-        number: int,
-        process: Any,
-        channel: connection.Connection,
-        slots: SlotReader,
-        at: At,
-    ) -> None:
-        self.number = number
-        self.process = process
-        self.channel = channel
-        self.jobs: deque[Any] = deque()
-        self.answers: deque[Any] = deque()
-        self.given = 0
-        self.slots = slots
-        self._at = at
-        self._notes: Any = None
-        self.is_up = False
-        """Whether it has started."""
-        self.is_gone = False
-        """Whether it was found dead with nothing to do, which is an error once it gets a job."""
-        self.patience = 0.0
-        """Seconds that a message to it may wait."""
-
-    def limit_waits(self, seconds: float) -> None:
-        """Let messages to it and from it wait so long."""
-        self.patience = seconds
-        limit_waits(self.channel, seconds)
-
-    def open(self, data: bytes) -> Any:
-        """Return a batch that this worker made."""
-        return unpack(data, self.slots)
-
-    def show_notes(self, fd: int, size: int) -> None:
-        """Look from now on at the memory in which it notes what it is at; closes ``fd``."""
-        try:
-            self._notes = Mapping(fd, size).bytes()
-        finally:
-            os.close(fd)
-
-    def busy_with(self) -> Doing:
-        """Return what it is doing, for messages."""
-        if not self.jobs:
-            return Doing("nothing to do")
-        step, item = (NOWHERE, NOWHERE) if self._notes is None else read(self._notes)
-        return self._at(step, item, self.jobs[0])
 
 
 class WorkerPool:
@@ -148,67 +85,55 @@ class WorkerPool:
         at: At,
     ) -> None:
         self.limits = limits
-        self._at = at
-        self._budget = budget
-        self._ahead = ahead
-        self._share = budget.share(len(payloads))
         self.broken = False
         self.affinity = Affinity()
         self.workers: list[Worker] = []
+        self._payloads = list(payloads)
         own = script_of_this_process()
-        self._has_script = bool(own)
         if context.get_start_method() == "forkserver":
             first = [*(["__main__"] if own else []), *PRELOAD_TORCH] if torch else []
             preload(context, [*first, *PRELOAD, *imports])
-        environment = {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)}
-        script = {} if torch else own
-        # Asked for no shared memory, a worker says nothing about having none.
-        slot_bytes = self._share if budget.limit else None
+        share = budget.share(len(payloads))
         settings = Settings(
             torch,
             threads,
-            script,
-            environment,
-            slot_bytes,
+            {} if torch else own,
+            {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
+            # Asked for no shared memory, a worker says nothing about having none.
+            share if budget.limit else None,
             cache_bytes,
             dict(joinings or {}),
             ahead,
             len(payloads),
             ahead_bytes,
         )
+        self._launch = Launch(context, limits, settings, bool(own), budget, share, at)
         try:
             for number, payload in enumerate(payloads):
-                self.workers.append(self._start(number, payload, context, settings))
+                self.workers.append(self._launch.start(number, payload, self.workers))
         except BaseException:
             self.stop()
             raise
 
-    def _start(
-        self, number: int, payload: bytes, context: BaseContext, settings: Settings
-    ) -> Worker:
-        ours, theirs = context.Pipe(duplex=True)
-        # A forked child holds our ends of all channels so far; others are handed nothing.
-        forked = context.get_start_method() == "fork"
-        inherited = [*(w.channel for w in self.workers), ours] if forked else []
-        process = context.Process(  # type: ignore[attr-defined]
-            target=run_worker,
-            args=(theirs, inherited, payload, settings),
-            name=f"{WORKER_NAME}-{number}",
-            daemon=True,
+    def replace(self, worker: Worker) -> Worker:
+        """Start a worker in the place of a dead one, and return it; it has no jobs yet.
+
+        What the dead one held is freed: its channel and its slots, but for batches that
+        somebody still looks into; these count in the share of the new one.
+        """
+        place = self.workers.index(worker)
+        worker.is_gone = True
+        worker.release()
+        worker.process.kill()  # of no effect, unless it only closed its channel
+        _reap(worker, self.limits.stop)
+        others = [other for other in self.workers if other is not worker]
+        fresh = self._launch.start(
+            worker.number, self._payloads[worker.number], others, worker.slots
         )
-        try:
-            with contextlib.nullcontext() if settings.torch and self._has_script else not_sent():
-                process.start()
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        slots = SlotReader(self._budget, self._share, self._ahead)
-        worker = Worker(number, process, ours, slots, self._at)
-        # It takes no message before it has started, and a large one waits until it is taken.
-        worker.limit_waits(self.limits.start + self.limits.item)
-        return worker
+        self.workers[place] = fresh
+        # It has decoded nothing yet.
+        self.affinity.forget(worker.number)
+        return fresh
 
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
@@ -223,15 +148,11 @@ class WorkerPool:
 
         Raises
         ------
-        WorkerDied
-            If it died while it had nothing to do.
         ItemTimeout
             If it takes no messages.
         NotPicklable
             If the job cannot be sent.
         """
-        if worker.is_gone:
-            self._died(worker)
         index = getattr(job, "index", job)
         message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
@@ -260,13 +181,13 @@ class WorkerPool:
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers or dies, and yield what arrived.
 
+        A worker with jobs that is gone yields a ``WorkerDied``, after the answers that it left.
+        One without is missed when there is a job for it.
+
         Raises
         ------
         ItemTimeout
             At the deadline; ``seconds`` is what the message says.
-        WorkerDied
-            As soon as a worker with jobs is gone, after the answers that it left. One without is
-            missed when it is given a job.
         """
         by_handle: dict[Any, Worker] = {}
         for worker in self.workers:
@@ -281,7 +202,7 @@ class WorkerPool:
             yield from ((worker, answer) for answer in self._received(worker))
 
     def _received(self, worker: Worker) -> Iterator[Any]:
-        """Yield what lies in a worker's channel; raise if it died with jobs, else note it."""
+        """Yield what lies in a worker's channel, and how it ended if it died with jobs."""
         try:
             while worker.channel.poll():
                 message = worker.channel.recv()
@@ -298,28 +219,18 @@ class WorkerPool:
                 else:
                     worker.jobs.popleft()
                     yield message
-        except (EOFError, ConnectionResetError):
-            self._ended(worker)
-            return
         except BlockingIOError:
             self._stuck(worker)
+        except (EOFError, OSError):  # it was killed between two messages, or inside of one
+            yield from self._ended(worker)
+            return
         if not worker.process.is_alive() and not worker.channel.poll():
-            self._ended(worker)
+            yield from self._ended(worker)
 
-    def _ended(self, worker: Worker) -> None:
-        if worker.jobs:
-            self._died(worker)
+    def _ended(self, worker: Worker) -> Iterator[WorkerDied]:
         worker.is_gone = True
-
-    def _died(self, worker: Worker) -> NoReturn:
-        self.broken = True
-        worker.process.join(wait_of(self.limits.stop))
-        doing = worker.busy_with()
-        raise WorkerDied(
-            f"worker {worker.number} (pid {worker.process.pid}) "
-            f"{ending(worker.process.exitcode)} while it had {doing.what}",
-            do=advice(worker.process.exitcode, worker.is_up),
-        ).at(doing.origin)
+        if worker.jobs:
+            yield worker.death(self.limits.stop)
 
     def _stuck(self, worker: Worker) -> NoReturn:
         self.broken = True
@@ -361,32 +272,13 @@ class WorkerPool:
                 worker.process.kill()
         end += self.limits.stop / 2
         for worker in workers:
-            worker.channel.close()
-            worker.slots.close()
-            worker.process.join(wait_of(end - time.monotonic()))
-            # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
-            if worker.process.exitcode is not None:
-                worker.process.close()
+            worker.release()
+            _reap(worker, end - time.monotonic())
 
 
-class WorkerTraceback(Exception):
-    """The traceback of a worker, shown as the cause of the error that it raised."""
-
-    def __str__(self) -> str:
-        return f"\n\n{self.args[0]}"
-
-
-def raise_from_worker(answer: Failed) -> NoReturn:
-    """Raise a worker's error as itself, with the worker's traceback as its cause."""
-    error = pickle.loads(answer.error) if answer.error else None
-    if not isinstance(error, Exception):
-        # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
-        # the consumer's process without a word.
-        error = WorkerDied(
-            f"a worker raised {answer.what}",
-            do="The worker's traceback is the cause of this error (__cause__).",
-        )
-    try:
-        raise error from WorkerTraceback(answer.text)
-    finally:
-        del error  # held by this frame, which its traceback holds, it would keep all frames alive
+def _reap(worker: Worker, seconds: float) -> None:
+    """Free what is left of a process that has ended."""
+    worker.process.join(wait_of(seconds))
+    # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
+    if worker.process.exitcode is not None:
+        worker.process.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -24,18 +25,28 @@ class Watched:
     The thread takes one step per request and waits in between; it ends with the
     iterator. One that is stuck stays (Python cannot stop it), as a daemon.
 
+    Parameters
+    ----------
+    source
+        What is stepped.
+    limits
+        How long an item may take.
+    ahead
+        Items that are made before they are asked for.
+
     Raises
     ------
     ItemTimeout
         With the stack of the thread: what it is stuck in.
     """
 
-    def __init__(self, source: Iterator[Any], limits: Limits) -> None:
+    def __init__(self, source: Iterator[Any], limits: Limits, ahead: int = 0) -> None:
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         # The first item of an epoch opens and imports: it has longer, as with workers.
         self._seconds = limits.start + limits.item
         self._later = limits.item
+        self._unasked = ahead
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers), daemon=True
         )
@@ -45,7 +56,9 @@ class Watched:
         return self
 
     def __next__(self) -> Any:
-        self._requests.put(True)
+        for _ in range(self._unasked + 1):
+            self._requests.put(True)
+        self._unasked = 0
         try:
             kind, value = self._answers.get(timeout=wait_of(self._seconds))
         except queue.Empty:
@@ -63,6 +76,9 @@ class Watched:
 
     def close(self) -> None:
         """Ask the thread to end, and wait for it unless it is stuck."""
+        with contextlib.suppress(queue.Empty):
+            while True:  # what was asked ahead is not made any more
+                self._requests.get_nowait()
         self._requests.put(False)
         if self._thread is not threading.current_thread():
             # It ends at once when it is idle; a stuck one is not waited for.

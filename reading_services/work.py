@@ -16,6 +16,7 @@ from ..core import Origin, Stream
 from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
+from ..datapipes.skipping import items_from
 from ..graph import (
     Cut,
     NoCut,
@@ -30,8 +31,11 @@ from ..graph import (
 )
 from ..realizing import NOWHERE, Instruction, Job, Recipe
 from ..volumes.stores.joining import Table
-from .pipe_runner import as_raised
+from .part import DROP, WHOLE, WRAP, Part
+from .pipe_runner import Share, as_raised
 from .seeding import seeded_globals
+from .sharing import RANKS, WORKERS, levels
+from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
 _RUNS = frozenset({"__iter__", "apply", "gather"})
@@ -62,6 +66,8 @@ class Planned:
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
+    part: Part = WHOLE
+    """Which part of every batch this rank makes."""
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -107,14 +113,25 @@ class Replicated:
     reason: str
     """Why the graph could not be split."""
     shards: bool
-    """Whether the graph has a sharding filter, so that shares differ."""
+    """Whether shares of workers differ: the graph has a sharding filter, or is prepared by them."""
     limits: Limits
+    shards_ranks: bool = False
+    """Whether those of ranks differ."""
     cache_bytes: int = 0
     """Decoded chunks that each process may keep during an epoch, in bytes."""
     ahead_bytes: int | None = None
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
+    part: Part = WHOLE
+    """Which rank runs it; the workers of all ranks have shares."""
+
+    hooks: Hooks = NO_HOOKS
+    """Functions of the user's that prepare the graph of each worker."""
+
+    def share(self, worker: int, workers: int) -> Share:
+        """Return the share of one worker of this rank."""
+        return Share(worker, workers, self.part.rank, self.part.ranks)
 
     def at(self, step: int, item: int, job: int) -> Doing:
         """Return what a worker does; of a whole graph it notes nothing."""
@@ -155,9 +172,22 @@ def work_of(graph: Pipe) -> Work:
     limits = limits_of(graph)
     split = cut(graph)
     if isinstance(split, NoCut):
-        shards = any(traits_of(pipe).shards for pipe in walk(graph))
-        return Replicated(graph, split.reason, shards, limits)
+        return replicated(graph, split.reason)
     return Planned(split, limits)
+
+
+def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
+    """Leave a verified graph whole, for ``reason``."""
+    divided = levels(graph)
+    shards = WORKERS in divided or bool(hooks)
+    return Replicated(
+        graph,
+        reason,
+        shards,
+        limits_of(graph),
+        shards_ranks=RANKS in divided or bool(hooks),
+        hooks=hooks or NO_HOOKS,
+    )
 
 
 @dataclass(frozen=True)
@@ -190,25 +220,37 @@ class Place:
         return index < self.next or index in self.ahead
 
 
-def jobs(split: Cut, seed: int, epoch: int, place: Place) -> Iterator[Job]:
-    """Yield the jobs of one epoch that were not delivered; the others read nothing."""
+def jobs(split: Cut, seed: int, epoch: int, place: Place, part: Part = WHOLE) -> Iterator[Job]:
+    """Yield the jobs of one epoch that were not delivered; the others read nothing.
+
+    Every rank plans the batches of all ranks, and its jobs hold its own part of each.
+    """
     held: list[Any] = []
-    index = 0
-    for item in _planned(split, seed, epoch):
+    first: list[Any] = []
+    size, index = part.size(split.group), 0
+    if part.uneven != WRAP:  # which wants the first items, too
+        index = place.next
+    for item in _planned(split, seed, epoch, index * size):
+        if part.uneven == WRAP and len(first) < size:
+            first.append(item)
         held.append(item)
-        if len(held) == split.group:
+        if len(held) == size:
             if not place.holds(index):
-                yield Job(index, tuple(held))
+                yield Job(index, part.of(held), part.rank)
             index, held = index + 1, []
-    if held and not split.drop_last and not place.holds(index):
-        yield Job(index, tuple(held))
+    rest = () if split.drop_last else part.last(held, first, size)
+    if rest and not place.holds(index):
+        yield Job(index, part.of(rest), part.rank)
 
 
-def _planned(split: Cut, seed: int, epoch: int) -> Iterator[Any]:
-    """Yield what the planner yields; a user's function in it draws the same in every run."""
+def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
+    """Yield what the planner yields from item ``start`` on.
+
+    A user's function in it draws the same in every run.
+    """
     set_epoch(split.planner, seed, epoch)
     if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
-        yield from split.planner
+        yield from items_from(split.planner, start)
         return
     items = iter(split.planner)
     for number in count():
@@ -220,7 +262,8 @@ def _planned(split: Cut, seed: int, epoch: int) -> Iterator[Any]:
                 return
             except Exception as error:
                 raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
-        yield item
+        if number >= start:
+            yield item
 
 
 def batch_count(work: Work) -> int:
@@ -228,8 +271,8 @@ def batch_count(work: Work) -> int:
     if isinstance(work, Replicated):
         return len(work.graph)
     items = len(work.cut.planner)
-    whole, rest = divmod(items, work.cut.group)
-    return whole + bool(rest and not work.cut.drop_last)
+    whole, rest = divmod(items, work.part.size(work.cut.group))
+    return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
 
 
 def _described(pipes: tuple[Pipe, ...]) -> list[str]:

@@ -20,6 +20,8 @@ class Job:
     """Position of the batch in its epoch."""
     items: tuple[Any, ...]
     """What the planner yielded for it."""
+    part: int = 0
+    """Which part of the batch of all ranks this is."""
 
     def cases(self) -> str:
         """Return the names of the cases, for messages."""

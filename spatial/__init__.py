@@ -1,47 +1,48 @@
 """Spatial work: plans, ops, which voxels they need, and the resampler."""
 
 from ..intensity import Epilogue
-from .affine_op import Affine
 from .amounts import Amount
-from .augment import Augment
-from .choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
-from .clip import Clip
-from .crop import CenterCrop, Crop
-from .crop_or_pad import CropOrPad
-from .displacement import Displacement
-from .divisible_pad import DivisiblePad
-from .elastic import Elastic
-from .extent import Extent
-from .flip import Flip
-from .foreground_crop import ForegroundCrop, LabelCrop
-from .grid_distortion import GridDistortion
-from .kernel_class import KernelClass, kernel_class
-from .lazy_patch import LazyPatch
-from .mask_index import forget_masks, sampling_mask, without_reading
-from .masked_patch import MaskedPatch, MaskedRegion
-from .matrices import Space
-from .needs import Answered, BoxNeed, NeedingOp
-from .op import SpatialOp, Step
-from .orientation import Orientation
-from .pad import Pad
-from .patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
-from .pending import GRID_TOLERANCE, PendingPlan, joined
-from .plan import SpatialPlan
-from .policy import INTENSITY, LABEL, Policy, policy_of
-from .random_crop import RandomCrop
-from .resample import Source, resample
-from .resample_to import ResampleTo
-from .resize import Resize
-from .rotate import Rotate
-from .rotate90 import Rotate90
-from .sampling_mask import SamplingMask
-from .shear import Shear
-from .spacing import Spacing
-from .stages import Lowered
-from .translate import Translate
-from .uniform_region import UniformRegion, usual_align
-from .voxel_box import box_to_output
-from .zoom import Zoom
+from .estimating import without_reading
+from .lazy.lazy_patch import LazyPatch
+from .lazy.pending import GRID_TOLERANCE, PendingPlan, joined
+from .ops.affine_op import Affine
+from .ops.augment import Augment
+from .ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
+from .ops.crop import CenterCrop, Crop
+from .ops.crop_or_pad import CropOrPad
+from .ops.divisible_pad import DivisiblePad
+from .ops.elastic import Elastic
+from .ops.extent import Extent
+from .ops.flip import Flip
+from .ops.foreground_crop import ForegroundCrop, LabelCrop
+from .ops.grid_distortion import GridDistortion
+from .ops.needs import Answered, BoxNeed, NeedingOp
+from .ops.op import SpatialOp, Step
+from .ops.orientation import Orientation
+from .ops.pad import Pad
+from .ops.random_crop import RandomCrop
+from .ops.resample_to import ResampleTo
+from .ops.resize import Resize
+from .ops.rotate import Rotate
+from .ops.rotate90 import Rotate90
+from .ops.shear import Shear
+from .ops.spacing import Spacing
+from .ops.translate import Translate
+from .ops.zoom import Zoom
+from .placing.mask_index import forget_masks, sampling_mask
+from .placing.masked_patch import MaskedPatch, MaskedRegion
+from .placing.patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
+from .placing.sampling_mask import SamplingMask
+from .placing.uniform_region import UniformRegion, usual_align
+from .plans.clip import Clip
+from .plans.displacement import Displacement
+from .plans.kernel_class import KernelClass, kernel_class
+from .plans.matrices import Space
+from .plans.plan import SpatialPlan
+from .plans.policy import INTENSITY, LABEL, Policy, policy_of
+from .plans.stages import Lowered
+from .plans.voxel_box import box_to_output
+from .resampling.resample import Source, resample
 
 __all__ = [
     "GRID_TOLERANCE",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region
 from ..spatial import Policy, SpatialOp
-from ..spatial.choice import SpatialChoice
+from ..spatial.ops.choice import SpatialChoice
 from .op_oracle import Moved, moved_by
 from .spatial_oracle import Floats, sample_at
 

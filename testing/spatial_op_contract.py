@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region, Stream
 from ..spatial import Policy, Rotate, Source, SpatialOp, SpatialPlan, resample
-from ..spatial.policy import Mode, Padding
+from ..spatial.plans.policy import Mode, Padding
 from .spatial_oracle import inside, sample_plan
 
 # float32 results over values of 0 .. 1000: 1e-5 of the range is the promise.

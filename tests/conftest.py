@@ -43,6 +43,14 @@ def started_clients():
         asyncio.run_coroutine_threadsafe(nowhere(), loop).result()
 
 
+@pytest.fixture(scope="session")
+def started_store():
+    """Let libuv, under torch's stores, open the pipe that it keeps for the process."""
+    import torch.distributed as dist
+
+    dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
     """Fail a test that leaves a process, a thread or an open file."""

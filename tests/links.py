@@ -39,7 +39,7 @@ class Link:
     def send(self, batch):
         data, used = pack(batch, self.writer)
         self.writer.sent(used)
-        return unpack(data, self.reader), used
+        return unpack(data, self.reader.arrival()), used
 
     def deliver(self, value, size=1000):
         """Send one batch of ``size`` equal numbers, as a pipe would make it."""

@@ -63,7 +63,7 @@ def test_every_chained_form_and_public_name_is_documented():
         if getattr(function, "args", [type(None)])[0].__module__.startswith("voxpipe.")
     ]
     adapters = ["FuseSpatial", "Timeout", "Profile"]
-    services = ["InProcessReadingService", "MultiProcessingReadingService"]
+    services = [name for name in voxpipe.__all__ if name.endswith("ReadingService")]
 
     assert len(chained) > 15
     assert voxpipe.__all__

@@ -20,14 +20,21 @@ LAYERS = [
     {"dataloader2"},
     {"package"},
 ]
-# The same inside ``volumes``; modules beside these folders are what all of them speak of.
-FOLDERS_OF_VOLUMES = [
-    {"stores"},
-    {"disk", "cache", "chunks"},
-    {"formats"},
-    {"catalog"},
-    {"conversion"},
-]
+# The same inside two of them; modules beside these folders are what all of them speak of.
+FOLDERS = {
+    "voxpipe.volumes": [
+        {"stores"},
+        {"disk", "cache", "chunks"},
+        {"formats"},
+        {"catalog"},
+        {"conversion"},
+    ],
+    "voxpipe.spatial": [
+        {"plans"},
+        {"resampling", "ops"},
+        {"placing", "lazy"},
+    ],
+}
 # May import anything; nothing imports it.
 ASIDE = "testing"
 
@@ -82,36 +89,39 @@ def test_imports_point_down(module):
     assert wrong_imports(module, file.read_text("utf-8"), file.name == "__init__.py") == []
 
 
-def folder_of_volumes(module):
-    """Return the folder of ``volumes`` that a module lies in, or None."""
-    first = module.removeprefix("voxpipe.volumes.").partition(".")[0]
-    return first if any(first in folders for folders in FOLDERS_OF_VOLUMES) else None
+def folder_of(module):
+    """Return package and folder of a module that lies in one with a height, or None."""
+    package = ".".join(module.split(".")[:2])
+    folder = module.removeprefix(f"{package}.").partition(".")[0]
+    known = set().union(*FOLDERS.get(package, [set()]))
+    return (package, folder) if folder in known else None
 
 
-def height_in_volumes(folder):
-    """Return how high a folder of ``volumes`` stands."""
-    return next(i for i, folders in enumerate(FOLDERS_OF_VOLUMES) if folder in folders)
+def height_of(package, folder):
+    """Return how high a folder stands among those of its package."""
+    return next(i for i, folders in enumerate(FOLDERS[package]) if folder in folders)
 
 
-def test_every_folder_of_volumes_has_a_height():
-    """A new folder in ``volumes`` has to say where it stands."""
-    found = {name.split(".")[2] for name in packages() if name.startswith("voxpipe.volumes.")}
+@pytest.mark.parametrize("package", FOLDERS)
+def test_every_folder_inside_has_a_height(package):
+    """A new folder has to say where it stands."""
+    found = {name.split(".")[2] for name in packages() if name.startswith(f"{package}.")}
 
-    assert found == set().union(*FOLDERS_OF_VOLUMES)
+    assert found == set().union(*FOLDERS[package])
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if folder_of_volumes(m)])
-def test_imports_inside_volumes_point_down(module):
-    """Stores know nothing of chunks, chunks nothing of formats, formats nothing of catalogs."""
+@pytest.mark.parametrize("module", [m for m in modules() if folder_of(m)])
+def test_imports_between_folders_point_down(module):
+    """Stores know nothing of chunks, chunks nothing of formats, plans nothing of ops."""
     file = modules()[module]
-    own = folder_of_volumes(module)
+    package, own = folder_of(module)
     others = {
-        folder_of_volumes(name)
+        folder_of(name)
         for _, name in imports(module, file.read_text("utf-8"), file.name == "__init__.py")
-        if name.startswith("voxpipe.volumes.")
-    } - {own, None}
+    } - {(package, own), None}
+    inside = [folder for where, folder in others if where == package]
 
-    assert [f for f in others if height_in_volumes(f) >= height_in_volumes(own)] == []
+    assert [f for f in inside if height_of(package, f) >= height_of(package, own)] == []
 
 
 @pytest.mark.parametrize(
@@ -122,7 +132,7 @@ def test_imports_inside_volumes_point_down(module):
         ("voxpipe.volumes.formats.nifti", "from ...intensity.gamma import gamma"),
         ("voxpipe.graph.walk", "def f():\n    import voxpipe.datapipes"),
         ("voxpipe.datapipes.iter.patch", "from ...testing import LatencyStore"),
-        ("voxpipe.spatial.plan", "from .._version import __version__"),
+        ("voxpipe.spatial.plans.plan", "from ..._version import __version__"),
     ],
 )
 def test_the_check_sees_every_way_to_import(module, source):

@@ -12,6 +12,12 @@ MODULE_LINES = 400
 FUNCTION_LINES = 60
 # They say where a thing is kept, not what it is.
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "handler", "base", "misc"}
+# Import paths of torchdata, which scripts that come from there use.
+GIVEN_NAMES = {
+    "voxpipe.datapipes.utils",
+    "voxpipe.dataloader2.graph.utils",
+    "voxpipe.dataloader2.utils",
+}
 # Folders of text that is published with the project; build folders and environments are not.
 TEXT_FOLDERS = ["tests", "tools", "tutorials", "benchmarks", "docs", "changes", "native", ".ci"]
 # Where people and build machines keep their checkouts.
@@ -58,8 +64,9 @@ def test_functions_are_short(name):
 def test_modules_are_named_by_what_they_hold():
     """Nobody can guess what is in a module called utils."""
     words = {name: set(name.rpartition(".")[2].split("_")) for name in modules()}
+    named = {name: parts for name, parts in words.items() if name not in GIVEN_NAMES}
 
-    assert [] == [name for name, parts in words.items() if parts & EMPTY_NAMES]
+    assert [] == [name for name, parts in named.items() if parts & EMPTY_NAMES]
 
 
 def test_no_text_names_a_machine_path():

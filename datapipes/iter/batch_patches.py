@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import PatchSizeError
 from ...graph import Pipe, Traits, walk
 from ...realizing import Gather
-from ...spatial.sizes import whole_number
+from ...spatial.ops.sizes import whole_number
 from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
 from .cases import FromCases, ListCases

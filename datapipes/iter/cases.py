@@ -48,6 +48,15 @@ class Seeded(DataPipe):
         self._run = (seed, 0)
         return self
 
+    def coming_run(self) -> tuple[int, int]:
+        """Return seed and epoch of the next pass, which stay what they are."""
+        self._run = self._next_run()
+        return self._run
+
+    def skip_run(self) -> None:
+        """Begin no pass, and forget what was set for it."""
+        self._run = None
+
     def _next_run(self) -> tuple[int, int]:
         run, self._run = self._run, None
         return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)

@@ -10,7 +10,7 @@ from ...graph import Pipe
 from ...intensity import ValueStep
 from ...realizing import ApplyValue
 from ...spatial import Step
-from ...spatial.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
+from ...spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from ..datapipe import PerItem, chained, stream_name
 from ..tensors import applied
 from .sampling import Sampling, refuse_conflict

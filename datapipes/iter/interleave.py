@@ -10,7 +10,7 @@ from typing import ClassVar
 from ...core import Sample
 from ...core.errors import PatchSizeError
 from ...graph import Pipe, Traits
-from ...spatial.sizes import whole_number
+from ...spatial.ops.sizes import whole_number
 from ..datapipe import DataPipe, chained, length_of, wrong_item
 
 

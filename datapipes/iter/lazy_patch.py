@@ -19,7 +19,7 @@ from ...spatial import (
     UniformRegion,
     usual_align,
 )
-from ...spatial.sizes import Size, three, whole_number
+from ...spatial.ops.sizes import Size, three, whole_number
 from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
 from .argument_names import refuse_unknown_arguments

@@ -11,7 +11,7 @@ from ...core import Sample
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
-from ...spatial.made_volume import whole_plan
+from ...spatial.lazy.made_volume import whole_plan
 from ..datapipe import PerItem, chained, wrong_item
 
 

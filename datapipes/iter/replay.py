@@ -9,7 +9,7 @@ from ...core import Sample
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
-from ...spatial.replayed import replayed, streams_of
+from ...spatial.lazy.replayed import replayed, streams_of
 from ..datapipe import PerItem, chained, wrong_item
 
 

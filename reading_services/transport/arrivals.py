@@ -28,6 +28,8 @@ class SlotReader:
         Batches of this worker that may be in flight; room for them is left in the share.
     registrar
         Who page-locks slots.
+    before
+        The slots of a dead worker in whose place this one stands. What still lies there counts.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class SlotReader:
         share: int = sys.maxsize,
         ahead: int = 0,
         registrar: Registrar | None = None,
+        before: SlotReader | None = None,
     ) -> None:
         self.budget = budget or SlotBudget()
         self._share = share
@@ -49,6 +52,7 @@ class SlotReader:
         self._pinned: set[int] = set()
         self._refused: set[int] = set()
         self._largest = 0
+        self._before = before
 
     def add(self, number: int, fd: int, size: int) -> None:
         """Map a slot that the worker announced; the descriptor is closed."""
@@ -126,7 +130,16 @@ class SlotReader:
     def _kept_bytes(self) -> int:
         """Return the bytes of the slots that the worker cannot have back yet."""
         freed = Counter(number for number in self._freed if number not in self._pinned)
-        return sum(size for n, size in self._kept.items() if self._looks[n] > freed[n])
+        kept = sum(size for n, size in self._kept.items() if self._looks[n] > freed[n])
+        return kept + self._inherited_bytes()
+
+    def _inherited_bytes(self) -> int:
+        """Return the bytes of batches of dead workers; these are let go of when all are gone."""
+        before = self._before
+        inherited = before._kept_bytes() if before is not None else 0
+        if not inherited:
+            self._before = None
+        return inherited
 
     def _pin(self, number: int) -> None:
         """Page-lock a slot as soon as there is a device to copy to; it is tried once."""
@@ -149,6 +162,11 @@ class Arrival:
         self._opened: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
         self._bytes = 0
         self._copies = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the slots in which the batch lies."""
+        return self._bytes
 
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
         """Return ``size`` bytes of a slot, which keep it from being used again.

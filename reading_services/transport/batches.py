@@ -19,7 +19,7 @@ from ...realizing import Realized
 from .slots import SlotWriter
 
 if TYPE_CHECKING:  # the consumer's side, which a worker does without
-    from .arrivals import Arrival, SlotReader
+    from .arrivals import Arrival
 
 Strides: TypeAlias = "tuple[int, ...] | None"
 """Strides in bytes; None for C order."""
@@ -158,6 +158,6 @@ def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
     return file.getvalue(), pickler.used
 
 
-def unpack(data: bytes, slots: SlotReader) -> Any:
+def unpack(data: bytes, arrival: Arrival) -> Any:
     """Return the batch that :func:`pack` took apart; its tensors look into the slots."""
-    return _BatchUnpickler(io.BytesIO(data), slots.arrival()).load()
+    return _BatchUnpickler(io.BytesIO(data), arrival).load()

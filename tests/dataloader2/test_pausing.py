@@ -136,3 +136,13 @@ def test_setting_the_epoch_keeps_the_place_in_it(cases, whole):
         assert same(list(loader), whole[0][1:])
         loader.sampler.set_epoch(1)
         assert same(list(loader), whole[1])
+
+
+def test_an_iterator_that_is_not_begun_follows_the_epoch(cases, whole):
+    """Frameworks ask for it first and say which epoch it is for afterwards."""
+    with loader_of(cases) as loader:
+        batches = iter(loader)
+        loader.sampler.set_epoch(1)
+
+        assert same(list(batches), whole[1])
+        assert loader.state_dict()["epoch"] == 2

@@ -1,11 +1,15 @@
 import json
 
+import numpy as np
 import pytest
 from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.errors import StateMismatch
+from voxpipe.datapipes.epoch import set_epoch
+from voxpipe.datapipes.iter import AugmentPipe
+from voxpipe.datapipes.skipping import items_from
 
 SAMPLES = 14  # 3 cases x 14 patches in batches of 2: 21 batches, so 20 places in between
 
@@ -43,8 +47,12 @@ def test_resumed_anywhere_exactly_the_rest_comes(cases, whole, place):
     assert same(following, whole[1])
 
 
+# Twenty positions, each stopped and continued under different numbers of workers.
+PAIRS = [(0, 2), (2, 0), (1, 3), (3, 1), (2, 1)]
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "place"), [(0, 2, 7), (2, 0, 13), (1, 3, 20), (3, 1, 2)]
+    ("before", "after", "place"), [(*PAIRS[n % 5], (7 * n) % 20 + 1) for n in range(20)]
 )
 def test_resumed_under_another_number_of_workers(cases, whole, before, after, place):
     """What workers made ahead does not count, and the number of workers does not matter."""
@@ -73,6 +81,61 @@ def test_resuming_reads_nothing_for_what_is_skipped(cases, whole):
     assert same(rest, whole[0][20:])
     assert done.reads == 2 * 2  # one batch of two samples with two volumes each
     assert done.headers <= 2 * 2
+
+
+CASES, PER_CASE = 12_600, 8  # more than 100 000 patches
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory):
+    """One volume under as many names as a large data set has."""
+    folder = tmp_path_factory.mktemp("catalog")
+    np.save(folder / "volume.npy", np.arange(512, dtype=np.int16).reshape(8, 8, 8))
+    path = str(folder / "volume.npy")
+    return [{"case": f"case{n}", "image": path} for n in range(CASES)]
+
+
+def test_resuming_at_patch_100_000_reads_no_voxel(catalog):
+    """And no plan is made of the patches before: what turns them was not asked."""
+    chain = vp.from_cases(catalog).shuffle().open_volume()
+    chain = chain.lazy_patch(4, samples_per_volume=PER_CASE).augment(rotate=(-15, 15))
+    with vp.DataLoader2(chain.batch_patches(4), seed=7) as loader:
+        state = {**loader.state_dict(), "next_batch": 25_000}
+        assert len(json.dumps(state)) < 4096
+        loader.load_state_dict(state)
+        loader.schemes()
+        before = TALLY.snapshot()
+        batches = iter(loader)
+        with pytest.MonkeyPatch.context() as patch:
+            turned = []
+            own = AugmentPipe.apply
+            patch.setattr(
+                AugmentPipe, "apply", lambda pipe, item: turned.append(1) or own(pipe, item)
+            )
+            batch = next(batches)
+        done = TALLY - before
+
+    assert [m["epoch"] for m in batch["meta"]] == [0] * 4
+    assert done.reads == 4
+    assert done.headers <= 4
+    assert len(turned) == 2 * 4  # of the next batch, too: its bytes are asked for meanwhile
+
+
+def test_what_is_passed_by_is_what_would_have_come(cases):
+    """Random pipes and shuffles at the end, in the middle, or none; from every place."""
+    start = vp.from_cases(cases).shuffle().open_volume().lazy_patch(6, samples_per_volume=4)
+    chains = [
+        start,
+        start.augment(rotate=(-15, 15)).flip(p=0.5),
+        start.augment(rotate=(-15, 15)).shuffle(buffer_size=5).flip(p=0.5),
+        start.flip(p=0.5).shuffle(buffer_size=5),
+    ]
+    for chain in chains:
+        set_epoch(chain, 7, 1)
+        every = [sample.provenance() for sample in chain]
+        for place in (0, 1, 5, 11, 12):
+            set_epoch(chain, 7, 1)
+            assert [s.provenance() for s in items_from(chain, place)] == every[place:]
 
 
 def test_a_state_is_small_json(cases):

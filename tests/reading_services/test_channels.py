@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.reading_services import pool
+from voxpipe.reading_services import process
 from voxpipe.reading_services.transport import channels
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes of another kind")
@@ -97,7 +97,7 @@ def test_a_worker_that_starts_may_take_its_first_message_later(monkeypatch):
         seconds.append(limit)
         channels.limit_waits(channel, limit)
 
-    monkeypatch.setattr(pool, "limit_waits", noted)
+    monkeypatch.setattr(process, "limit_waits", noted)
     service = vp.MultiProcessingReadingService(1)
     with vp.DataLoader2(large_batches(2), vp.Timeout(item=77, start=100), service) as loader:
         assert len(list(loader)) == 1

@@ -146,7 +146,7 @@ def test_any_user_stays_within_the_budget(limit, ahead, steps):
         for number, (keeps, drops) in enumerate(steps):
             if len(flying) == ahead:
                 landed, data = flying.pop(0)
-                batch = unpack(data, link.reader)
+                batch = unpack(data, link.reader.arrival())
                 if keeps:
                     kept[landed] = batch
                 del batch

@@ -55,7 +55,7 @@ def die(batch):
 
 def test_a_death_ends_the_wait(cases, waits):
     """A worker that is killed wakes the consumer: no wait runs into its limit."""
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, max_restarts=0)
     pipe = full_chain(cases).map(functools.partial(die))
     with vp.DataLoader2(pipe, None, service) as loader, pytest.raises(WorkerDied):
         list(loader)

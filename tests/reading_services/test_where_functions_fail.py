@@ -147,7 +147,7 @@ def test_an_error_in_a_graph_that_is_not_split_names_the_pipe(cases, workers):
 @pytest.mark.parametrize("chain", [per_sample, per_batch])
 def test_a_worker_that_a_function_ends_is_told_with_its_pipe(cases, chain, function, ended):
     """The error says how it ended, in which pipe, for which case and files, and what to do."""
-    service = vp.MultiProcessingReadingService(1)
+    service = vp.MultiProcessingReadingService(1, max_restarts=0)
     only = cases[1:2] if chain is per_batch else cases
 
     with (

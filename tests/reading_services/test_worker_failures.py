@@ -57,7 +57,8 @@ SEED_WITH_CASE2_LAST = 0
 
 def loader(cases, act, *adapters, workers=2):
     pipe = full_chain(cases).map(functools.partial(at_case, "case1", act))
-    service = vp.MultiProcessingReadingService(workers)
+    # What a replacement does is tested in test_replaced_workers.py.
+    service = vp.MultiProcessingReadingService(workers, max_restarts=0)
     return vp.DataLoader2(pipe, adapters, service, seed=7)
 
 
@@ -274,7 +275,7 @@ def test_an_idle_worker_may_die(cases):
 def test_a_worker_that_died_idle_is_named_when_it_is_needed(cases):
     """Given a job, it fails the epoch, after the batches that the others have made."""
     pipe = full_chain(cases, samples=16)
-    service = vp.MultiProcessingReadingService(2, worker_prefetch_cnt=1)
+    service = vp.MultiProcessingReadingService(2, worker_prefetch_cnt=1, max_restarts=0)
     got = []
     with vp.DataLoader2(pipe, None, service, seed=7) as it:
         batches = iter(it)

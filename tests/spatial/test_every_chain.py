@@ -16,8 +16,8 @@ from random_ops import Draw, chained_ops, every_op, grids, lattice_ops
 from voxpipe.core import Grid
 from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import Policy, ResampleTo, Source, SpatialOp, SpatialPlan, resample
-from voxpipe.spatial.choice import SpatialChoice
-from voxpipe.spatial.pull_back import COPY_TOLERANCE
+from voxpipe.spatial.ops.choice import SpatialChoice
+from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE
 from voxpipe.testing.chain_oracle import Chain
 from voxpipe.testing.spatial_oracle import Floats, sample_at
 

@@ -32,8 +32,8 @@ from voxpipe.spatial import (
     Zoom,
 )
 from voxpipe.spatial.amounts import draw_amount
-from voxpipe.spatial.matrices import Space, pull_back, rotation, scaling, shearing
-from voxpipe.spatial.pull_back import COPY_TOLERANCE, touched, whole_voxel_matrix
+from voxpipe.spatial.plans.matrices import Space, pull_back, rotation, scaling, shearing
+from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, touched, whole_voxel_matrix
 
 SHAPE = (21, 18, 16)
 # In voxels, over grids of a few dozen of them.

@@ -34,9 +34,9 @@ from voxpipe.spatial import (
     Translate,
     Zoom,
 )
-from voxpipe.spatial.matrices import rotation
-from voxpipe.spatial.orientation import directions
-from voxpipe.spatial.planar import flat_axes
+from voxpipe.spatial.ops.orientation import directions
+from voxpipe.spatial.plans.matrices import rotation
+from voxpipe.spatial.plans.planar import flat_axes
 from voxpipe.testing import SpatialOpContract
 
 GRID = SpatialOpContract.GRID

@@ -25,7 +25,7 @@ from voxpipe.spatial import (
     Zoom,
     kernel_class,
 )
-from voxpipe.spatial.policy import LABEL
+from voxpipe.spatial.plans.policy import LABEL
 
 GRID = Grid((16, 16, 16), np.array([[0, 2, 0, 0], [1, 0, 0, 0], [0, 0, 3, 0], [0, 0, 0, 1.0]]))
 

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from voxpipe.core import Region
-from voxpipe.spatial import Displacement, Epilogue, Lowered, Policy, Source, native, resample
+from voxpipe.spatial import Displacement, Epilogue, Lowered, Policy, Source, resample
+from voxpipe.spatial.resampling import native
 
 STORED = ["u1", "i1", "u2", "i2", "u4", "i4", "f2", "f4", "f8"]
 PADDINGS = ["border", "reflection", "constant", "zeros"]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from voxpipe.core import Region
-from voxpipe.spatial import Policy, Source, native, resample
+from voxpipe.spatial import Policy, Source, resample
+from voxpipe.spatial.resampling import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
 

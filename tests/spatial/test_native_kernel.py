@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.spatial import Clip, Displacement, Epilogue, Lowered, Policy, Source, native, resample
+from voxpipe.spatial import Clip, Displacement, Epilogue, Lowered, Policy, Source, resample
+from voxpipe.spatial.resampling import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernel is not built")
 

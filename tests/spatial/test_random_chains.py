@@ -30,7 +30,7 @@ from voxpipe.spatial import (
     Zoom,
     resample,
 )
-from voxpipe.spatial.pull_back import COPY_TOLERANCE
+from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE
 from voxpipe.testing.spatial_oracle import sample_plan
 
 # Values of 0 .. 200; the promise is 1e-5 of the range.

@@ -19,11 +19,11 @@ from voxpipe.spatial import (
     SpatialPlan,
     UniformRegion,
     forget_masks,
-    mask_index,
     sampling_mask,
     without_reading,
 )
-from voxpipe.spatial.sampling_mask import cell_for, counted
+from voxpipe.spatial.placing import mask_index
+from voxpipe.spatial.placing.sampling_mask import cell_for, counted
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 

@@ -18,7 +18,7 @@ from voxpipe.spatial import (
     Rotate90,
     SpatialPlan,
 )
-from voxpipe.spatial.pull_back import whole_voxel_matrix
+from voxpipe.spatial.plans.pull_back import whole_voxel_matrix
 
 
 def plan_of(shape: tuple[int, int, int], *, scale: float = 1.0) -> SpatialPlan:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from voxpipe.core import TALLY, Grid
 from voxpipe.datapipes.iter import from_cases
-from voxpipe.spatial import Policy, Source, SpatialPlan, native, resample
+from voxpipe.spatial import Policy, Source, SpatialPlan, resample
+from voxpipe.spatial.resampling import native
 
 PATHS = ("portable", "avx2", "avx512")
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel is not built")
@@ -87,7 +88,7 @@ def test_it_is_the_kernel_that_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     # By its name: the package has a function that is called like the module.
-    monkeypatch.setattr(sys.modules["voxpipe.spatial.resample"], "interpolate", refuse)
+    monkeypatch.setattr(sys.modules["voxpipe.spatial.resampling.resample"], "interpolate", refuse)
     patch.realize()
 
     assert (TALLY.snapshot() - before).interpolations == 1

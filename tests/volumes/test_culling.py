@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from voxpipe.core import TALLY, Grid, OrientedBox, Region
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.spatial import LazyPatch, PendingPlan, Policy, SpatialPlan
-from voxpipe.spatial.pull_back import source_box, source_region
+from voxpipe.spatial.plans.pull_back import source_box, source_region
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.chunked_array import POISON_VARIABLE, ChunkedArray
 

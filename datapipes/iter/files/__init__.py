@@ -15,6 +15,19 @@ from .fsspec_save import FSSpecSaver
 from .hash_checker import HashChecker
 from .http_reader import HttpReader, OnlineReader
 from .json_parser import JsonParser
+from .left_out import (
+    AISFileLister,
+    AISFileLoader,
+    DataFrameMaker,
+    HuggingFaceHubReader,
+    IoPathFileLister,
+    IoPathFileOpener,
+    IoPathSaver,
+    ParquetDataFrameLoader,
+    S3FileLister,
+    S3FileLoader,
+    TFRecordLoader,
+)
 from .line_reader import LineReader
 from .paragraphs import ParagraphAggregator
 from .refused import GDriveReader, RarArchiveLoader
@@ -26,10 +39,13 @@ from .webdataset import WebDataset
 from .zip_loader import ZipArchiveLoader
 
 __all__ = [
+    "AISFileLister",
+    "AISFileLoader",
     "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
     "CompressionType",
+    "DataFrameMaker",
     "Decompressor",
     "EndOnDiskCacheHolder",
     "Extractor",
@@ -39,14 +55,22 @@ __all__ = [
     "GDriveReader",
     "HashChecker",
     "HttpReader",
+    "HuggingFaceHubReader",
+    "IoPathFileLister",
+    "IoPathFileOpener",
+    "IoPathSaver",
     "JsonParser",
     "LineReader",
     "OnDiskCacheHolder",
     "OnlineReader",
     "ParagraphAggregator",
+    "ParquetDataFrameLoader",
     "RarArchiveLoader",
+    "S3FileLister",
+    "S3FileLoader",
     "Saver",
     "ShardExpander",
+    "TFRecordLoader",
     "TarArchiveLoader",
     "WebDataset",
     "XzFileLoader",

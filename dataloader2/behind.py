@@ -1,0 +1,157 @@
+"""The end of a chain that stays in the process of the loader, behind workers: devices and ranks.
+
+``to_device``, ``pin_memory`` and ``fullsync`` belong into the process that trains. They, and what
+takes items one by one after them, are taken off the graph before a reading service sees it, and
+put behind its batches. They yield one item for each, in order, so the n-th that comes out is the
+n-th batch: what they make ahead does not count as delivered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+
+from ..adapters.timeout import Limited
+from ..core import Stream
+from ..core.errors import GraphError
+from ..datapipes.epoch import set_epoch
+from ..datapipes.iter import FullSync, Prefetcher
+from ..graph import Pipe, describe, origin_of, parents_of, traits_of, walk, with_parents
+from ..graph.walk import readers
+from ..reading_services import Epoch, InProcessReadingService, ReadingService
+from ..reading_services.seeding import seed_globals, seeded_globals
+
+
+def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
+    """Return the graph without the end that stays here, and that end.
+
+    Raises
+    ------
+    GraphError
+        A pipe has to stay here, but something after it does not take its items one by one, and
+        the service has workers.
+    """
+    end = _end_of(sink)
+    body = parents_of(end[0])[0] if end else sink
+    for pipe in end:
+        if isinstance(pipe, Limited):  # it is the service that watches the clock
+            body = with_parents(pipe, [body])
+    left = next((pipe for pipe in walk(body) if traits_of(pipe).here), None)
+    if left is not None and not isinstance(service, InProcessReadingService):
+        msg = f"{describe(left)} stays in the process of the loader, and {describe(sink)} after it "
+        msg += "does not take its items one by one"
+        raise GraphError(msg, do="Put it at the end of the chain.").at(origin_of(left))
+    return body, Tail(tuple(pipe for pipe in end if not isinstance(pipe, Limited)))
+
+
+def _end_of(sink: Pipe) -> tuple[Pipe, ...]:
+    """Return the pipes from the first on that has to stay here, upstream first."""
+    counts = readers(sink)
+    chain: list[Pipe] = []
+    long = 0
+    pipe = sink
+    while True:
+        traits, parents = traits_of(pipe), parents_of(pipe)
+        alone = len(parents) == 1 and counts[id(pipe)] <= 1
+        if not alone or not (traits.here or traits.per_item):
+            return tuple(reversed(chain[:long]))
+        chain.append(pipe)
+        if traits.here:
+            long = len(chain)
+        pipe = parents[0]
+
+
+class _Batches(IterDataPipe[Any]):
+    """Yields the batches of the epoch at hand: what the pipes read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch: Behind | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches."""
+        assert self.epoch is not None
+        yield from self.epoch.taken()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"epoch": None}
+
+
+class Tail:
+    """Pipes that stay here; one set of them for all epochs, as ranks keep their group.
+
+    Parameters
+    ----------
+    pipes
+        Upstream first.
+    """
+
+    def __init__(self, pipes: tuple[Pipe, ...]) -> None:
+        self.pipes = pipes
+        self.source = _Batches()
+        self.sink: Pipe = self.source
+        for pipe in pipes:
+            self.sink = with_parents(pipe, [self.sink])
+        # A thread of a pipe would meet the training loop in the global generators.
+        threads = any(isinstance(pipe, (Prefetcher, FullSync)) for pipe in pipes)
+        self.seeds = not threads and any(traits_of(pipe).opaque for pipe in pipes)
+
+    def explain(self) -> str:
+        """Return which pipes stay here; nothing if there are none."""
+        named = [describe(pipe) for pipe in self.pipes if not traits_of(pipe).watches]
+        lines = [f"  · {name}" for name in named]
+        return "\n".join(["in this process, behind the batches", *lines]) if named else ""
+
+    def behind(self, epoch: Epoch, seed: int, number: int) -> Epoch:
+        """Return the batches of an epoch after these pipes."""
+        return Behind(self, epoch, seed, number) if self.pipes else epoch
+
+
+class Behind:
+    """One pass over the batches of a reading service, after the pipes that stay here."""
+
+    def __init__(self, tail: Tail, epoch: Epoch, seed: int, number: int) -> None:
+        self.last = -1
+        self._tail = tail
+        self._epoch = epoch
+        self._run = (seed, number)
+        # Numbers of the batches that the pipes have taken and not yet given.
+        self._under_way: deque[int] = deque()
+        set_epoch(tail.sink, seed, number)
+        tail.source.epoch = self
+        self._items: Any = iter(tail.sink)
+
+    def taken(self) -> Iterator[Any]:
+        """Yield the batches of the service, and note their numbers."""
+        for batch in self._epoch:
+            self._under_way.append(self._epoch.last)
+            if self._tail.seeds:
+                stream = Stream(*self._run, (self._epoch.last,), "user functions behind")
+                seed_globals(stream.integer())
+            yield batch
+
+    def __iter__(self) -> Behind:
+        return self
+
+    def __next__(self) -> Any:
+        guard = seeded_globals(0) if self._tail.seeds else contextlib.nullcontext()
+        with guard:
+            item = next(self._items)
+        self.last = self._under_way.popleft()
+        return item
+
+    def close(self) -> None:
+        """End the pipes' threads, then the epoch; any number of times."""
+        items, self._items = self._items, iter(())
+        try:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+        finally:
+            if self._tail.source.epoch is self:
+                self._tail.source.epoch = None
+            self._epoch.close()

@@ -1,0 +1,439 @@
+"""The chained forms of every pipe, written by tools/write_chained_forms.py."""
+
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from ..core.grid import Grid
+from .iter.batch_patches import BatchPatches
+from .iter.choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
+from .iter.files.compressed_loader import Bz2FileLoader, XzFileLoader
+from .iter.files.csv_parser import CSVDictParser, CSVParser
+from .iter.files.decompressor import CompressionType, Decompressor, Extractor
+from .iter.files.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from .iter.files.fsspec_list import FSSpecFileLister
+from .iter.files.fsspec_open import FSSpecFileOpener
+from .iter.files.fsspec_save import FSSpecSaver
+from .iter.files.hash_checker import HashChecker
+from .iter.files.http_reader import HttpReader, OnlineReader
+from .iter.files.json_parser import JsonParser
+from .iter.files.left_out import AISFileLister, AISFileLoader, DataFrameMaker, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from .iter.files.line_reader import LineReader
+from .iter.files.paragraphs import ParagraphAggregator
+from .iter.files.refused import GDriveReader, RarArchiveLoader
+from .iter.files.saver import Saver
+from .iter.files.shard_expander import ShardExpander
+from .iter.files.tar_loader import TarArchiveLoader
+from .iter.files.webdataset import WebDataset
+from .iter.files.zip_loader import ZipArchiveLoader
+from .iter.flush import Flush
+from .iter.interleave import Interleave
+from .iter.lazy_patch import LazyPatches
+from .iter.move_boxes import MoveBoxes
+from .iter.needing import NeedingPipe
+from .iter.open_volume import OpenVolume
+from .iter.realize import Realize
+from .iter.recache import Recache
+from .iter.replay import Replay
+from .iter.spatial import SpatialPipe
+from .iter.stack.async_map_batches import BatchAsyncMapper
+from .iter.stack.branches import Branch
+from .iter.stack.cycle import Cycler, Repeater
+from .iter.stack.dispatch import ShardingRoundRobinDispatcher
+from .iter.stack.drop import Dropper
+from .iter.stack.flatmap import FlatMapper
+from .iter.stack.flatten import Flattener
+from .iter.stack.fullsync import FullSync
+from .iter.stack.header import Header, LengthSetter
+from .iter.stack.in_batch_shuffle import InBatchShuffler
+from .iter.stack.in_memory_cache import InMemoryCacheHolder
+from .iter.stack.indices import Enumerator, IndexAdder
+from .iter.stack.longest import MultiplexerLongest, ZipperLongest
+from .iter.stack.map_batches import BatchMapper
+from .iter.stack.max_token_bucketize import MaxTokenBucketizer
+from .iter.stack.pin_memory import PinMemory
+from .iter.stack.prefetch import Prefetcher
+from .iter.stack.rows2columnar import Rows2Columnar
+from .iter.stack.shuffled_flatmap import ShuffledFlatMapper
+from .iter.stack.slice import Slicer
+from .iter.stack.threadpool_map import ThreadPoolMapper
+from .iter.stack.to_device import ToDevice
+from .iter.stack.zip_with_iter import IterKeyZipper
+from .iter.stack.zip_with_map import MapKeyZipper
+from .iter.values import ValuePipe
+from .map.from_iter import IterToMapConverter
+from ..graph import Pipe
+from ..spatial.plans.policy import Policy
+from ..volumes.axis_map import AxisMap
+
+class ChainedForms(IterDataPipe[Any]):
+    """What can be chained on a pipe."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items."""
+
+    def add_index(self, index_name: str = ...) -> IndexAdder:
+        """Write the number of each item into it."""
+
+    def affine(self, matrix: Any, shape: Sequence[int] | None = ..., *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Move what lies at ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``."""
+
+    def anisotropy(self, factor: Any, axes: int | tuple[int, ...] = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between."""
+
+    def async_map_batches(self, async_fn: Callable[..., Awaitable[Any]], batch_size: int, input_col: Any = ..., output_col: Any = ..., max_concurrency: int = ..., flatten: bool = ...) -> BatchAsyncMapper:
+        """Apply a coroutine function to the items of a group concurrently; their order is kept."""
+
+    def augment(self, *, rotate: Any = ..., zoom: Any = ..., translate: Any = ..., shear: Any = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order."""
+
+    def batch_patches(self, batch_size: int, *, drop_last: bool = ...) -> BatchPatches:
+        """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
+
+    def bias_field(self, strength: Any = ..., order: int = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Multiply by ``exp`` of a polynomial of the place in the volume."""
+
+    def blur(self, sigma: Any, unit: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """A Gaussian filter, on what the chain so far gives; later spatial ops interpolate that."""
+
+    def brightness(self, factor: Any = ..., add: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """``value * factor + add``, the same for all voxels."""
+
+    def bucketbatch(self, batch_size: int, drop_last: bool = ..., batch_num: int = ..., bucket_num: int = ..., sort_key: Callable[[list[Any]], list[Any]] | None = ..., use_in_batch_shuffle: bool = ...) -> Any:
+        """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes."""
+
+    def center_crop(self, size: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Keep a box about the centre; where a voxel is left over, it is cut off at the end."""
+
+    def check_hash(self, hash_dict: Mapping[str, str], hash_type: str = ..., rewind: bool = ...) -> HashChecker:
+        """Pass ``(name, data)`` on if the data have the hash that the name must have."""
+
+    def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Values below ``low`` become ``low``, those above ``high`` become ``high``."""
+
+    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """``(value - middle) * factor + middle``."""
+
+    def crop(self, start: Sequence[int] | None = ..., size: Any = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Keep the voxels ``start <= index < end`` of the present grid."""
+
+    def crop_or_pad(self, size: Any, *, hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Cut or add voxels on each axis until the grid has ``size``; odd ones at the end."""
+
+    def cycle(self, count: int | None = ...) -> Cycler:
+        """Yield all items of the parent ``count`` times, or for ever."""
+
+    def dataframe(self, *arguments: Any, **options: Any) -> DataFrameMaker:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def decompress(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Decompressor:
+        """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``."""
+
+    def divisible_pad(self, k: Any, *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Add voxels until each axis has a multiple of ``k``."""
+
+    def drop(self, indices: Hashable | list[Hashable]) -> Dropper:
+        """Leave out columns of tuples and lists, or keys of mappings."""
+
+    def drop_boxes(self, size: Any, fraction: Any, fill: float = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Fill boxes with one value, strewn evenly over the lattice of the result."""
+
+    def drop_channels(self, chance: float, fill: float = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Fill whole channels with one value; at least one stays."""
+
+    def elastic(self, amount: Any, spacing: Any = ..., locked: int = ..., *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Move control points at random and all voxels smoothly with them."""
+
+    def end_caching(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, same_filepath_fn: bool = ..., skip_read: bool = ..., timeout: float = ...) -> EndOnDiskCacheHolder:
+        """End what ``on_disk_cache()`` began: write ``(name, data)`` to files, and yield their paths."""
+
+    def enumerate(self, starting_index: int = ...) -> Enumerator:
+        """Yield ``(index, item)``."""
+
+    def extract(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Extractor:
+        """The older name of :class:`Decompressor`."""
+
+    def flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ...) -> FlatMapper:
+        """Apply a function to each item, and yield the items that it returns."""
+
+    def flatten(self, indices: Hashable | list[Hashable] | None = ...) -> Flattener:
+        """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level."""
+
+    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., one: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Reverse the order of the voxels along ``axes``, each on its own with its probability."""
+
+    def flush(self, keys: Collection[str] | None = ...) -> Flush:
+        """End the fused plan here: spatial pipes that follow interpolate what this one has."""
+
+    def foreground_crop(self, key: str = ..., above: float | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
+        """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
+
+    def fullsync(self, timeout: float = ...) -> FullSync:
+        """Yield items as long as every rank of ``torch.distributed`` has one."""
+
+    def gamma(self, gamma: Any, given: tuple[float, float] | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
+
+    def grid_distortion(self, limit: Any = ..., cells: Any = ..., factors: Any = ..., keep_faces: bool = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own."""
+
+    def header(self, limit: int | None = ...) -> Header:
+        """Yield the first items of the parent."""
+
+    def in_batch_shuffle(self) -> InBatchShuffler:
+        """Yield each batch with its items in a drawn order."""
+
+    def in_memory_cache(self, size: float | None = ...) -> InMemoryCacheHolder:
+        """Keep the last items of the first pass in memory, and yield them from there in later ones."""
+
+    def interleave(self, visits: int, each: int = ...) -> Interleave:
+        """Let the patches of several visits to volumes take turns, some of each at a time."""
+
+    def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
+        """Keep a box of ``size`` about the middle of the box that labels lie in."""
+
+    def lazy_patch(self, *args: Any, **kwargs: Any) -> LazyPatches:
+        """Yield patches of each volume: descriptions of where to cut, no voxels."""
+
+    def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
+        """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined."""
+
+    def list_files_by_ais(self, *arguments: Any, **options: Any) -> AISFileLister:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def list_files_by_fsspec(self, masks: str | list[str] = ..., **options: Any) -> FSSpecFileLister:
+        """Yield the path or URL of everything directly in a folder, sorted."""
+
+    def list_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileLister:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def list_files_by_s3(self, *arguments: Any, **options: Any) -> S3FileLister:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def load_files_by_ais(self, *arguments: Any, **options: Any) -> AISFileLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def load_files_by_s3(self, *arguments: Any, **options: Any) -> S3FileLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def load_from_bz2(self, length: int = ..., *, most_bytes: int = ...) -> Bz2FileLoader:
+        """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``."""
+
+    def load_from_rar(self, *, length: int = ...) -> RarArchiveLoader:
+        """Refuse: rar archives are not opened."""
+
+    def load_from_tar(self, mode: str = ..., length: int = ..., *, most_bytes: int | None = ...) -> TarArchiveLoader:
+        """Yield ``(path of the member, stream)`` for each file in each tar archive."""
+
+    def load_from_tfrecord(self, *arguments: Any, **options: Any) -> TFRecordLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def load_from_xz(self, length: int = ..., *, most_bytes: int = ...) -> XzFileLoader:
+        """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``."""
+
+    def load_from_zip(self, length: int = ..., *, most_bytes: int | None = ...) -> ZipArchiveLoader:
+        """Yield ``(path of the member, stream)`` for each file in each zip archive."""
+
+    def load_parquet_as_df(self, *arguments: Any, **options: Any) -> ParquetDataFrameLoader:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def low_resolution(self, factor: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between."""
+
+    def map_batches(self, fn: Callable[[list[Any]], Iterable[Any]], batch_size: int, input_col: Any = ...) -> BatchMapper:
+        """Gather items, apply a function to each group, and yield the items that it returns."""
+
+    def map_values(self, function: Any, commutes: bool = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Apply a function to every patch: float32 (C, I, J, K) in, the same shape out."""
+
+    def max_token_bucketize(self, max_token_count: int, len_fn: Callable[[Any], int] = ..., min_len: int = ..., max_len: int | None = ..., buffer_size: int = ..., include_padding: bool = ...) -> MaxTokenBucketizer:
+        """Gather items of similar length into batches whose lengths add up to a limit at most."""
+
+    def mean_of_channels(self, *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """The mean of all channels, as one."""
+
+    def move_boxes(self, keys: str | Collection[str] = ..., *, of: str | None = ..., least: float = ...) -> MoveBoxes:
+        """Bring boxes from the voxels of the stored volume to those of the patch."""
+
+    def mux_longest(self, *datapipes: Pipe) -> MultiplexerLongest:
+        """Yield one item of each pipe in turn, until all are exhausted."""
+
+    def noise(self, std: Any, mean: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Add normal numbers, independent from voxel to voxel of the result."""
+
+    def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume."""
+
+    def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = ..., hash_dict: Mapping[str, str] | None = ..., hash_type: str = ..., extra_check_fn: Callable[[str], bool] | None = ...) -> OnDiskCacheHolder:
+        """Begin a part of the chain whose results are kept on the local disk."""
+
+    def one_hot(self, classes: int | tuple[int, ...], *, others: Literal['error', 'drop'] = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
+
+    def one_of(self, ops: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> OneOfPipe:
+        """Apply one of several ops, or chains of ops, chosen by weight."""
+
+    def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
+        """Yield ``(path, stream)`` for each path or URL."""
+
+    def open_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileOpener:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str = ..., **reader_kwargs: Any) -> OpenVolume:
+        """Make a lazy volume of every path, URL, array or store in a sample."""
+
+    def orientation(self, axcodes: str = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Swap and mirror the axes so that each points most nearly to its letter."""
+
+    def pad(self, amount: Any = ..., size: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Add voxels before and after on each axis: so many, or as many as a size lacks."""
+
+    def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:
+        """Yield each row of each CSV file as a list of texts; files are closed."""
+
+    def parse_csv_as_dict(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., **fmtparams: Any) -> CSVDictParser:
+        """Yield each row of each CSV file as a dict by the names in its first row; files are closed."""
+
+    def parse_json_files(self, **kwargs: Any) -> JsonParser:
+        """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed."""
+
+    def pin_memory(self, device: Any = ..., pin_memory_fn: Callable[..., Any] = ..., *, buffer_bytes: int = ...) -> PinMemory:
+        """Copy the tensors of each item into page-locked memory, in a thread, two items ahead."""
+
+    def prefetch(self, buffer_size: int = ..., *, buffer_bytes: int = ...) -> Prefetcher:
+        """Make items in a thread before they are asked for; nothing else changes."""
+
+    def random_apply(self, ops: Any, *, p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> RandomApplyPipe:
+        """Apply all of several ops in turn, or none of them, with probability ``p``."""
+
+    def random_crop(self, size: Any = ..., *, scale: Any = ..., center: bool = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Keep a box whose size or place is drawn; every place where it fits is as likely."""
+
+    def random_order(self, ops: Any, *, p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> RandomOrderPipe:
+        """Apply all of several ops, in an order that is drawn per item."""
+
+    def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
+        """Return a list of pipes among which the parent's items are divided at random."""
+
+    def read_from_gdrive(self, **options: Any) -> GDriveReader:
+        """Refuse: files are not read from Google Drive."""
+
+    def read_from_http(self, timeout: float | None = ..., skip_on_error: bool = ..., **options: Any) -> HttpReader:
+        """Yield ``(URL, stream of bytes)`` for each URL of a web server."""
+
+    def read_from_remote(self, timeout: float | None = ..., skip_on_error: bool = ..., **options: Any) -> OnlineReader:
+        """Yield ``(URL, stream of bytes)`` for each URL of a web server, as ``read_from_http``."""
+
+    def readlines(self, *, skip_lines: int = ..., strip_newline: bool = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ...) -> LineReader:
+        """Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed."""
+
+    def realize(self) -> Realize:
+        """Read and resample every lazy patch of a sample; the rest passes through."""
+
+    def recache(self, chunk: int = ..., directory: Any = ..., *, codec: str = ..., keys: Collection[str] | None = ...) -> Recache:
+        """Convert every volume once into sharded zarr on the local disk, and read it from there."""
+
+    def remap_labels(self, mapping: Any, other: int | None = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Give labels other numbers; several may become one."""
+
+    def repeat(self, times: int) -> Repeater:
+        """Yield each item of the parent ``times`` times, one after the other."""
+
+    def replay(self, draws: Mapping[str, Any]) -> Replay:
+        """Do to every sample what a record says, in the place of what it would draw."""
+
+    def resample_to(self, grid: Grid, *, keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Bring volumes onto one grid: each voxel then holds what lies at its place in the world."""
+
+    def rescale(self, out: tuple[float, float] = ..., given: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Bring the range of the volume, or a given one, to ``out``."""
+
+    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Bring two percentiles of the volume to ``out``, and clamp what lies beyond."""
+
+    def resize(self, size: Any, *, longest: bool = ..., extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Give the grid ``size`` voxels that take the place of the present ones."""
+
+    def rician_noise(self, std: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """The noise of magnitude images: normal noise in both parts of a complex number."""
+
+    def rotate(self, degrees: Any, *, space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z."""
+
+    def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``."""
+
+    def round_robin_demux(self, num_instances: int, buffer_size: int = ...) -> list[Any]:
+        """Return a list of pipes among which the parent's items are dealt out in turn."""
+
+    def rows2columnar(self, column_names: Collection[str] | None = ...) -> Rows2Columnar:
+        """Make a mapping from column to values of each batch of rows."""
+
+    def save_by_fsspec(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecSaver:
+        """Write the data of each ``(name, data)`` to a path or URL, and yield that."""
+
+    def save_by_iopath(self, *arguments: Any, **options: Any) -> IoPathSaver:
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
+    def save_to_disk(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ...) -> Saver:
+        """Write the data of each ``(name, data)`` to a file and yield its path."""
+
+    def select_channels(self, indices: int | tuple[int, ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Keep some channels, in the order given."""
+
+    def set_length(self, length: int) -> LengthSetter:
+        """Say how long the parent is, where that cannot be known: after ``filter``, for instance."""
+
+    def shard_expand(self) -> ShardExpander:
+        """Yield the names of shards that patterns like ``"ct-{000..127}.tar"`` stand for."""
+
+    def sharding_round_robin_dispatch(self, sharding_group_filter: SHARDING_PRIORITIES | None = ...) -> ShardingRoundRobinDispatcher:
+        """Mark that everything above runs in one process, which deals its items out to the workers."""
+
+    def sharpen(self, sigma: Any, unit: Any = ..., amount: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """``value + amount * (value - blurred)``."""
+
+    def shear(self, factor: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape."""
+
+    def shuffled_flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ..., buffer_size: int = ...) -> ShuffledFlatMapper:
+        """Apply a function to each item, and yield what it returns, drawn from several at a time."""
+
+    def slice(self, index: Hashable | list[Hashable], stop: int | None = ..., step: int | None = ...) -> Slicer:
+        """Keep columns of tuples and lists, or keys of mappings."""
+
+    def some_of(self, ops: Any, count: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> SomeOfPipe:
+        """Apply ``count`` different ones of several ops, in the order given."""
+
+    def spacing(self, spacing: Any, *, extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Bring neighbouring voxels to a distance in millimetres along the axes of the array."""
+
+    def threadpool_map(self, fn: Callable[..., Any], input_col: Any = ..., output_col: Any = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
+        """Apply a function to each item in a pool of threads; the order of the items is kept."""
+
+    def to_device(self, device: Any, *, non_blocking: bool = ...) -> ToDevice:
+        """Move every tensor of an item to a device; what else it holds stays."""
+
+    def to_map_datapipe(self, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = ...) -> IterToMapConverter:
+        """Hold the items of a pipe by key; they are loaded when the first one is asked for."""
+
+    def translate(self, amount: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
+
+    def unzip(self, sequence_length: int, buffer_size: int = ..., columns_to_skip: Sequence[int] | None = ...) -> list[Branch]:
+        """Return a list of pipes, one per column of the parent's sequences."""
+
+    def webdataset(self, *, decode: bool = ...) -> WebDataset:
+        """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of members side by side."""
+
+    def zip_longest(self, *datapipes: Pipe, fill_value: Any = ...) -> ZipperLongest:
+        """Yield tuples of one item of each pipe, until all are exhausted."""
+
+    def zip_with_iter(self, ref_datapipe: Any, key_fn: Callable[[Any], Hashable], ref_key_fn: Callable[[Any], Hashable] | None = ..., keep_key: bool = ..., buffer_size: int | None = ..., merge_fn: Callable[[Any, Any], Any] | None = ...) -> IterKeyZipper:
+        """Yield each item together with the item of another pipe that has the same key."""
+
+    def zip_with_map(self, map_datapipe: Any, key_fn: Callable[[Any], Hashable], merge_fn: Callable[[Any, Any], Any] | None = ..., keep_key: bool = ...) -> MapKeyZipper:
+        """Yield each item together with what a map-style pipe holds under its key."""
+
+    def zoom(self, factor: Any, *, space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Enlarge the content by ``factor``, above 1, or shrink it, below."""

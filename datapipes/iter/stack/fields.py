@@ -1,0 +1,45 @@
+"""Tuples, lists, mappings and samples, taken apart and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....core import Sample
+
+
+def positions(item: Any) -> dict[Any, Any] | None:
+    """Return what an item holds by index or key; None if it is no tuple, list or mapping.
+
+    Examples
+    --------
+    >>> positions((5, 6)), positions({"a": 1}), positions("ab")
+    ({0: 5, 1: 6}, {'a': 1}, None)
+    """
+    if isinstance(item, (tuple, list)):
+        return dict(enumerate(item))
+    return dict(item) if isinstance(item, Mapping) else None
+
+
+def rebuilt(item: Any, fields: dict[Any, Any]) -> Any:
+    """Return an item of the kind of ``item`` that holds other things; the item itself stays.
+
+    Examples
+    --------
+    >>> rebuilt((5, 6), {1: 6}), rebuilt([5, 6], {0: 5})
+    ((6,), [5])
+    """
+    if isinstance(item, Sample):
+        return item.replace(data=fields)
+    if isinstance(item, Mapping):
+        return fields
+    return tuple(fields.values()) if isinstance(item, tuple) else list(fields.values())
+
+
+def lacks(item: Any, index: Any) -> bool:
+    """Whether an item has nothing at an index or key."""
+    try:
+        item[index]
+    except (IndexError, KeyError):
+        return True
+    return False

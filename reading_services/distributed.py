@@ -1,0 +1,213 @@
+"""Divide every batch among the ranks of a torch.distributed job."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+from ..core.errors import GraphError
+from ..graph import Pipe, fingerprint, walk
+from ..volumes.scheme import Budget
+from .in_process import InProcessReadingService
+from .part import UNEVEN, WRAP, Part
+from .ranks import Ranks, checked_timeout, is_started
+from .reading_service import Epoch, ReadingService
+from .together import TogetherEpoch
+from .work import Place, Planned, Replicated, Work
+
+# torchdata's: ranks may load a model or validate between two epochs.
+USUAL_TIMEOUT = 1800.0
+
+
+class DistributedReadingService:
+    """Give rank *r* of *R* its part of every batch; all ranks end together.
+
+    The batch size in the chain is that of all ranks together: ``.batch_patches(8)`` gives each of
+    four ranks two patches, and the eight are those that one process would have got. So the
+    run is the same on any number of ranks that divides the batch, and a state may be loaded under
+    another one. Ranks agree on seed and position at the beginning of an epoch, through the
+    store of the process group; after that they need nothing of each other, because all make
+    the same plan.
+
+    By itself it runs the graph in the rank's own process; put it before
+    :class:`MultiProcessingReadingService` in a :class:`SequentialReadingService` for workers.
+    Workers take no part in collectives.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that a rank waits for the others; then an error names those that did not come.
+    uneven
+        What becomes of a last batch that is too small: ``"drop"`` leaves it out, ``"pad"`` fills
+        it up with its last item, ``"wrap"`` with the first items of the epoch. Of a graph that
+        cannot be planned all ranks end with the first (``"drop"``), or repeat their last item
+        until all have ended (``"pad"``).
+
+    Notes
+    -----
+    A chain that gathers nothing after the volumes are opened (plain torch pipes, batches of one)
+    has no batch to divide: of each *R* items every rank gets one. A graph that cannot be planned is
+    run by every rank on its share, so it needs ``.sharding_filter()``; there ranks ask each
+    other before each item whether all have one.
+
+    Without a process group an epoch raises ``RankMissing``. The seed is that of rank 0.
+    """
+
+    def __init__(self, timeout: float = USUAL_TIMEOUT, *, uneven: str = "drop") -> None:
+        if uneven not in UNEVEN:
+            raise ValueError(f"uneven is one of {UNEVEN}, got {uneven!r}")
+        self.timeout = checked_timeout(timeout)
+        self.uneven = uneven
+        self._ranks: Ranks | None = None
+        self._agreed_data: str | None = None
+        self._own = InProcessReadingService()
+
+    # As one of several services.
+
+    def divided(self, work: Work) -> Work:
+        """Return what this rank does of ``work``; all of it where no process group is started yet.
+
+        Raises
+        ------
+        GraphError
+            The ranks cannot have equal parts.
+        """
+        if not is_started():
+            rank, count = 0, 1
+        else:
+            import torch.distributed as dist
+
+            rank, count = dist.get_rank(), dist.get_world_size()
+        part = Part(rank, count, self.uneven)
+        if isinstance(work, Planned):
+            part.size(work.cut.group)
+        elif count > 1 and not work.shards_ranks:
+            raise GraphError(
+                f"every one of {count} ranks would yield all items: {work.reason}",
+                do="Put .sharding_filter() after .shuffle(), so that ranks have shares.",
+            )
+        return replace(work, part=part)
+
+    def agreed(self, work: Work, seed: int, epoch: int, place: Place) -> int:
+        """Wait for all ranks and return the seed of rank 0.
+
+        Raises
+        ------
+        RanksDiffer, RankMissing
+            Naming ranks.
+        """
+        if self._ranks is None:
+            self._ranks = Ranks(self.timeout)
+        if self.uneven == WRAP and isinstance(work, Replicated):
+            msg = f"a graph that cannot be planned has no items to wrap around to: {work.reason}"
+            raise GraphError(msg, do='Give uneven="drop" or "pad".')
+        claim = {
+            "seed": seed,
+            "epoch": epoch,
+            "batch": place.next,
+            "graph": fingerprint(_graph(work)),
+            "data": self._data_of(work),
+            "uneven": self.uneven,
+        }
+        return int(self._ranks.agree(claim)["seed"])
+
+    def joined(self, work: Work, running: Epoch) -> Epoch:
+        """Return an epoch that ends with those of the other ranks."""
+        if isinstance(work, Planned) or work.part.ranks == 1:
+            return running
+        assert self._ranks is not None
+        return TogetherEpoch(running, self._ranks, self.uneven)
+
+    def _data_of(self, work: Work) -> str:
+        if self._agreed_data is None:
+            pipes = walk(_graph(work))
+            hashes = [p.data_hash() for p in pipes if hasattr(type(p), "data_hash")]
+            joined = "".join(hashes).encode()
+            self._agreed_data = hashlib.blake2b(joined, digest_size=8).hexdigest()
+        return self._agreed_data
+
+    # As the only one.
+
+    def budgets(self) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first."""
+        return self._own.budgets()
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Split the graph, and take this rank's part."""
+        return self.divided(self._own.distribute(graph))
+
+    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
+        """Start one pass over this rank's part of the batches that ``place`` does not hold."""
+        return run_divided(self, self._own, work, seed, epoch, place)
+
+    def shares(self, work: Work) -> int:
+        """Return among how many processes a graph is divided that cannot be split; else 0."""
+        return shares_of(work, self._own.shares(work))
+
+    def explain(self, work: Work) -> str:
+        """Return which part this rank makes, and where."""
+        return f"{self.divided(work).part}\n{self._own.explain(work)}"
+
+    def stop(self) -> None:
+        """Free the group that ranks of whole graphs talk over."""
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy belongs to another loader, whose ranks agree by themselves.
+        return {**self.__dict__, "_ranks": None, "_own": copy.copy(self._own)}
+
+    def __repr__(self) -> str:
+        return f"DistributedReadingService(timeout={self.timeout:g}, uneven={self.uneven!r})"
+
+
+class SeededEpoch:
+    """An epoch that knows under which seed it runs."""
+
+    def __init__(self, running: Epoch, seed: int) -> None:
+        self.seed = seed
+        """That of rank 0, whatever this rank asked for."""
+        self.last = -1
+        self._running = running
+
+    def __iter__(self) -> SeededEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._running)
+        self.last = self._running.last
+        return batch
+
+    def close(self) -> None:
+        """Free what the pass holds."""
+        self._running.close()
+
+
+def run_divided(
+    service: DistributedReadingService,
+    inner: ReadingService,
+    work: Work,
+    seed: int,
+    epoch: int,
+    place: Place,
+) -> Epoch:
+    """Start one pass of ``inner`` over a rank's part, after all ranks have agreed."""
+    mine = service.divided(work)
+    seed = service.agreed(mine, seed, epoch, place)
+    running = inner.epoch(mine, seed, epoch, place)
+    return SeededEpoch(service.joined(mine, running), seed)
+
+
+def shares_of(work: Work, inner: int) -> int:
+    """Return among how many processes of all ranks a graph is divided; 0 if it does not matter."""
+    if isinstance(work, Planned):
+        # Positions count batches of all ranks; but rounds of single items depend on their number.
+        return work.part.ranks if work.cut.group == 1 and work.part.ranks > 1 else 0
+    return inner * work.part.ranks
+
+
+def _graph(work: Work) -> Pipe:
+    return work.cut.onto(work.cut.planner) if isinstance(work, Planned) else work.graph

@@ -1,0 +1,131 @@
+"""One reading service after another: ranks first, then the workers of each rank."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from ..core.origin import shorten
+from ..graph import Pipe
+from ..volumes.scheme import Budget
+from .distributed import DistributedReadingService, run_divided, shares_of
+from .in_process import InProcessReadingService
+from .interface import ReadingServiceInterface
+from .multiprocessing import MultiProcessingReadingService
+from .reading_service import Epoch, ReadingService
+from .work import Place, Work
+from .written import WrittenService
+
+_DO = (
+    "Give SequentialReadingService(DistributedReadingService(), "
+    "MultiProcessingReadingService(num_workers=...))."
+)
+
+
+class SequentialReadingService:
+    """Divide batches among ranks, and run each rank's part in workers of its own.
+
+    Parameters
+    ----------
+    services
+        A :class:`DistributedReadingService`, then where its part runs:
+        ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))``.
+    """
+
+    def __init__(self, *services: Any) -> None:
+        self.services = tuple(services)
+        self._check()
+        first, last = self.services[0], self.services[-1]
+        self._outer = first if isinstance(first, DistributedReadingService) else None
+        inner: Any = InProcessReadingService() if self._outer is last else last
+        written = isinstance(inner, ReadingServiceInterface)
+        self._inner: ReadingService = WrittenService(inner) if written else inner
+
+    def _check(self) -> None:
+        runs = (InProcessReadingService, MultiProcessingReadingService, ReadingServiceInterface)
+        kinds = [
+            "rank" if isinstance(s, DistributedReadingService) else "run" for s in self.services
+        ]
+        strange = [
+            s for s in self.services if not isinstance(s, (DistributedReadingService, *runs))
+        ]
+        if strange:
+            raise TypeError(
+                f"a sequence is made of reading services, got {shorten(strange[0])}; {_DO}"
+            )
+        if kinds not in (["rank"], ["run"], ["rank", "run"]):
+            names = ", ".join(type(s).__name__ for s in self.services) or "nothing"
+            msg = "a sequence is first what divides batches among ranks, then what runs them"
+            raise ValueError(f"{msg}; got {names}. {_DO}")
+        if self.services[-1].__dict__.get("order") == "as_ready" and "rank" in kinds:
+            msg = 'order="as_ready" gives ranks parts of different batches at a time'
+            raise ValueError(f'{msg}; give MultiProcessingReadingService(order="plan")')
+
+    @property
+    def persistent_workers(self) -> bool:
+        """Whether workers stay from epoch to epoch."""
+        return bool(getattr(self._inner, "persistent_workers", False))
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of this rank."""
+        return int(getattr(self._inner, "num_workers", 0))
+
+    def budgets(self) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first."""
+        own: Any = self._inner if hasattr(self._inner, "budgets") else InProcessReadingService()
+        offers: tuple[Budget, ...] = own.budgets()
+        return offers
+
+    def checkpoint(self) -> bytes | None:
+        """Return the state of the last service; None if it has none."""
+        own = getattr(self._inner, "checkpoint", None)
+        return None if own is None else own()
+
+    def restore(self, state: bytes) -> None:
+        """Let the next epoch begin from a state of the last service.
+
+        Raises
+        ------
+        TypeError
+            If it has none.
+        """
+        own = getattr(self._inner, "restore", None)
+        if own is None:
+            raise TypeError(f"the state holds one of a reading service, and {self!r} has none")
+        own(state)
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Split the graph, and take this rank's part."""
+        work = self._inner.distribute(graph)
+        return work if self._outer is None else self._outer.divided(work)
+
+    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
+        """Start one pass over this rank's part of the batches that ``place`` does not hold."""
+        if self._outer is None:
+            return self._inner.epoch(work, seed, epoch, place)
+        return run_divided(self._outer, self._inner, work, seed, epoch, place)
+
+    def shares(self, work: Work) -> int:
+        """Return among how many processes a graph is divided that cannot be split; else 0."""
+        return shares_of(work, self._inner.shares(work))
+
+    def explain(self, work: Work) -> str:
+        """Return which part this rank makes, and where what runs."""
+        part = "" if self._outer is None else f"{self._outer.divided(work).part}\n"
+        return part + self._inner.explain(work)
+
+    def stop(self) -> None:
+        """Stop the workers first, then what ranks hold."""
+        self._inner.stop()
+        if self._outer is not None:
+            self._outer.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy belongs to another loader: its services are copies too.
+        state = {**self.__dict__, "services": tuple(map(copy.copy, self.services))}
+        state["_inner"], state["_outer"] = copy.copy(self._inner), copy.copy(self._outer)
+        return state
+
+    def __repr__(self) -> str:
+        return f"SequentialReadingService({', '.join(map(repr, self.services))})"

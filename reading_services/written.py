@@ -1,0 +1,159 @@
+"""Run a reading service that was written in torchdata's form."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from ..adapters import limits_of
+from ..core import Stream
+from ..core.errors import placed
+from ..datapipes.epoch import set_epoch
+from ..graph import Pipe, clone, is_pipe, raised_at
+from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
+from .pipe_runner import as_raised
+from .reading_service import Epoch
+from .running import begin, end
+from .seed_generator import SeedGenerator
+from .watched import Watched
+from .work import Place, Replicated, Work
+
+
+class WrittenService:
+    """Does with a graph what a service of the user's says.
+
+    Parameters
+    ----------
+    service
+        A service in torchdata's form.
+    """
+
+    def __init__(self, service: ReadingServiceInterface) -> None:
+        self._service = service
+        self._source: Any = None
+        self._state: bytes | None = None
+
+    def distribute(self, graph: Pipe) -> Work:
+        """Leave the graph whole: what becomes of it is the service's affair."""
+        reason = f"{type(self._service).__name__} prepares the graph in its own way"
+        return Replicated(graph, reason, shards=False, limits=limits_of(graph))
+
+    def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
+        """Start one pass over what the service made of the graph."""
+        assert isinstance(work, Replicated)
+        if self._source is None:
+            self._source = self._initialized(clone(work.graph))
+        return WrittenEpoch(self._service, self._source, work, (seed, epoch), place)
+
+    def _initialized(self, graph: Pipe) -> Any:
+        service, state = self._service, self._state
+        if state is None:
+            return service.initialize(graph)
+        assert isinstance(service, CheckpointableReadingServiceInterface)
+        return service.restore(graph, state)
+
+    def checkpoint(self) -> bytes | None:
+        """Return the state of the service; None if it has none."""
+        service = self._service
+        if isinstance(service, CheckpointableReadingServiceInterface):
+            return service.checkpoint()
+        return None
+
+    def restore(self, state: bytes) -> None:
+        """Let the next epoch begin from a state of the service.
+
+        Raises
+        ------
+        TypeError
+            If it has none.
+        """
+        if not isinstance(self._service, CheckpointableReadingServiceInterface):
+            name = type(self._service).__name__
+            raise TypeError(
+                f"the state holds one of a reading service, and {name} has none: give the service "
+                "that it was saved with"
+            )
+        self._source, self._state = None, state
+
+    def shares(self, work: Work) -> int:
+        """Return 1: one process runs it."""
+        return 1
+
+    def explain(self, work: Work) -> str:
+        """Return what runs here."""
+        return work.explain(workers=0)
+
+    def stop(self) -> None:
+        """Free what the service holds."""
+        if self._source is not None:
+            self._source = None
+            self._service.finalize()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_service": copy.copy(self._service), "_source": None, "_state": self._state}
+
+    def __repr__(self) -> str:
+        return repr(self._service)
+
+
+class WrittenEpoch:
+    """One pass over what a service made of a graph."""
+
+    def __init__(
+        self,
+        service: ReadingServiceInterface,
+        source: Any,
+        work: Work,
+        run: tuple[int, int],
+        place: Place,
+    ) -> None:
+        self.last = -1
+        self._service = service
+        self._place = place
+        self._closed = False
+        begin(self)
+        seeds = SeedGenerator(Stream(*run, (), "reading service").integer())
+        if is_pipe(source):
+            set_epoch(source, *run)
+        prepare = service.initialize_iteration(seeds)
+        self._items: Iterator[Any] = iter(source if prepare is None else prepare(source))
+        if work.limits.enforced:
+            self._items = Watched(self._items, work.limits)
+
+    def __iter__(self) -> WrittenEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            while True:
+                item = self._next()
+                self.last += 1
+                if not self._place.holds(self.last):
+                    return item
+        except BaseException:
+            self.close()
+            raise
+
+    def _next(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise
+        except Exception as error:
+            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
+
+    def close(self) -> None:
+        """End the pass, and tell the service."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            with contextlib.suppress(AttributeError):
+                self._items.close()  # type: ignore[attr-defined]
+        finally:
+            end(self)
+            self._service.finalize_iteration()

@@ -1,0 +1,394 @@
+"""A patch that has not been read: which volume, which plan, how to sample it.
+
+What a sample holds under each key after its volumes are opened. Asking for a shape or an affine
+reads at most headers. ``realize`` reads the source region once, resamples it once, and applies
+the value ops in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Grid, OrientedBox, Region, Stream
+from ...core.errors import GraphError, PatchSizeError, UnknownFormat
+from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
+from ...intensity.value_op import Halo
+from ...intensity.value_step import applied, folded, total_halo, types_of
+from ..plans.plan import SpatialPlan
+from ..plans.policy import Policy
+from ..resampling.convert import convert
+from ..resampling.resample import Source, resample
+from .levels import ReadFrom, read_from
+from .no_arithmetic import NoArithmetic
+from .patch_facts import PatchFacts
+from .pending import PendingPlan
+from .volume_like import VolumeLike
+
+if TYPE_CHECKING:
+    import torch
+
+
+# A matrix entry below this moves no voxel of any axis by as much as plans are exact to.
+_FLAT = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class LazyPatch(NoArithmetic):
+    """The voxels of one volume on the output grid of a plan, not read yet."""
+
+    volume: VolumeLike
+    """Where the voxels are stored."""
+    pending: PendingPlan
+    """What is done to them; one object for all patches of a sample."""
+    policy: Policy
+    """How they are sampled."""
+    values: tuple[ValueStep, ...] = ()
+    """What is done to the values afterwards."""
+    statistics: Callable[[Any], RecordedStatistics] | None = None
+    """Where value ops get the statistics of the volume; by default from ``volumes``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+
+    def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> LazyPatch:
+        """Return the patch of another pending plan, and sampled otherwise if ``policy`` is given.
+
+        What a planner does most; ``dataclasses.replace`` takes four times as long.
+        """
+        patch = object.__new__(LazyPatch)
+        patch.__dict__.update(self.__dict__)
+        patch.__dict__["pending"] = pending
+        if policy is not None:
+            patch.__dict__["policy"] = policy
+        return patch
+
+    def with_value(self, step: ValueStep) -> LazyPatch:
+        """Return the patch with one more value op, which draws from the identity as it is now.
+
+        Raises
+        ------
+        GraphError
+            The chain has a stream of this name already.
+        """
+        self._refuse_same_stream(step)
+        if step.depth is None:
+            step = replace(step, depth=len(self.pending.identity))
+        return replace(self, values=(*self.values, step))
+
+    def _refuse_same_stream(self, step: ValueStep) -> None:
+        taken = {one.stream_name for one in self.values}
+        taken.update(one.stream_name for one in self.pending.steps)
+        if step.stream_name in taken:
+            raise GraphError(
+                f"two steps draw from the stream {step.stream_name!r}",
+                do="Give one of them another name.",
+            ).at(step.origin)
+
+    @property
+    def commutes(self) -> bool:
+        """Whether a spatial op may still be done before the value ops."""
+        return all(step.op.commutes for step in self.values)
+
+    def flushed(self) -> LazyPatch:
+        """Return a patch that begins with what this one gives: later ops interpolate anew.
+
+        Nothing is read: of what this patch gives, the new one will ask for what it needs.
+        """
+        from .made_volume import made_of
+
+        empty = replace(self.pending, steps=(), moving=None)
+        return made_of(replace(self, pending=empty, values=()), self)
+
+    @property
+    def plan(self) -> SpatialPlan:
+        """The plan of the sample."""
+        return self.pending.plan
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        """What each random pipe drew for the sample, by the name of its stream."""
+        before = getattr(self.volume, "draws", {})
+        drawn = ((step, self._drawn(step)) for step in self.values)
+        # What may act or not is recorded where it acted without further parameters, too.
+        mine = {
+            step.stream_name: values
+            for step, values in drawn
+            if values is None or values or hasattr(step.op, "p")
+        }
+        return {**before, **self.pending.draws, **mine}
+
+    @property
+    def kind(self) -> str:
+        """``"intensity"`` or ``"label"``."""
+        return self.volume.kind
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(C, I, J, K) of the output."""
+        i, j, k = self.plan.shape
+        channels = self.volume.shape[0]
+        for step in self.values:
+            channels = step.op.channels(channels)
+        return (channels, i, j, k)
+
+    @property
+    def grid(self) -> Grid:
+        """Grid of the output."""
+        return self.plan.grid
+
+    @property
+    def affine(self) -> NDArray[np.float64]:
+        """4x4 float64 of the output: voxel index to world millimetres."""
+        return self.plan.affine
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Distance between neighbouring voxel centres of the output, in millimetres."""
+        return self.plan.grid.spacing
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the result; the same whatever random ops draw. Reads at most the header."""
+        if self.policy.dtype is not None:
+            return self.policy.dtype
+        return types_of(self.values, self._resampled_dtype)[-1]
+
+    @property
+    def _resampled_dtype(self) -> np.dtype[Any]:
+        """Type of what comes out of the resampler, before any value op."""
+        if self.pending.keeps_dtype or self.kind == "label":
+            stored = np.dtype(self.volume.dtype)
+            return np.dtype(np.uint8) if stored.kind == "b" else stored
+        return np.dtype(np.float32)
+
+    @property
+    def source_region(self) -> Region:
+        """Exactly the voxels that ``realize`` reads, of what it reads from; empty for all fill."""
+        return self.reads_from().plan.source_region(self.policy)
+
+    def reads_from(self, plan: SpatialPlan | None = None) -> ReadFrom:
+        """Return the volume or its level that is read, and the plan from there, halo included.
+
+        Parameters
+        ----------
+        plan
+            The plan of the patch or a soft crop of it; by default its own.
+        """
+        return read_from(
+            self.volume, self.widened(self.plan if plan is None else plan), self.policy
+        )
+
+    def realize(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the voxels: one read, one resample, then the value ops.
+
+        Parameters
+        ----------
+        out
+            Where to write, (C, I, J, K) of any strides and any integer or float type, e.g. a
+            slot of a batch. By default a new array of ``dtype``.
+
+        Raises
+        ------
+        PatchSizeError
+            ``out`` has another shape.
+        """
+        if out is None:
+            out = np.empty(self.shape, self.dtype)
+        if out.shape != self.shape:
+            raise PatchSizeError(
+                f"a patch of {self.volume.name} has shape {self.shape}, its slot {out.shape}",
+                do="Patches of one batch need one shape; crop_or_pad gives it to them.",
+            )
+        return self.realize_plan(self.plan, out)
+
+    def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
+        """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
+        acting = self._acting
+        if not acting:
+            self._resample_into(plan, out)
+            return out
+        halo = self._halo(acting, plan)
+        wide = _widened(plan, halo)
+        epilogue, rest = folded(self._with_facts(acting, wide))
+        types = types_of([step for step, _ in acting], self._resampled_dtype)
+        first = types[len(acting) - len(rest)]
+        channels = self.volume.shape[0]
+        fits = wide is plan and out.shape[0] == channels
+        in_place = fits and (out.dtype == first or not rest)
+        array = out if in_place else np.empty((channels, *wide.shape), first)
+        self._resample_into(wide, array, epilogue)
+        result = applied(rest, array)
+        if result is not out:
+            inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))
+            out[...] = convert(result[(slice(None), *inside)], out.dtype)
+        return out
+
+    def prefetch(self) -> Any:
+        """Begin to bring in the voxels that ``realize`` is going to read.
+
+        Returns what is to be closed once they are no longer needed; None where there is
+        nothing to wait for, as with arrays in memory, or pages that are there.
+        """
+        # A plan is not worked out for nothing: that reads headers, and may warn.
+        return self._begin(self.plan) if self._looks_ahead else None
+
+    def prefetch_plan(self, plan: SpatialPlan) -> Any:
+        """Begin to bring in what :meth:`realize_plan` is going to read."""
+        return self._begin(plan) if self._looks_ahead else None
+
+    def _begin(self, plan: SpatialPlan) -> Any:
+        volume, wide, _ = self.reads_from(plan)
+        region = wide.source_region(self.policy)
+        return None if region.is_empty else volume.prefetch(region, *self._box(volume, wide))
+
+    @property
+    def _looks_ahead(self) -> bool:
+        return bool(getattr(self.volume, "looks_ahead", False))
+
+    @property
+    def _acting(self) -> list[tuple[ValueStep, Drawn]]:
+        drawn = ((step, self._drawn(step)) for step in self.values)
+        return [(step, values) for step, values in drawn if values is not None]
+
+    def _stream(self, step: ValueStep) -> Stream:
+        pending, name = self.pending, step.draws_from or step.stream_name
+        return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
+
+    def _drawn(self, step: ValueStep) -> Drawn | None:
+        return step.draw(self._stream(step).generator())
+
+    def widened(self, plan: SpatialPlan) -> SpatialPlan:
+        """Return a plan with the halo that value ops look at."""
+        acting = self._acting
+        return _widened(plan, self._halo(acting, plan)) if acting else plan
+
+    def _halo(self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan) -> Halo:
+        """Return the halo: none along an axis along which the volume has one voxel only."""
+        halo = total_halo(acting, plan.grid)
+        if not any(halo):
+            return halo
+        moves = np.abs(plan.matrix[:3, :3]) > _FLAT
+        flat = np.array(plan.source.shape) == 1
+        i, j, k = (h if moves[~flat, axis].any() else 0 for axis, h in enumerate(halo))
+        return (i, j, k)
+
+    def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
+        """Return the steps that act, with what they drew and what they may ask on ``plan``."""
+        return self._with_facts(self._acting, plan)
+
+    def _with_facts(
+        self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan
+    ) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
+        """Return the steps with facts, which know the steps before, of earlier flushes too."""
+        before: list[tuple[ValueStep, Drawn, PatchFacts]] = []
+        made = getattr(self.volume, "patch", None)
+        if made is not None:
+            before += made.acting_on(made.plan)
+        start = len(before)
+        for step, drawn in acting:
+            salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
+            stream = replace(self._stream(step), name=salted)
+            earlier, asked = tuple(before), self.statistics
+            facts = PatchFacts(self.volume, plan, stream, asked, earlier, step.mask, step.key)
+            before.append((step, drawn, facts))
+        return before[start:]
+
+    def changed(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what the last value op makes of voxels that this patch gave without it.
+
+        There is no volume around voxels that are there already: what an op looks at beyond their
+        faces is their outermost ones again.
+        """
+        step = self.values[-1]
+        drawn = self._drawn(step)
+        if drawn is None:
+            return array.astype(step.op.dtype(array.dtype))
+        halo = step.op.halo(drawn, self.plan.grid)
+        wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
+        epilogue, rest = folded(self.acting_on(_widened(self.plan, halo))[-1:])
+        if epilogue is not None:  # as the resampler does in passing, to the same bits
+            wide = epilogue.on(wide.astype(np.float32, copy=False))
+        result = applied(rest, wide)
+        inside = tuple(slice(h, h + n) for h, n in zip(halo, array.shape[1:], strict=True))
+        return np.ascontiguousarray(result[(slice(None), *inside)])
+
+    def _resample_into(
+        self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None = None
+    ) -> None:
+        volume, plan, _ = read_from(self.volume, plan, self.policy)
+        region = plan.source_region(self.policy)
+        start = (region.start[0], region.start[1], region.start[2])
+        if region.is_empty:
+            nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
+            source = Source(nothing, start, plan.bounds)
+        else:
+            self._refuse_complex()
+            voxels = volume.read(region, *self._box(volume, plan))
+            source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
+        resample(source, plan.matrix, self.policy, out, plan.lowered, epilogue=epilogue)
+
+    def _refuse_complex(self) -> None:
+        """Say so before a voxel is read; ``Volume.numpy()`` returns complex numbers."""
+        if np.dtype(self.volume.dtype).kind == "c":
+            raise UnknownFormat(
+                f"{self.volume.name} holds complex numbers, of which no patch can be resampled.",
+                do="Store magnitude and phase, or the two parts, as channels of real numbers.",
+            )
+
+    def _box(self, volume: Any, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
+        """Return where in its source region the patch has taps, if that may spare chunks."""
+        if getattr(volume, "chunks", None) is None:
+            return ()
+        box = plan.source_box(self.policy)
+        return () if box is None else (box,)
+
+    def tensor(self) -> torch.Tensor:
+        """Return the voxels as a tensor of its own memory."""
+        import torch
+
+        return torch.from_numpy(self.realize())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            msg = "a lazy patch has no voxels yet; it is always realized into new memory"
+            raise ValueError(msg)
+        voxels = self.realize()
+        return voxels if dtype is None else voxels.astype(dtype, copy=False)
+
+    def explain(self) -> str:
+        """Return one line: the class of the work, the bytes that are read; reads headers."""
+        volume, plan, level = self.reads_from()
+        stored = getattr(volume, "disk_dtype", volume.dtype)
+        told = plan.explain(self.policy, stored, volume.shape[0])
+        return f"{told}, from level {level}" if level else told
+
+    def provenance(self) -> dict[str, Any]:
+        """Return where the voxels come from, as plain data.
+
+        ``file`` is the volume's name, ``region`` the voxels read, [start, stop] per axis, and
+        ``matrix`` the 4x4 pull-back from index of the patch to index of the volume. Where a
+        coarser level is read, ``level`` says which, and the region is of that one.
+        """
+        level = self.reads_from().level
+        return {
+            "file": self.volume.name,
+            "region": [list(pair) for pair in self.source_region],
+            "matrix": self.plan.matrix.tolist(),
+            **({"level": level} if level else {}),
+        }
+
+    def __repr__(self) -> str:
+        values = "".join(f" · {step.describe()}" for step in self.values)
+        return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
+
+
+def _widened(plan: SpatialPlan, halo: Halo) -> SpatialPlan:
+    """Return the plan with ``halo`` voxels more on either side."""
+    if not any(halo):
+        return plan
+    return plan.crop([-h for h in halo], [n + 2 * h for n, h in zip(plan.shape, halo, strict=True)])

@@ -1,0 +1,56 @@
+"""From which level of a pyramid a plan is read: the coarsest that has all that the plan takes.
+
+A plan that takes every fourth voxel of a volume reads 64 times what it needs, to smooth it away.
+Many volumes are stored at several resolutions, smoothed when they were written. A level loses
+nothing where neighbours of the output lie at least as far apart as its voxels, in whatever
+direction: where no singular value of the fused matrix, seen from that level, is below 1. What is
+left between the level and the output is smoothed as ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...core import Grid
+from ...volumes.pyramid import at_level, coarser_levels
+from ...volumes.volume import Volume
+from ..ops.resample_to import of_source
+from ..plans.clip import Clip
+from ..plans.plan import SpatialPlan
+from ..plans.policy import LEVEL, Policy
+
+# Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is not what anybody could see.
+_ENOUGH = 0.99
+
+
+class ReadFrom(NamedTuple):
+    """Where a plan is read."""
+
+    volume: Any
+    """The volume, or a level of it."""
+    plan: SpatialPlan
+    """The plan, from there."""
+    level: int = 0
+    """How many levels coarser than the volume; 0 for itself."""
+
+
+def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
+    """Return the volume or the level of it that is read for ``plan``, and the plan from there.
+
+    The volume itself where the policy does not ask for levels, there are none, or a hard crop
+    has faces that a level could not keep.
+    """
+    if policy.antialias != LEVEL or not isinstance(volume, Volume):
+        return ReadFrom(volume, plan)
+    cut = plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages)
+    levels = () if cut else coarser_levels(volume)
+    for number in range(len(levels), 0, -1):
+        seen = np.linalg.solve(levels[number - 1], plan.matrix)[:3, :3]
+        if np.linalg.svd(seen, compute_uv=False).min() >= _ENOUGH:
+            coarse = at_level(volume, number)
+            # Of the grid that the plan has: volumes of a case may differ in the last digits.
+            grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
+            return ReadFrom(coarse, of_source(plan, grid), number)
+    return ReadFrom(volume, plan)

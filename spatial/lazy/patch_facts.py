@@ -1,0 +1,247 @@
+"""What value ops may ask about a patch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...core import Grid, Stream
+from ...core.histogram import Floats, Histogram
+from ...core.remembered import Remembered
+from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
+from ..plans.plan import SpatialPlan
+
+Acting = tuple[ValueStep, Drawn, Any]
+"""A step that acts, with what it drew and its facts."""
+
+# Of numbers that a volume's histogram gave.
+_REMEMBERED: Remembered[float] = Remembered()
+
+# Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
+# voxel is found on either side of it, no lattice lies half way between two by design.
+_OFF_HALF = 0.1234567
+
+
+@dataclass(frozen=True)
+class PatchFacts:
+    """The facts of one patch for one step."""
+
+    volume: Any
+    """The volume of the patch."""
+    plan: SpatialPlan
+    """Where the array's voxels come from, halo included."""
+    stream: Stream
+    """The step's random numbers."""
+    source_of_statistics: Callable[[Any], RecordedStatistics] | None = None
+    """Computes the statistics of a volume; by default ``volumes.volume_statistics``."""
+    before: Sequence[Acting] = ()
+    """The steps before this one that act, with their facts."""
+    mask: Any = None
+    """The volume inside which statistics are taken."""
+    volume_key: str = ""
+    """Under which key of the sample the volume is."""
+
+    @property
+    def grid(self) -> Grid:
+        """Shape and affine of the array."""
+        return self.plan.grid
+
+    @property
+    def source(self) -> Grid:
+        """Grid of the whole volume."""
+        grid: Grid = self.stored.grid
+        return grid
+
+    @property
+    def corner(self) -> tuple[int, int, int]:
+        """Where the first voxel lies on the lattice that patches of one chain share."""
+        matrix = self.plan.matrix
+        place = np.linalg.solve(matrix[:3, :3], matrix[:3, 3])
+        i, j, k = np.rint(place + _OFF_HALF).astype(int).tolist()
+        return (i, j, k)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """A key for random numbers that belong to voxels of the lattice."""
+        return self.stream.key()
+
+    def key_from(self, drawn: int) -> tuple[int, int]:
+        """Return a key of a drawn number and of which volume of the sample this is."""
+        return Stream(drawn, 0, (), self.volume_key).key()
+
+    @property
+    def stored(self) -> Any:
+        """The volume that lies in a file."""
+        return getattr(self.volume, "stored", self.volume)
+
+    def statistics(self, above: float | None = None) -> VolumeStatistics:
+        """Return the statistics of the volume as it is before this step; may read it, once."""
+        changing = [acting for acting in self.before if acting[0].op.pointwise]
+        counted = Counted(partial(self._histogram, above, changing), self._name(above, changing))
+        if self.mask is None and above is None:
+            shift = _as_affine(changing)
+            if shift is not None:
+                whole = Recorded(self._recorded(), Counted(self._histogram, self._name(None, ())))
+                return whole if shift == (1.0, 0.0) else AffineStatistics(whole, *shift)
+        return counted
+
+    def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
+        """Return what the numbers are a function of; None if the volume does not say what it is."""
+        masks = [self.mask, *(step.mask for step, _, _ in changing)]
+        if not all(v is None or hasattr(v, "token") for v in (self.stored, *masks)):
+            return None
+        volumes = [None if v is None else (v.token, v.header.stamp) for v in (self.stored, *masks)]
+        return (*volumes, above, *((step.op, json.dumps(drawn)) for step, drawn, _ in changing))
+
+    def _recorded(self) -> RecordedStatistics:
+        if self.source_of_statistics is not None:
+            return self.source_of_statistics(self.volume)
+        from ...volumes import volume_statistics
+
+        return volume_statistics(self.stored)
+
+    def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
+        from ...volumes import volume_histogram
+
+        histogram = volume_histogram(self.stored, self.mask)
+        for step, drawn, facts in changing:
+            histogram = histogram.mapped(_on_values(step, drawn, facts))
+        return histogram if above is None else histogram.above(above)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Statistics from a histogram, which is asked for once per number and volume, not per patch."""
+
+    histogram: Callable[[], Histogram]
+    name: tuple[Any, ...] | None
+
+    def _number(self, what: str, *arguments: float) -> float:
+        def asked() -> float:
+            number = getattr(self.histogram(), what)
+            return float(number(*arguments) if arguments else number)
+
+        if self.name is None:
+            return asked()
+        return _REMEMBERED.get_or((*self.name, what, *arguments), asked)
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return self._number("mean")
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of the values."""
+        return self._number("std")
+
+    @property
+    def minimum(self) -> float:
+        """Smallest value."""
+        return self._number("minimum")
+
+    @property
+    def maximum(self) -> float:
+        """Largest value."""
+        return self._number("maximum")
+
+    def percentile(self, q: float) -> float:
+        """Return the value that ``q`` percent of the voxels do not exceed."""
+        return self._number("percentile", q)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is recorded of a volume, and percentiles from its histogram where they are not."""
+
+    recorded: RecordedStatistics
+    counted: Counted
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return float(self.recorded.mean)
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of the values."""
+        return float(self.recorded.std)
+
+    @property
+    def minimum(self) -> float:
+        """Smallest value."""
+        return float(self.recorded.minimum)
+
+    @property
+    def maximum(self) -> float:
+        """Largest value."""
+        return float(self.recorded.maximum)
+
+    def percentile(self, q: float) -> float:
+        """Return the value that ``q`` percent of the voxels do not exceed."""
+        keeps = getattr(self.recorded, "keeps", None)
+        recorded: Any = self.recorded if keeps is not None and keeps(q) else self.counted
+        return float(recorded.percentile(q))
+
+
+@dataclass(frozen=True)
+class AffineStatistics:
+    """Statistics of ``value * scale + shift``."""
+
+    of: VolumeStatistics
+    scale: float
+    shift: float
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return self.of.mean * self.scale + self.shift
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation of the values."""
+        return self.of.std * abs(self.scale)
+
+    @property
+    def minimum(self) -> float:
+        """Smallest value."""
+        return min(self._at(self.of.minimum), self._at(self.of.maximum))
+
+    @property
+    def maximum(self) -> float:
+        """Largest value."""
+        return max(self._at(self.of.minimum), self._at(self.of.maximum))
+
+    def percentile(self, q: float) -> float:
+        """Return the value that ``q`` percent of the voxels do not exceed."""
+        return self._at(self.of.percentile(q if self.scale >= 0 else 100 - q))
+
+    def _at(self, value: float) -> float:
+        return value * self.scale + self.shift
+
+
+def _as_affine(
+    changing: Sequence[Acting],
+) -> tuple[float, float] | None:
+    """Return scale and shift of all steps together; None where they are something else."""
+    scale, shift = 1.0, 0.0
+    for step, drawn, facts in changing:
+        epilogue = step.op.as_epilogue(drawn, facts)
+        if epilogue is None or not epilogue.is_affine:
+            return None
+        scale, shift = scale * epilogue.scale, shift * epilogue.scale + epilogue.shift
+    return scale, shift
+
+
+def _on_values(step: ValueStep, drawn: Drawn, facts: Any) -> Callable[[Floats], Floats]:
+    def values_after(values: Floats) -> Floats:
+        array = values.astype(np.float32).reshape(1, -1, 1, 1)
+        result: Floats = step.op.apply(array, drawn, facts).ravel().astype(np.float64)
+        return result
+
+    return values_after

@@ -1,0 +1,53 @@
+"""What the lazy side asks of a volume: less than a ``Volume`` is, so that others fit too."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Grid, OrientedBox, Region
+
+
+class VoxelsLike(Protocol):
+    """What reading a region gives: stored voxels and how to turn them into values."""
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """(C, i, j, k), stored type, any strides and byte order."""
+
+    @property
+    def slope(self) -> float:
+        """``value = array * slope + intercept``."""
+
+    @property
+    def intercept(self) -> float:
+        """See ``slope``."""
+
+
+class VolumeLike(Protocol):
+    """What a patch asks of its volume."""
+
+    @property
+    def name(self) -> str:
+        """Path or URL, without credentials."""
+
+    @property
+    def kind(self) -> str:
+        """``"intensity"`` or ``"label"``."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(C, I, J, K)."""
+
+    @property
+    def grid(self) -> Grid:
+        """Spatial shape and affine."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values that reads stand for, native byte order."""
+
+    def read(self, region: Region, box: OrientedBox | None = None) -> VoxelsLike:
+        """Return the voxels of a region inside the volume; they are only needed in the box."""

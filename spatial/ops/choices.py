@@ -1,0 +1,182 @@
+"""Choices among ops of both kinds: what a user writes, and its spatial and its value part.
+
+Both parts draw from one stream, the choice first, so they choose alike without a word between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.choice import Choice, Rule
+from ...intensity import ValueOp
+from ...intensity.choice import ValueChoice
+from ..amounts import as_probability, entries_of, is_integer
+from .choice import SpatialChoice
+from .needs import NotAnswered
+from .op import SpatialOp
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Some of several ops, or chains of ops; made by ``OneOf`` and the like."""
+
+    choice: Choice
+    """How members are chosen."""
+    members: tuple[tuple[Any, ...], ...]
+    """Chains of spatial ops, value ops and further choices."""
+
+    def __post_init__(self) -> None:
+        for chain in self.members:
+            for op in chain:
+                if not isinstance(op, (SpatialOp, ValueOp, Choices)) or isinstance(op, type):
+                    msg = f"{self.choice.rule}() chooses among ops such as Rotate(15), got {op!r}"
+                    raise ValueError(msg)
+                if isinstance(op, NotAnswered):
+                    msg = (
+                        f"{self.choice.rule}() cannot choose {op.describe()}: it asks a volume, "
+                        f"as a pipe of its own does; write .{op.name}(...) before or after"
+                    )
+                    raise ValueError(msg)
+        anyhow = self.choice.rule != "one_of" and self.choice.rule != "random_apply"
+        chains = [sum(self.members, ())] if anyhow else list(self.members)
+        for chain in chains:
+            self._refuse_late_spatial(chain, in_any_order=self.choice.rule == "random_order")
+
+    def _refuse_late_spatial(self, chain: Sequence[Any], *, in_any_order: bool) -> None:
+        """Raise where a spatial op would have to interpolate what a value op made."""
+        waiting = ""
+        for op in (*chain, *chain) if in_any_order else chain:
+            spatial, values = _parts(op)
+            if waiting and spatial is not None:
+                msg = (
+                    f"in {self.choice.rule}(), {spatial.describe()} may come after {waiting}, "
+                    "which does not commute with it; put value ops of that kind after all "
+                    "spatial ones, in a choice of their own"
+                )
+                raise ValueError(msg)
+            if values is not None and not values.commutes:
+                waiting = values.describe()
+
+    @property
+    def spatial(self) -> SpatialChoice | None:
+        """What is chosen of spatial ops; None where there are none."""
+        chains = [
+            tuple((place, part) for place, op in enumerate(chain) if (part := _parts(op)[0]))
+            for chain in self.members
+        ]
+        return SpatialChoice(self.choice, tuple(chains)) if any(chains) else None
+
+    @property
+    def values(self) -> ValueChoice | None:
+        """What is chosen of value ops; None where there are none."""
+        chains = [
+            tuple((place, part) for place, op in enumerate(chain) if (part := _parts(op)[1]))
+            for chain in self.members
+        ]
+        return ValueChoice(self.choice, tuple(chains)) if any(chains) else None
+
+
+def _parts(op: Any) -> tuple[SpatialOp | None, ValueOp | None]:
+    if isinstance(op, Choices):
+        return op.spatial, op.values
+    return (None, op) if isinstance(op, ValueOp) else (op, None)
+
+
+def OneOf(ops: Any, weights: Sequence[float] | None = None, p: float = 1.0) -> Choices:  # noqa: N802
+    """Return a choice of one op, or one chain of ops.
+
+    Parameters
+    ----------
+    ops
+        A sequence of ops and of sequences of ops; or a mapping from op to weight.
+    weights
+        Relative weights; equal ones by default.
+    p
+        Probability that any is applied.
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import Flip, Rotate
+    >>> OneOf([Rotate(15), (Rotate(5), Flip(0))]).spatial.describe()
+    'one_of (rotate 15.0 degrees; rotate 5.0 degrees, flip axis 0)'
+    """
+    return _choices("one_of", ops, weights=weights, p=p)
+
+
+def SomeOf(  # noqa: N802
+    ops: Any, count: Any, weights: Sequence[float] | None = None, p: float = 1.0
+) -> Choices:
+    """Return a choice of several different ops, applied in the order given.
+
+    Parameters
+    ----------
+    ops, weights, p
+        As for :func:`OneOf`.
+    count
+        How many: a number, or (least, most).
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import Flip
+    >>> SomeOf([Flip(0), Flip(1), Flip(2)], (1, 2)).choice.count
+    (1, 2)
+    """
+    return _choices("some_of", ops, weights=weights, count=count, p=p)
+
+
+def RandomOrder(ops: Any, p: float = 1.0) -> Choices:  # noqa: N802
+    """Return all of ``ops``, in an order that is drawn per item.
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import Flip, Rotate
+    >>> RandomOrder([Rotate(15), Flip(0)]).choice.size
+    2
+    """
+    return _choices("random_order", ops, p=p)
+
+
+def RandomApply(ops: Any, p: float = 0.5) -> Choices:  # noqa: N802
+    """Return all of ``ops`` in turn, or none of them.
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import Flip, Rotate
+    >>> RandomApply([Rotate(15), Flip(0)], p=0.1).choice.p
+    0.1
+    """
+    chain = (ops,) if not isinstance(ops, (list, tuple)) else tuple(ops)
+    return _choices("random_apply", [chain], p=p)
+
+
+def _choices(
+    rule: Rule,
+    ops: Any,
+    *,
+    weights: Sequence[float] | None = None,
+    count: Any = 1,
+    p: float = 1.0,
+) -> Choices:
+    if isinstance(ops, Mapping):
+        if weights is not None:
+            msg = f"{rule}() got weights twice: in the mapping and as weights="
+            raise ValueError(msg)
+        ops, weights = list(ops), list(ops.values())
+    if not isinstance(ops, (list, tuple)):
+        msg = f"{rule}() takes a list of ops, got {ops!r}"
+        raise ValueError(msg)
+    members = tuple(tuple(op) if isinstance(op, (list, tuple)) else (op,) for op in ops)
+    numbers = entries_of(count) or (count, count)
+    if len(numbers) != 2 or not all(map(is_integer, numbers)):
+        msg = f"count is a whole number or (least, most), got {count!r}"
+        raise ValueError(msg)
+    choice = Choice(
+        rule,
+        len(members),
+        () if weights is None else tuple(float(w) for w in weights),
+        (int(numbers[0]), int(numbers[1])),
+        as_probability("p", p),
+    )
+    return Choices(choice, members)

@@ -1,0 +1,254 @@
+"""Crop: a box of the present grid, at a place that is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...core.errors import PatchSizeError
+from ..amounts import as_flag, as_triple, entries_of
+from ..plans.plan import SpatialPlan
+from .op import Drawn
+from .sizes import three
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Keep the voxels ``start <= index < end`` of the present grid.
+
+    Say where by one of: start and size, start and end, center and size, slices.
+
+    Examples
+    --------
+    >>> Crop((2, 0, 1), (4, 4, 4)).describe()
+    'crop 2:6, 0:4, 1:5'
+    >>> Crop((2, 0, 1), end=(6, 4, 5)) == Crop((2, 0, 1), (4, 4, 4))
+    True
+    >>> Crop(center=(4, 2, 3), size=4) == Crop((2, 0, 1), (4, 4, 4))
+    True
+    >>> Crop(slices=(slice(2, 6), slice(None), slice(-3, None))).describe()
+    'crop 2:6, :, -3:'
+    """
+
+    start: Sequence[int] | None = None
+    """First voxel on each axis."""
+    size: Any = None
+    """Number of voxels: one number, or one per axis."""
+    end: Sequence[int] | None = None
+    """First voxel behind the box, on each axis; instead of ``size``."""
+    center: Sequence[int] | None = None
+    """Voxel in the middle, the upper one of two; instead of ``start``."""
+    slices: Any = None
+    """Three slices of step 1, which mean what they do for NumPy: negative numbers count from the
+    end, and what goes further stops there."""
+    hard: bool = False
+    """Whether what lies outside is gone; a soft crop lets later ops take from it."""
+
+    name: ClassVar[str] = "crop"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+        names = ("start", "size", "end", "center", "slices")
+        given = {name for name in names if getattr(self, name) is not None}
+        if given not in _WAYS:
+            msg = (
+                "crop takes start and size, start and end, center and size, or slices; "
+                f"got {', '.join(sorted(given)) or 'nothing'}"
+            )
+            raise ValueError(msg)
+        if "slices" in given:
+            object.__setattr__(self, "slices", _ends_of(self.slices))
+            return
+        start: Any
+        size: Any
+        if "end" in given:
+            start, end = as_triple("start", self.start, low=0), as_triple("end", self.end, low=0)
+            size = tuple(b - a for a, b in zip(start, end, strict=True))
+            if min(size) < 1:
+                msg = f"crop needs start < end on each axis, got {start} and {end}"
+                raise PatchSizeError(msg)
+        else:
+            size = three("size", self.size, least=1)
+            start = self.start
+        if "center" in given:
+            middle = as_triple("center", self.center, low=0)
+            start = tuple(c - s // 2 for c, s in zip(middle, size, strict=True))
+            if min(start) < 0:
+                raise PatchSizeError(
+                    f"a crop of {size} about {middle} begins before the grid, at {start}",
+                    do="Make it smaller, or pad before.",
+                )
+        # One form for all ways, so that what is the same compares equal.
+        object.__setattr__(self, "start", as_triple("start", start, low=0))
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "end", None)
+        object.__setattr__(self, "center", None)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the box.
+
+        Raises
+        ------
+        PatchSizeError
+            The slices leave nothing of the grid.
+        """
+        if self.slices is None:
+            start: Any = self.start
+            return {"start": list(start), "size": list(self.size)}
+        ends = [
+            slice(*pair).indices(n)[:2] for pair, n in zip(self.slices, plan.shape, strict=True)
+        ]
+        if any(a >= b for a, b in ends):
+            raise PatchSizeError(f"crop {self._words()} leaves nothing of {plan.shape} voxels")
+        return {"start": [a for a, _ in ends], "size": [b - a for a, b in ends]}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the box.
+
+        Raises
+        ------
+        PatchSizeError
+            The box does not lie in the grid.
+        """
+        start, size = drawn["start"], drawn["size"]
+        if any(a + s > n for a, s, n in zip(start, size, plan.shape, strict=True)):
+            box = ", ".join(f"{a}:{a + s}" for a, s in zip(start, size, strict=True))
+            raise PatchSizeError(
+                f"the crop {box} leaves the grid, which has {plan.shape} voxels",
+                do="Make it smaller, or use crop_or_pad, which fills what is missing.",
+            )
+        return plan.crop(start, size, hard=self.hard)
+
+    def describe(self) -> str:
+        """Return the box in words."""
+        return f"{'hard ' if self.hard else ''}crop {self._words()}"
+
+    def _words(self) -> str:
+        pairs: Any = self.slices
+        if pairs is None:
+            pairs = [(a, a + s) for a, s in zip(self.start or (), self.size, strict=True)]
+        return ", ".join(f"{'' if a is None else a}:{'' if b is None else b}" for a, b in pairs)
+
+
+_WAYS = ({"start", "size"}, {"start", "end"}, {"center", "size"}, {"slices"})
+
+
+def _ends_of(value: Any) -> tuple[tuple[int | None, int | None], ...]:
+    """Return slices as pairs, which compare, hash and travel in every version of Python."""
+    each = entries_of(value)
+    if len(each) != 3 or not all(isinstance(s, slice) and s.step in (None, 1) for s in each):
+        msg = f"crop takes three slices of step 1, one per axis, got {value!r}"
+        raise ValueError(msg)
+    for end in (end for s in each for end in (s.start, s.stop)):
+        if end is not None and not hasattr(end, "__index__"):
+            msg = f"slices have whole numbers, got {value!r}"
+            raise ValueError(msg)
+    return tuple(
+        (None if s.start is None else int(s.start), None if s.stop is None else int(s.stop))
+        for s in each
+    )
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """Keep a box about the centre; where a voxel is left over, it is cut off at the end.
+
+    Examples
+    --------
+    >>> CenterCrop((4, 4, 4)).describe()
+    'center crop 4x4x4'
+    >>> CenterCrop(scale=0.5).describe()
+    'center crop of 0.5'
+    """
+
+    size: Any = None
+    """Number of voxels: one number, or one per axis."""
+    scale: Any = None
+    """Part of each axis instead, above 0 and up to 1, one number or three: ``ceil(scale * n)``
+    voxels of n."""
+    hard: bool = False
+    """Whether what lies outside is gone."""
+
+    name: ClassVar[str] = "center_crop"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+        if (self.size is None) == (self.scale is None):
+            msg = f"center_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
+            raise ValueError(msg)
+        if self.scale is None:
+            object.__setattr__(self, "size", three("size", self.size, least=1))
+        else:
+            object.__setattr__(self, "scale", _scales(self.scale))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the size."""
+        if self.scale is None:
+            return {"size": list(self.size)}
+        return {"size": [part_of(n, s) for n, s in zip(plan.shape, self.scale, strict=True)]}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the box.
+
+        Raises
+        ------
+        PatchSizeError
+            The grid is smaller than the box.
+        """
+        size = drawn["size"]
+        if any(s > n for s, n in zip(size, plan.shape, strict=True)):
+            raise PatchSizeError(
+                f"a center crop of {tuple(size)} needs a grid as large, which has {plan.shape}",
+                do="Make it smaller, or use crop_or_pad, which fills what is missing.",
+            )
+        return plan.crop(centred_start(plan.shape, size), size, hard=self.hard)
+
+    def describe(self) -> str:
+        """Return the size in words."""
+        if self.scale is None:
+            return f"{'hard ' if self.hard else ''}center crop {'x'.join(map(str, self.size))}"
+        same = len(set(self.scale)) == 1
+        part = f"{self.scale[0]:g}" if same else " x ".join(f"{s:g}" for s in self.scale)
+        return f"{'hard ' if self.hard else ''}center crop of {part}"
+
+
+def _scales(value: Any) -> tuple[float, ...]:
+    each = entries_of(value) or (value,) * 3
+    fits = len(each) == 3 and all(isinstance(v, Real) and not isinstance(v, bool) for v in each)
+    if not fits or not all(0 < float(v) <= 1 for v in each):
+        msg = f"scale is a part above 0 and up to 1, or three, got {value!r}"
+        raise ValueError(msg)
+    return tuple(float(v) for v in each)
+
+
+def part_of(count: int, scale: float) -> int:
+    """Return how many of ``count`` voxels a part of them is, rounded up, at least one.
+
+    Examples
+    --------
+    >>> part_of(10, 0.55), part_of(10, 0.7)
+    (6, 7)
+    """
+    # 10 * 0.7 is 7.000000000000001 on some machines; that is 7, not 8.
+    return min(count, max(1, math.ceil(count * scale - 1e-6)))
+
+
+def centred_start(shape: Sequence[int], size: Sequence[int]) -> list[int]:
+    """Return where a box of ``size`` starts about the centre of ``shape``; negative if larger.
+
+    An odd voxel goes to the end both when cutting and when adding, so that cropping what was
+    padded gives back the original.
+
+    Examples
+    --------
+    >>> centred_start((5, 4, 3), (2, 4, 6))
+    [1, 0, -1]
+    """
+    return [(n - s) // 2 if n >= s else -((s - n) // 2) for n, s in zip(shape, size, strict=True)]

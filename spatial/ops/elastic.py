@@ -1,0 +1,168 @@
+"""Elastic: a smooth random deformation, bounded and without folds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import PatchSizeError
+from ..amounts import Amount, as_amount, as_count, as_probability, draw_amount, ends_of, per_axis
+from ..plans.matrices import Space, as_space
+from ..plans.plan import SpatialPlan
+from .op import Drawn
+from .rotate import in_words
+
+# A uniform cubic B-spline whose control points move by less than this part of their spacing,
+# along each axis, is one to one in three dimensions: 1 / 2.479472335 (Choi and Lee 2000,
+# "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62).
+ONE_TO_ONE = 1 / 2.479472335
+MOST_POINTS = 128
+"""Control points along an axis at most; 128^3 of them are 50 MB in the plan's memory."""
+
+
+@dataclass(frozen=True)
+class Elastic:
+    """Move control points at random and all voxels smoothly with them.
+
+    The control points lie on a coarse lattice over the present grid; between them moves a uniform
+    cubic B-spline. Each moves by up to ``amount`` along each axis, evenly distributed, so no
+    voxel moves further, and with ``amount`` below 0.403 of the spacing nothing folds.
+
+    Examples
+    --------
+    >>> Elastic(5, spacing=32).describe()
+    'elastic 5.0 every 32'
+    """
+
+    amount: Amount
+    """How far a control point moves at most along each axis: a number, a range to draw that from
+    once per axis, or three entries."""
+    spacing: Any = 32.0
+    """Distance between control points: one number, or three."""
+    locked: int = 0
+    """How many layers of control points at the faces of the grid stay where they are: 2 keep the
+    faces themselves in place, to 1/48 of the amount where the spacing does not fit the grid."""
+    space: Space = "world"
+    """``"world"``: millimetres along the array's axes; ``"voxel"``: voxels."""
+    p: float = 1.0
+    """Probability that the op acts."""
+
+    name: ClassVar[str] = "elastic"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", as_amount("amount", self.amount))
+        spacing = as_amount("spacing", self.spacing, positive=True)
+        if any(isinstance(entry, tuple) for entry in per_axis(spacing)):
+            msg = f"spacing is a number above 0 or three, got {self.spacing!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "spacing", spacing)
+        object.__setattr__(self, "locked", as_count("locked", self.locked))
+        object.__setattr__(self, "space", as_space(self.space))
+        object.__setattr__(self, "p", as_probability("p", self.p))
+        distances: Any = per_axis(spacing)
+        for axis, (entry, distance) in enumerate(
+            zip(per_axis(self.amount), distances, strict=True)
+        ):
+            least, most = ends_of(entry)
+            if least < 0:
+                msg = f"amount is a distance of at least 0, got {self.amount!r}"
+                raise ValueError(msg)
+            if most >= ONE_TO_ONE * distance:
+                msg = (
+                    f"a displacement of up to {most:g} with control points every {distance:g} "
+                    f"(axis {axis}) can fold; allowed is less than {ONE_TO_ONE:.3f} of that: "
+                    f"amount < {ONE_TO_ONE * distance:.3g}, or spacing > {most / ONE_TO_ONE:.3g}"
+                )
+                raise ValueError(msg)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the amounts and a key from which the control points follow, or None."""
+        acts = generator.random() < self.p
+        amount = draw_amount(generator, self.amount)
+        # 53 bits, which JSON keeps in whatever reads it.
+        key = int(generator.random() * 2**53)
+        return {"amount": amount, "key": key} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the deformed plan.
+
+        Raises
+        ------
+        PatchSizeError
+            The spacing is so small that there would be more than ``MOST_POINTS`` per axis.
+        """
+        sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
+        distances: Any = per_axis(self.spacing)
+        spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
+        if not any(drawn["amount"]):
+            return plan.interpolated()
+        lattice = Lattice.over(plan.shape, spacing)
+        if max(lattice.counts) > MOST_POINTS:
+            raise PatchSizeError(
+                f"elastic() needs {'x'.join(map(str, lattice.counts))} control points over "
+                f"{plan.shape} voxels, and takes {MOST_POINTS} per axis at most",
+                do="Give it a larger spacing, or put it after lazy_patch(), over patches.",
+            )
+        generator = np.random.Generator(np.random.Philox(key=int(drawn["key"])))
+        points = 2 * generator.random((3, *lattice.counts)) - 1
+        for axis, (amount, size) in enumerate(zip(drawn["amount"], sizes, strict=True)):
+            # An axis of one voxel has no room to move along: 2-D data stay in their plane.
+            points[axis] *= amount / size if plan.shape[axis] > 1 else 0.0
+        _lock(points, self.locked)
+        return plan.displaced(*lattice.smooth(points))
+
+    def describe(self) -> str:
+        """Return the amounts in words."""
+        spacing = self.spacing if isinstance(self.spacing, tuple) else f"{self.spacing:g}"
+        return f"elastic {self.amount} every {spacing}{in_words(self.space, self.p)}"
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Control points over a grid: how many, how far apart, in voxels."""
+
+    counts: tuple[int, int, int]
+    """Points per axis; they reach from the first voxel centre to the last, or a little beyond."""
+    spacing: tuple[float, float, float]
+    """Voxels between neighbours."""
+    start: tuple[float, float, float]
+    """Where the first point lies, in voxels."""
+
+    @classmethod
+    def over(cls, shape: tuple[int, int, int], spacing: list[float]) -> Lattice:
+        """Return the lattice about the centre of a grid; an axis of one voxel has one point."""
+        counts, starts = [], []
+        for n, distance in zip(shape, spacing, strict=True):
+            # Rounding must not add a point where the spacing fits exactly.
+            count = math.ceil((n - 1) / distance - 1e-9) + 1
+            counts.append(count)
+            starts.append(((n - 1) - (count - 1) * distance) / 2)
+        return cls(
+            (counts[0], counts[1], counts[2]),
+            (spacing[0], spacing[1], spacing[2]),
+            (starts[0], starts[1], starts[2]),
+        )
+
+    def smooth(self, points: NDArray[np.float64]) -> tuple[NDArray[np.float64], Any]:
+        """Return control points and matrix for ``SpatialPlan.displaced``.
+
+        The outermost points come twice, so that the field is smooth where it ends.
+        """
+        ringed = np.pad(points, [(0, 0), (1, 1), (1, 1), (1, 1)], mode="edge")
+        matrix = np.diag([*(1 / d for d in self.spacing), 1.0])
+        matrix[:3, 3] = [1 - a / d for a, d in zip(self.start, self.spacing, strict=True)]
+        return ringed, matrix
+
+
+def _lock(points: NDArray[np.float64], layers: int) -> None:
+    """Set the outermost layers of control points to zero; an axis of one point has no faces."""
+    for axis, count in enumerate(points.shape[1:], start=1):
+        if layers and count > 1:
+            along = np.moveaxis(points, axis, 0)
+            along[:layers] = 0
+            along[-layers:] = 0

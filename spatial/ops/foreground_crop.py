@@ -1,0 +1,236 @@
+"""Crops that look where something is: about the foreground, or centred on labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar, Literal
+
+from ...core import Region
+from ...core.errors import PatchSizeError
+from ..amounts import as_choice, as_count, as_flag
+from ..plans.plan import SpatialPlan
+from .needs import BoxNeed, NotAnswered
+from .op import Drawn
+from .sizes import one_or_three, three
+
+Otherwise = Literal["error", "whole"]
+_OTHERWISE = ("error", "whole")
+
+
+@dataclass(frozen=True)
+class ForegroundCrop(NotAnswered):
+    """Keep the smallest box of the present grid with all voxels of interest, and a margin.
+
+    Which voxels are of interest is asked of one volume as it is stored, once, and of no other.
+    Ops that come before move the box and are not carried out for it: where they turn, it is the
+    box around the turned one.
+
+    Examples
+    --------
+    >>> ForegroundCrop("image", above=-500, margin=4).describe()
+    "crop to voxels above -500 of 'image', margin 4"
+    >>> ForegroundCrop("label", labels=(1, 2)).needs
+    BoxNeed(key='label', above=None, labels=(1, 2), level=0)
+    """
+
+    key: str = "image"
+    """Which volume of the sample is asked."""
+    above: float | None = None
+    """Values above this are of interest, as stored, slope and intercept applied; 0 by default."""
+    labels: Any = None
+    """These labels are of interest instead, one or several."""
+    margin: Any = 0
+    """Voxels of the present grid to add on either side: one number, or one per axis."""
+    divisible: Any = 1
+    """The size is made a multiple of this, by adding on both sides: one number, or one per axis."""
+    overhang: bool = False
+    """Whether margin and multiple may reach over the grid, where the padding rule fills; else the
+    box ends at the grid's faces."""
+    otherwise: Otherwise = "error"
+    """Where nothing is of interest: ``"error"``, or the ``"whole"`` grid stays."""
+    level: int = 0
+    """Which resolution of a pyramid to look at, where there is one; the box then has one voxel of
+    that level more, and lacks what the level has lost."""
+    hard: bool = False
+    """Whether what lies outside is gone."""
+
+    name: ClassVar[str] = "foreground_crop"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", _as_key(self.name, self.key))
+        if self.above is not None and self.labels is not None:
+            msg = f"{self.name} takes above= or labels=, got {self.above!r} and {self.labels!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "labels", _as_labels(self.labels))
+        if not self.labels:
+            object.__setattr__(self, "above", _as_threshold(self.above))
+        object.__setattr__(self, "margin", one_or_three("margin", self.margin, least=0))
+        object.__setattr__(self, "divisible", one_or_three("divisible", self.divisible, least=1))
+        object.__setattr__(self, "overhang", as_flag("overhang", self.overhang))
+        object.__setattr__(self, "otherwise", as_choice("otherwise", self.otherwise, _OTHERWISE))
+        object.__setattr__(self, "level", as_count("level", self.level))
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+
+    @property
+    def needs(self) -> BoxNeed:
+        """The box of the voxels of interest."""
+        return BoxNeed(self.key, self.above, self.labels or (), self.level)
+
+    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
+        """Return where the crop starts and its size.
+
+        Raises
+        ------
+        PatchSizeError
+            Nothing is of interest.
+        """
+        whole = Region.of_shape(plan.shape)
+        inside = whole if box is None else box.intersect(whole)
+        if inside.is_empty:
+            if self.otherwise == "error":
+                raise _nothing(self.needs, volume, 'Give otherwise="whole", or')
+            return None
+        if box is None:  # an estimate
+            return _drawn(whole)
+        margin = three("margin", self.margin, least=0)
+        divisible = three("divisible", self.divisible, least=1)
+        start, stop = [], []
+        for (a, b), more, unit, n in zip(inside, margin, divisible, plan.shape, strict=True):
+            # An axis of one voxel stays one: 2-D data have no room to add along it.
+            room = n > 1
+            first, last = (a - more, b + more) if room else (a, b)
+            if not self.overhang:
+                first, last = max(first, 0), min(last, n)
+            size = math.ceil((last - first) / unit) * unit if room else last - first
+            first -= (size - (last - first)) // 2
+            if not self.overhang:
+                # Moved inward before it is cut.
+                first = max(0, min(first, n - size))
+                size = min(size, n)
+            start.append(first)
+            stop.append(first + size)
+        return _drawn(Region(tuple(start), tuple(stop)))
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the box."""
+        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
+
+    def describe(self) -> str:
+        """Return what is kept, in words."""
+        more = f", margin {self.margin}" if self.margin else ""
+        multiple = f", a multiple of {self.divisible}" if self.divisible != 1 else ""
+        hard = "hard " if self.hard else ""
+        return f"{hard}crop to {self.needs.describe()}{more}{multiple}"
+
+
+@dataclass(frozen=True)
+class LabelCrop(NotAnswered):
+    """Keep a box of ``size`` about the middle of the box that labels lie in.
+
+    It may reach over the grid; what is missing there is filled by the padding rule. For patches
+    about a random voxel of a class see ``lazy_patch(mask=, class_weights=)``.
+
+    Examples
+    --------
+    >>> LabelCrop((96, 96, 64), labels=3).describe()
+    "crop 96x96x64 about label 3 of 'label'"
+    """
+
+    size: Any
+    """Number of voxels: one number, or one per axis."""
+    key: str = "label"
+    """Which volume of the sample is asked."""
+    labels: Any = None
+    """Which labels, one or several; by default all but 0."""
+    otherwise: Otherwise = "error"
+    """Where there is none of them: ``"error"``, or a box about the middle of the ``"whole"``."""
+    level: int = 0
+    """Which resolution of a pyramid to look at, where there is one."""
+    hard: bool = False
+    """Whether what lies outside is gone."""
+
+    name: ClassVar[str] = "label_crop"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", three("size", self.size, least=1))
+        object.__setattr__(self, "key", _as_key(self.name, self.key))
+        object.__setattr__(self, "labels", _as_labels(self.labels))
+        object.__setattr__(self, "otherwise", as_choice("otherwise", self.otherwise, _OTHERWISE))
+        object.__setattr__(self, "level", as_count("level", self.level))
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+
+    @property
+    def needs(self) -> BoxNeed:
+        """The box of the labels."""
+        return BoxNeed(self.key, None, self.labels or (), self.level)
+
+    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
+        """Return where the crop starts and its size.
+
+        Raises
+        ------
+        PatchSizeError
+            None of the labels is there.
+        """
+        whole = Region.of_shape(plan.shape)
+        inside = whole if box is None else box.intersect(whole)
+        if inside.is_empty:
+            if self.otherwise == "error":
+                raise _nothing(self.needs, volume, 'Give otherwise="whole", or')
+            inside = whole
+        # Where the middle lies between two voxels, or on one of an even size: the lower place.
+        start = [(a + b - n) // 2 for (a, b), n in zip(inside, self.size, strict=True)]
+        return {"start": start, "size": list(self.size)}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the box."""
+        return plan.crop(drawn["start"], drawn["size"], hard=self.hard)
+
+    def describe(self) -> str:
+        """Return what is kept, in words."""
+        size = "x".join(map(str, self.size))
+        return f"{'hard ' if self.hard else ''}crop {size} about {self.needs.describe()}"
+
+
+def _drawn(box: Region) -> dict[str, Any]:
+    return {"start": list(box.start), "size": list(box.shape)}
+
+
+def _as_key(op: str, key: Any) -> str:
+    if not isinstance(key, str) or not key:
+        msg = f"{op} asks one volume, by its key in the sample such as 'image', got {key!r}"
+        raise ValueError(msg)
+    return key
+
+
+def _as_threshold(above: Any) -> float:
+    if above is None:
+        return 0.0
+    is_number = isinstance(above, Real) and not isinstance(above, bool)
+    if not is_number or not math.isfinite(above):
+        msg = f"above is a finite number, got {above!r}"
+        raise ValueError(msg)
+    return float(above)
+
+
+def _as_labels(labels: Any) -> tuple[int, ...] | None:
+    if labels is None:
+        return None
+    is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
+    each = tuple(labels) if is_several else (labels,)
+    if not each or not all(isinstance(n, Integral) and not isinstance(n, bool) for n in each):
+        msg = f"labels are whole numbers, one or several, got {labels!r}"
+        raise ValueError(msg)
+    return tuple(sorted({int(n) for n in each}))
+
+
+def _nothing(need: BoxNeed, volume: str, do: str) -> PatchSizeError:
+    return PatchSizeError(
+        f"there is nothing to crop to: no {need.describe()} in {volume}, within the present grid",
+        do=f"{do} leave such cases out.",
+    )

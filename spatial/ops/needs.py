@@ -1,0 +1,169 @@
+"""Ops that need voxels to decide: what they declare, and who answers.
+
+Such an op does not read. It says what it needs, the box of the voxels of interest in one volume,
+and that is found once per volume, from this volume alone; then the op crops the plan as any other.
+What ops before it did is undone in coordinates only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from ...core import Region
+from ...core.errors import GraphError
+from ..estimating import may_read
+from ..plans.plan import SpatialPlan
+from ..plans.voxel_box import box_to_output
+from .op import Drawn
+
+
+@dataclass(frozen=True)
+class BoxNeed:
+    """The smallest box with all voxels of interest in one volume."""
+
+    key: str
+    """Which volume of the sample."""
+    above: float | None = None
+    """Stored values above this are of interest, slope and intercept applied;"""
+    labels: tuple[int, ...] = ()
+    """or these; with neither, all that are not 0."""
+    level: int = 0
+    """Which resolution to look at, where the volume has several; 0 is its own."""
+
+    def describe(self) -> str:
+        """Return the need in words.
+
+        Examples
+        --------
+        >>> BoxNeed("label", labels=(1, 2)).describe()
+        "labels 1, 2 of 'label'"
+        """
+        from ...volumes.catalog.occupied import Interest
+
+        coarse = f" at level {self.level}" if self.level else ""
+        return f"{Interest(self.above, self.labels).describe()} of {self.key!r}{coarse}"
+
+    def answered(self, volume: Any, plan: SpatialPlan) -> Region | None:
+        """Return the box in voxels of the present output; empty if nothing is of interest.
+
+        None where it is not known, and nothing shall be read now.
+        """
+        made = getattr(volume, "patch", None)
+        if made is not None:  # a flush came between: first into the grid that it left
+            inner = self.answered(made.volume, made.plan)
+            if inner is None or inner.is_empty:
+                return inner
+            return box_to_output(plan, inner, volume.grid)
+        from ...volumes.catalog.occupied import Interest, known_box, occupied_box
+
+        find = occupied_box if may_read() else known_box
+        found = find(volume, Interest(self.above, self.labels), self.level)
+        if found is None or found.is_empty:
+            return found
+        return box_to_output(plan, found, volume.grid)
+
+
+@runtime_checkable
+class NeedingOp(Protocol):
+    """A spatial op that needs voxels to decide."""
+
+    @property
+    def name(self) -> str:
+        """The chained form."""
+
+    @property
+    def lattice(self) -> bool:
+        """Whether it moves whole voxels only."""
+
+    @property
+    def needs(self) -> BoxNeed:
+        """What it needs to know."""
+
+    def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Drawn | None:
+        """Return the parameters for one item.
+
+        Parameters
+        ----------
+        box
+            The answer, in voxels of the present output; None for an estimate.
+        plan
+            The plan so far.
+        volume
+            Name of the volume that was asked, for messages.
+        """
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan followed by this op with the parameters ``drawn``."""
+
+    def describe(self) -> str:
+        """Return the op in the words of the user, on one line."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A needing op together with the volume that answers it: a spatial op as any other."""
+
+    op: NeedingOp
+    """What is done."""
+    volume: Any = field(compare=False, repr=False)
+    """Who is asked."""
+    token: str = ""
+    """Of the volume: ops are equal if they ask the same."""
+
+    def __post_init__(self) -> None:
+        volume = getattr(self.volume, "stored", self.volume)
+        object.__setattr__(self, "token", volume.token)
+
+    @property
+    def name(self) -> str:
+        """That of the op."""
+        return self.op.name
+
+    @property
+    def lattice(self) -> bool:
+        """That of the op."""
+        return self.op.lattice
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return what the op decides; no number is drawn."""
+        return self.op.decide(self.op.needs.answered(self.volume, plan), plan, self.volume.name)
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan followed by the op."""
+        return self.op.then(plan, drawn)
+
+    def describe(self) -> str:
+        """Return the op in words."""
+        return self.op.describe()
+
+
+class NotAnswered:
+    """What a needing op is before it has a volume to ask: it can be described, not drawn."""
+
+    name: ClassVar[str]
+
+    @property
+    def needs(self) -> BoxNeed:
+        """What it needs to know."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Return the op in the words of the user, on one line."""
+        raise NotImplementedError
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Mapping[str, Any] | None:
+        """Refuse: nobody has been asked.
+
+        Raises
+        ------
+        GraphError
+            Always.
+        """
+        raise GraphError(
+            f"{self.name} needs {self.needs.describe()} to decide, and nobody was asked",
+            do=f"Use the pipe .{self.name}(...), or Answered(op, volume).",
+        )

@@ -1,0 +1,81 @@
+"""What a spatial op is: it draws its parameters, and turns a plan into the next plan.
+
+To add one, write a frozen dataclass with these members in a file of its own, and subclass
+``voxpipe.testing.SpatialOpContract`` in its test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ...core import Origin
+from ...core.recorded import Recorded, refuse_unlike
+from ..plans.plan import SpatialPlan
+
+Drawn = Mapping[str, Any]
+"""The parameters of one application, as plain data (JSON): enough to repeat it."""
+
+
+@runtime_checkable
+class SpatialOp(Protocol):
+    """A spatial op: a frozen dataclass, picklable, equal by value."""
+
+    @property
+    def name(self) -> str:
+        """The chained form, e.g. ``"rotate"``."""
+
+    @property
+    def lattice(self) -> bool:
+        """Whether it moves whole voxels only, so that the stored type is kept."""
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the parameters for one item, or None if the op does not act on it.
+
+        The generator is lent for this call: later ones find it elsewhere. How many numbers are
+        drawn, and in which order, never depends on a drawn value.
+        """
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan followed by this op with the parameters ``drawn``."""
+
+    def describe(self) -> str:
+        """Return the op in the words of the user, on one line."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op where it stands in a chain."""
+
+    op: SpatialOp
+    """What is done."""
+    stream_name: str
+    """Name of its random numbers: the name of the pipe, unique in the chain."""
+    origin: Origin | None = None
+    """Where the user wrote it."""
+    depth: int | None = None
+    """How many entries of the item's identity it draws from; None means all. An op that was
+    applied before patches were cut draws from the case, and is the same for all its patches."""
+    recorded: Recorded | None = None
+    """What it does in the place of what it would draw."""
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the parameters for one item, or None if the op does not act on it."""
+        if self.recorded is None:
+            return self.op.draw(generator, plan)
+        drawn = self.recorded.drawn
+        refuse_unlike(self.op, drawn, lambda op: op.draw(generator, plan))
+        return drawn
+
+    def describe(self) -> str:
+        """Return the op in the words of the user."""
+        return self.op.describe() + (", replayed" if self.recorded is not None else "")
+
+    def apply(self, plan: SpatialPlan, drawn: Drawn | None) -> SpatialPlan:
+        """Return the plan after this step; ``drawn`` None means that it does not act."""
+        if drawn is not None:
+            return self.op.then(plan, drawn)
+        return plan if self.op.lattice else plan.interpolated()

@@ -1,0 +1,110 @@
+"""Pad: more voxels around the present grid, made by the padding rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ..amounts import as_choice, entries_of, is_integer
+from ..plans.plan import SpatialPlan
+from ..plans.planar import flat_axes
+from .op import Drawn
+from .sizes import Size, of_grid, one_or_three
+
+Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+Where = Literal["both", "end"]
+"""``"both"``: an even part before and after, an odd voxel goes to the end; ``"end"``: after."""
+WHERES = ("both", "end")
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Add voxels before and after on each axis: so many, or as many as a size lacks.
+
+    What they hold follows the padding of the volume's policy; where the present grid is a soft
+    crop, they are the voxels that really lie there.
+
+    Examples
+    --------
+    >>> Pad((2, 2, 0)).describe()
+    'pad 2+2, 2+2, 0+0'
+    >>> Pad(size=(64, 64, 32)).describe()
+    'pad to 64x64x32'
+    """
+
+    amount: Any = None
+    """Voxels on every side, of 2-D data in their plane; or three numbers, per axis; or three
+    pairs (before, after)."""
+    size: Size | None = None
+    """Least number of voxels, instead of amounts: one number, of 2-D data in their plane, or one
+    per axis. An axis that has them stays as it is."""
+    where: Where = "both"
+    """Where ``size`` adds: on both sides, an odd voxel at the end, or at the ``"end"``."""
+
+    name: ClassVar[str] = "pad"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if (self.amount is None) == (self.size is None):
+            msg = f"pad takes an amount or a size, got amount={self.amount!r}, size={self.size!r}"
+            raise ValueError(msg)
+        if self.amount is not None:
+            object.__setattr__(self, "amount", _amount(self.amount))
+        else:
+            object.__setattr__(self, "size", one_or_three("size", self.size, least=1))
+        object.__setattr__(self, "where", as_choice("where", self.where, WHERES))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the amounts."""
+        if self.size is not None:
+            return {"amount": lacking(plan.shape, of_grid(self.size, plan), self.where)}
+        if isinstance(self.amount, int):
+            flat, n = flat_axes(plan), self.amount
+            return {"amount": [[0, 0] if axis in flat else [n, n] for axis in range(3)]}
+        return {"amount": [list(pair) for pair in self.amount]}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the larger grid."""
+        return widened(plan, drawn["amount"])
+
+    def describe(self) -> str:
+        """Return the amounts in words."""
+        if self.size is not None:
+            size = "x".join(map(str, entries_of(self.size) or (self.size,)))
+            return f"pad to {size}{'' if self.where == 'both' else ' at the end'}"
+        pairs = ((self.amount,) * 2,) * 3 if isinstance(self.amount, int) else self.amount
+        return f"pad {', '.join(f'{a}+{b}' for a, b in pairs)}"
+
+
+def lacking(shape: Sequence[int], size: Sequence[int], where: Where) -> list[list[int]]:
+    """Return what ``shape`` lacks of ``size``, before and after on each axis.
+
+    Examples
+    --------
+    >>> lacking((5, 4, 9), (8, 8, 8), "both")
+    [[1, 2], [2, 2], [0, 0]]
+    """
+    missing = [max(s - n, 0) for n, s in zip(shape, size, strict=True)]
+    return [[m // 2, m - m // 2] if where == "both" else [0, m] for m in missing]
+
+
+def widened(plan: SpatialPlan, pairs: Sequence[Sequence[int]]) -> SpatialPlan:
+    """Return the plan with so many voxels more before and after on each axis."""
+    size = [n + a + b for n, (a, b) in zip(plan.shape, pairs, strict=True)]
+    return plan.crop([-a for a, _ in pairs], size)
+
+
+def _amount(value: Any) -> int | Pairs:
+    if is_integer(value) and value >= 0:
+        return int(value)
+    per_axis = list(value) if isinstance(value, (tuple, list, np.ndarray)) else [value] * 3
+    pairs = [tuple(v) if isinstance(v, (tuple, list, np.ndarray)) else (v, v) for v in per_axis]
+    fits = len(pairs) == 3 and all(len(pair) == 2 for pair in pairs)
+    if not fits or not all(is_integer(v) and v >= 0 for pair in pairs for v in pair):
+        msg = f"pad takes an integer >= 0, three of them, or three pairs of them, got {value!r}"
+        raise ValueError(msg)
+    (a, b), (c, d), (e, f) = pairs
+    return ((int(a), int(b)), (int(c), int(d)), (int(e), int(f)))

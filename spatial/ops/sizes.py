@@ -1,0 +1,130 @@
+"""Sizes and starts as the user gives them: one whole number for all axes, or three."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from ...core.errors import PatchSizeError
+from ..plans.plan import SpatialPlan
+from ..plans.planar import flat_axes
+
+Size: TypeAlias = "int | Sequence[int]"
+"""One whole number for all axes, or one per axis (I, J, K)."""
+
+
+def three(what: str, value: Size, *, least: int) -> tuple[int, int, int]:
+    """Return three whole numbers.
+
+    Raises
+    ------
+    PatchSizeError
+        If there are not three, one is not whole, or one is below ``least``.
+
+    Examples
+    --------
+    >>> three("size", 96, least=1)
+    (96, 96, 96)
+    """
+    given: Any = value
+    numbers: tuple[Any, ...] = (given,) * 3
+    if not _is_whole(given):
+        is_sequence = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
+        numbers = tuple(given) if is_sequence else (given,)
+    for number in numbers:
+        if not _is_whole(number):
+            raise _not_whole(what, number, value)
+    if len(numbers) != 3:
+        msg = f"{what} is one whole number or three (I, J, K), got {len(numbers)} in {value!r}"
+        raise PatchSizeError(msg, do=_COUNT_ADVICE.get(len(numbers), ""))
+    for axis, number in enumerate(numbers):
+        if int(number) < least:
+            where = f"{number} on axis {axis} of {value!r}" if value is not number else f"{number}"
+            msg = f"{what} is at least {least} on each axis, got {where}"
+            do = f"2-D data have K = 1: write {(*numbers[:2], 1)}."
+            flat = least == 1 and axis == 2 and number == 0
+            raise PatchSizeError(msg, do=do if flat else "")
+    return (int(numbers[0]), int(numbers[1]), int(numbers[2]))
+
+
+def one_or_three(what: str, value: Any, *, least: int) -> int | tuple[int, int, int]:
+    """Return one whole number as it is, where :func:`three` would repeat it.
+
+    Raises
+    ------
+    PatchSizeError
+        As :func:`three`.
+    """
+    sizes = three(what, value, least=least)
+    return sizes[0] if _is_whole(value) else sizes
+
+
+def of_grid(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
+    """Return a size for the grid of ``plan``: one number leaves axes of 2-D data that are flat.
+
+    Parameters
+    ----------
+    size
+        What :func:`one_or_three` returned.
+    plan
+        The present plan.
+    """
+    if isinstance(size, tuple):
+        i, j, k = size
+        return (i, j, k)
+    flat = flat_axes(plan)
+    i, j, k = (1 if axis in flat else size for axis in range(3))
+    return (i, j, k)
+
+
+def whole_number(what: str, value: int, *, least: int) -> int:
+    """Return a whole number.
+
+    Raises
+    ------
+    PatchSizeError
+        It is not whole, or below ``least``.
+
+    Examples
+    --------
+    >>> whole_number("batch_size", 4, least=1)
+    4
+    """
+    if not _is_whole(value) or int(value) < least:
+        msg = f"{what} is a whole number of at least {least}, got {value!r}"
+        raise PatchSizeError(msg, do=_unquoted(what, value))
+    return int(value)
+
+
+_COUNT_ADVICE = {
+    2: "2-D data have K = 1: write (64, 64, 1).",
+    4: "Leave out the channels: each patch has all channels of its volume.",
+}
+
+
+def _is_whole(number: Any) -> bool:
+    if isinstance(number, bool):
+        return False
+    try:
+        operator.index(number)
+    except TypeError:  # arrays have the method, too
+        return False
+    return True
+
+
+def _not_whole(what: str, number: Any, value: Any) -> PatchSizeError:
+    inside = "" if number is value else f" in {value!r}"
+    msg = f"{what} is counted in whole voxels, got {number!r}{inside}"
+    if not isinstance(number, float):
+        return PatchSizeError(msg, do=_unquoted(what, number) or "Write 96, or (96, 96, 48).")
+    if 0 < number < 1:
+        do = "It is no part of the patch: for half of 96 voxels write 48."
+        return PatchSizeError(msg, do=do)
+    return PatchSizeError(msg, do="Write it without a decimal point, or round it with int().")
+
+
+def _unquoted(what: str, value: Any) -> str:
+    """Return what to write for a number in quotes."""
+    is_quoted = isinstance(value, str) and value.strip().isdecimal()
+    return f"Write {what}={value.strip()}, without the quotes." if is_quoted else ""

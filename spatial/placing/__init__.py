@@ -1,0 +1,1 @@
+"""Where patches are cut: evenly, in a region, where a mask says."""

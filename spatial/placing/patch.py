@@ -1,0 +1,203 @@
+"""Patches: soft crops at a random place, on a regular grid, or at a given place."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...core import Origin
+from ...core.errors import PatchSizeError
+from ...core.origin import warn
+from ..amounts import as_triple, is_integer
+from ..ops.crop import centred_start
+from ..ops.op import Drawn
+from ..plans.plan import SpatialPlan
+
+
+class PatchLargerThanVolume(UserWarning):
+    """A patch hangs over the volume on both sides; what is missing follows the padding rule."""
+
+
+@dataclass(frozen=True)
+class UniformPatch:
+    """A patch whose start is drawn uniformly, so that it lies in the present grid.
+
+    An axis that is shorter than the patch is centred in it, with a warning.
+
+    Examples
+    --------
+    >>> UniformPatch((96, 96, 96)).describe()
+    'patch 96x96x96 anywhere'
+    """
+
+    size: Sequence[int]
+    """Number of voxels on each axis."""
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where the user wrote it, for the warning."""
+
+    name: ClassVar[str] = "lazy_patch"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", patch_size(self.size))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the box."""
+        return self.placed(generator.random(3).tolist(), plan)
+
+    def placed(self, random: Sequence[float], plan: SpatialPlan) -> Drawn:
+        """Return the box that three numbers in [0, 1) choose."""
+        centred = centred_start(plan.shape, self.size)
+        start = [
+            min(int(u * (n - s + 1)), n - s) if n >= s else c
+            for u, n, s, c in zip(random, plan.shape, self.size, centred, strict=True)
+        ]
+        return {"start": start, "size": list(self.size)}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the patch."""
+        warn_if_larger(drawn["size"], plan.shape, self.origin)
+        return plan.crop(drawn["start"], drawn["size"])
+
+    def describe(self) -> str:
+        """Return the patch in words."""
+        return f"patch {'x'.join(map(str, self.size))} anywhere"
+
+
+@dataclass(frozen=True)
+class FixedPatch:
+    """A patch at a given place, which may hang over the grid.
+
+    Examples
+    --------
+    >>> FixedPatch((-1, 0, 4), (8, 8, 8)).describe()
+    'patch 8x8x8 at -1, 0, 4'
+    """
+
+    start: Sequence[int]
+    """First voxel on each axis; it may be negative."""
+    size: Sequence[int]
+    """Number of voxels on each axis."""
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where the user wrote it, for the warning."""
+
+    name: ClassVar[str] = "lazy_patch"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", as_triple("start", self.start))
+        object.__setattr__(self, "size", patch_size(self.size))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the box."""
+        return {"start": list(self.start), "size": list(self.size)}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the patch."""
+        warn_if_larger(drawn["size"], plan.shape, self.origin)
+        return plan.crop(drawn["start"], drawn["size"])
+
+    def describe(self) -> str:
+        """Return the patch in words."""
+        return f"patch {'x'.join(map(str, self.size))} at {', '.join(map(str, self.start))}"
+
+
+@dataclass(frozen=True)
+class GridPatch:
+    """Patches side by side until they cover a grid; the last ones are moved inward to fit.
+
+    Not an op itself: how many there are depends on the volume. Each is a ``FixedPatch``.
+
+    Examples
+    --------
+    >>> [patch.start[0] for patch in GridPatch((4, 8, 8), overlap=(2, 0, 0)).patches((9, 8, 8))]
+    [0, 2, 4, 5]
+    """
+
+    size: Sequence[int]
+    """Number of voxels on each axis."""
+    overlap: int | Sequence[int] = 0
+    """Voxels that neighbours share, on every axis or per axis; below the size."""
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """Where the user wrote it, for the warning."""
+
+    def __post_init__(self) -> None:
+        size = patch_size(self.size)
+        overlap = (self.overlap,) * 3 if is_integer(self.overlap) else self.overlap
+        overlap = as_triple("overlap", overlap, low=0)
+        if any(o >= s for o, s in zip(overlap, size, strict=True)):
+            msg = f"overlap must be smaller than the patch {size}, got {overlap}"
+            raise ValueError(msg)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "overlap", overlap)
+
+    def patches(self, shape: Sequence[int]) -> tuple[FixedPatch, ...]:
+        """Return the patches that cover a grid of ``shape``, in C order."""
+        overlap: Any = self.overlap
+        found = positions(shape, self.size, overlap)
+        return tuple(FixedPatch(start, self.size, self.origin) for start in found)
+
+    def describe(self) -> str:
+        """Return the patches in words."""
+        return f"patches {'x'.join(map(str, self.size))} side by side, overlap {self.overlap}"
+
+
+def positions(
+    shape: Sequence[int], size: Sequence[int], overlap: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Return where patches start that cover ``shape``, in C order.
+
+    Neighbours share ``overlap`` voxels, the last one on an axis more, where it is moved inward
+    to end with the grid. An axis that is shorter than the patch has one, centred.
+
+    Parameters
+    ----------
+    shape, size, overlap
+        Voxels on each axis; any number of axes; ``0 <= overlap < size``.
+
+    Examples
+    --------
+    >>> positions((10, 3), (4, 4), (0, 0))
+    [(0, 0), (4, 0), (6, 0)]
+    """
+    centred = centred_start(shape, size)
+    axes = [
+        [c] if n <= s else [*range(0, n - s, s - o), n - s]
+        for n, s, o, c in zip(shape, size, overlap, centred, strict=True)
+    ]
+    return list(itertools.product(*axes))
+
+
+def patch_size(value: Any) -> tuple[int, int, int]:
+    """Return the size of a patch as three positive integers.
+
+    Raises
+    ------
+    PatchSizeError
+        It is something else.
+    """
+    try:
+        return as_triple("a patch", value, low=1)
+    except ValueError as error:
+        raise PatchSizeError(
+            str(error), do="Give (I, J, K) in voxels; 2-D data have K = 1."
+        ) from None
+
+
+def warn_if_larger(size: Sequence[int], shape: Sequence[int], origin: Origin | None) -> None:
+    """Warn where a patch is longer than the grid.
+
+    The message names the patch, the axes and the line, not the case, so that Python shows it once.
+    """
+    larger = [axis for axis, (s, n) in enumerate(zip(size, shape, strict=True)) if s > n]
+    if larger:
+        axes = ", ".join(map(str, larger))
+        text = (
+            f"a volume is smaller than the patch {tuple(size)} on axis {axes}; it is centred, and "
+            f"the rest follows the padding rule. Choose a smaller patch to avoid that."
+        ) + (f"\n  at {origin}" if origin is not None else "")
+        warn(text, PatchLargerThanVolume, origin)

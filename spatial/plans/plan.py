@@ -1,0 +1,378 @@
+"""A frozen description of spatial work not yet done: where every output voxel comes from.
+
+A chain of ops composes to one pull-back matrix, ``M = P1 @ P2 @ ... @ Pn``, so the shape and the
+affine of a plan are always those of its *output*. What no matrix can say, displacements and hard
+crops after an op that interpolates, are its stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ...core import Grid, OrientedBox, Region
+from ...core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
+from . import boxes as box_work
+from . import inverse
+from .clip import Clip
+from .displacement import Displacement, Moves
+from .downsampling import reaches, with_halo
+from .explain import explained
+from .plan_json import NAMES, VERSION, arguments_of
+from .policy import INTENSITY, Policy
+from .pull_back import Matrix, extremes, source_box, touched, whole_rows
+from .stages import NO_STAGES, Lowered, Stage, lowered, moves_of
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class SpatialPlan:
+    """Where every output voxel comes from.
+
+    Examples
+    --------
+    >>> plan = SpatialPlan.identity(Grid((10, 10, 10), np.diag([1.0, 1.0, 2.0, 1.0])))
+    >>> patch = plan.crop((2, 3, 4), (4, 4, 4))
+    >>> patch.shape, patch.affine[:3, 3].tolist()
+    ((4, 4, 4), [2.0, 3.0, 8.0])
+    >>> patch.source_region()
+    Region(2:6, 3:7, 4:8)
+    >>> print(patch.explain())
+    4x4x4 from 10x10x10: copy of 2:6, 3:7, 4:8; 64 voxels read, no interpolation
+
+    A changed copy; ``matrix=`` may be given, too:
+
+    >>> from dataclasses import replace
+    >>> replace(patch, shape=(4, 4, 2)).source_region()
+    Region(2:6, 3:7, 4:6)
+    """
+
+    source: Grid
+    """Grid of the stored volume."""
+    rows: Rows
+    """The pull-back as plain floats, row by row; given as a matrix of 4x4."""
+    shape: Shape
+    """Shape (I, J, K) of the output."""
+    bounds: Region
+    """The source voxels that count as volume; by default all. Padding begins at its faces."""
+    stages: tuple[Stage, ...]
+    """Hard crops made after an interpolating op, and displacements; the first applied first."""
+    keeps_dtype: bool
+    """Whether only lattice ops were applied, so that the output has the stored type."""
+
+    def __init__(
+        self,
+        source: Grid,
+        matrix: Matrix | Rows | None = None,
+        shape: Sequence[int] | None = None,
+        bounds: Region | None = None,
+        stages: Sequence[Stage] = (),
+        keeps_dtype: bool = True,
+        *,
+        rows: Matrix | Rows | None = None,
+    ) -> None:
+        # ``dataclasses.replace`` gives every field by its name, so the present rows come beside
+        # a new matrix; what was asked for holds.
+        if matrix is None:
+            matrix = rows
+        if matrix is None or shape is None:
+            raise TypeError("a plan is given its source, a matrix of 4x4 and a shape")
+        # The dictionary, once: a chain makes several plans per sample.
+        self.__dict__.update(
+            source=source,
+            rows=as_rows(matrix),
+            shape=_shape(shape),
+            bounds=bounds if bounds is not None else source.region,
+            stages=tuple(stages),
+            keeps_dtype=keeps_dtype,
+        )
+
+    @classmethod
+    def identity(cls, grid: Grid) -> SpatialPlan:
+        """Return the plan that gives back the volume on ``grid`` as it is."""
+        return cls(grid, IDENTITY, grid.shape)
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """4x4 float64, read-only: ``index_in = matrix @ index_out``, voxel centres."""
+        return matrix_of(self.rows)
+
+    def then(self, pull_back: Matrix | Rows, shape: Sequence[int], *, lattice: bool) -> SpatialPlan:
+        """Return the plan followed by one more op.
+
+        Parameters
+        ----------
+        pull_back
+            4x4 float64: index of the new output to index of the present one.
+        shape
+            Shape of the new output.
+        lattice
+            Whether the op moves whole voxels only.
+        """
+        rows = composed(self.rows, as_rows(pull_back))
+        keeps_dtype = self.keeps_dtype and lattice
+        return SpatialPlan(self.source, rows, shape, self.bounds, self.stages, keeps_dtype)
+
+    def displaced(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
+        """Return the plan followed by a displacement: a place ``y`` gets what was at ``y + D(y)``.
+
+        Parameters
+        ----------
+        control
+            (3, a, b, c) float64, the control points of a uniform cubic B-spline: displacement along
+            each axis of the present output, in its voxels.
+        matrix
+            4x4: index of the present output to index in the control grid.
+
+        Raises
+        ------
+        ValueError
+            The points or the matrix are not finite or of another shape.
+        """
+        field = Displacement(control, matrix)  # refuses what is not finite
+        turn = self.matrix[:3, :3]
+        points = np.tensordot(turn, field.control, axes=1)
+        stage = Displacement(points, field.matrix @ self.to_output)
+        return self._with(stages=(*self.stages, stage), keeps_dtype=False)
+
+    def crop(self, start: Sequence[int], size: Sequence[int], *, hard: bool = False) -> SpatialPlan:
+        """Return the plan of a box of the present output, which may hang over its edges.
+
+        A soft crop changes the field of view only: ops that follow take what they need from
+        the volume around it. After a hard crop nothing outside the box exists any more: padding
+        begins at its faces, or, once an interpolating op has been applied, all outside is fill.
+
+        Parameters
+        ----------
+        start
+            First voxel on each axis, in the present output.
+        size
+            Number of voxels on each axis.
+        hard
+            Whether what lies outside the box is gone.
+        """
+        i, j, k = start
+        cropped = self.then(moved(IDENTITY, (i, j, k)), size, lattice=True)
+        if not hard:
+            return cropped
+        whole = whole_rows(cropped.rows, cropped.shape)
+        if whole is None or cropped.is_displaced:
+            clip = Clip(cropped.to_output, cropped.shape)
+            return cropped._with(stages=(*cropped.stages, clip))
+        low, high = extremes(np.reshape(whole, (3, 4)), cropped.shape)
+        box = Region(tuple(map(int, low)), tuple(int(v) + 1 for v in high))
+        return cropped._with(bounds=self.bounds.intersect(box))
+
+    def interpolated(self) -> SpatialPlan:
+        """Return the plan after an interpolating op that did nothing this time.
+
+        The type of the output then does not depend on whether a random op acted.
+        """
+        return self._with(keeps_dtype=False) if self.keeps_dtype else self
+
+    def _with(
+        self,
+        *,
+        bounds: Region | None = None,
+        stages: tuple[Stage, ...] | None = None,
+        keeps_dtype: bool | None = None,
+    ) -> SpatialPlan:
+        return SpatialPlan(
+            self.source,
+            self.rows,
+            self.shape,
+            self.bounds if bounds is None else bounds,
+            self.stages if stages is None else stages,
+            self.keeps_dtype if keeps_dtype is None else keeps_dtype,
+        )
+
+    @cached_property
+    def affine_rows(self) -> Rows:
+        """The affine of the output as plain floats, row by row."""
+        return composed(self.source.rows, self.rows)
+
+    @cached_property
+    def affine(self) -> NDArray[np.float64]:
+        """4x4 float64 of the output: voxel index to world millimetres."""
+        return matrix_of(self.affine_rows)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Grid of the output."""
+        return Grid(self.shape, self.affine)
+
+    @cached_property
+    def is_copy(self) -> bool:
+        """Whether whole voxels are moved only, measured in voxels over the whole extent."""
+        return not self.stages and whole_rows(self.rows, self.shape) is not None
+
+    @cached_property
+    def is_displaced(self) -> bool:
+        """Whether some voxel may move by other than the matrix."""
+        return any(isinstance(stage, Displacement) for stage in self.stages)
+
+    @cached_property
+    def lowered(self) -> Lowered:
+        """The stages as :func:`resample` takes them."""
+        return lowered(self.stages, self.matrix) if self.stages else NO_STAGES
+
+    @cached_property
+    def moves(self) -> Moves:
+        """How far displacements may move a voxel of the output, per source axis; or nothing."""
+        if not self.stages:
+            return ()
+        return moves_of(self.matrix, self.shape, self.lowered)
+
+    @cached_property
+    def to_output(self) -> Matrix:
+        """4x4 float64: source index to output index, displacements left out.
+
+        Raises
+        ------
+        ValueError
+            The plan has no volume.
+        """
+        try:
+            return np.asarray(np.linalg.inv(self.matrix), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            msg = f"a plan without volume has no inverse: matrix {self.matrix.tolist()}"
+            raise ValueError(msg) from None
+
+    def source_region(self, policy: Policy = INTENSITY) -> Region:
+        """Return exactly the source voxels that resampling by ``policy`` may touch.
+
+        The result lies inside ``bounds``, and is empty where every output voxel is fill.
+        """
+        region = touched(
+            self.rows, self.shape, self.bounds, policy.mode, policy.padding, self.moves
+        )
+        if not policy.antialias:
+            return region
+        return with_halo(region, self.bounds, reaches(self.rows, policy))
+
+    def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
+        """Return the oriented box in which the taps of :meth:`source_region` lie.
+
+        None where it is no smaller than the region: nothing is turned, or padding
+        leads taps elsewhere.
+        """
+        return source_box(self.matrix, self.shape, self.bounds, policy, self.moves)
+
+    def inverse(self, tolerance: float = inverse.TOLERANCE) -> SpatialPlan:
+        """Return the plan that brings an output of this one back onto the source grid.
+
+        It is one resample. What this plan left out, crops and what lies outside its bounds, is
+        padding or fill. A displacement comes back within ``tolerance`` voxels of the output;
+        all else exactly.
+
+        Raises
+        ------
+        ValueError
+            The matrix has no inverse, a displacement folds, or the tolerance cannot be kept.
+        """
+        return inverse.inverse(self, tolerance)
+
+    def points_to_source(self, points: Any) -> NDArray[np.float64]:
+        """Return where points (N, 3) of the output come from, in source voxels, float64."""
+        return inverse.to_source(self, _points(points))
+
+    def points_to_output(self, points: Any) -> NDArray[np.float64]:
+        """Return where points (N, 3) in source voxels go, in voxels of the output, float64.
+
+        Raises
+        ------
+        ValueError
+            The matrix has no inverse, or a displacement folds.
+        """
+        return inverse.to_output(self, _points(points))
+
+    def boxes_to_source(self, boxes: Any) -> NDArray[np.float64]:
+        """Return boxes (N, 6) of the source that hold what boxes of the output come from.
+
+        A box is its lowest and its highest corner in voxels, float64: the box around the turned
+        one, and with displacements one that surely holds it. Hard crops cut nothing off.
+        """
+        return box_work.to_source(self, box_work.as_boxes(boxes))
+
+    def boxes_to_output(self, boxes: Any) -> NDArray[np.float64]:
+        """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
+
+        Raises
+        ------
+        ValueError
+            The matrix has no inverse.
+        """
+        return box_work.to_output(self, box_work.as_boxes(boxes))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain data."""
+        return {
+            "version": VERSION,
+            "source": self.source.to_json(),
+            "matrix": self.matrix.tolist(),
+            "shape": list(self.shape),
+            "bounds": [list(pair) for pair in self.bounds],
+            "stages": [{NAMES[type(stage)]: stage.to_json()} for stage in self.stages],
+            "keeps_dtype": self.keeps_dtype,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SpatialPlan:
+        """Return the plan that :meth:`to_json` described.
+
+        Raises
+        ------
+        BadPlan
+            A field is missing, unknown, of another form or not finite; or the version is another.
+        """
+        return cls(*arguments_of(data))
+
+    def explain(
+        self, policy: Policy = INTENSITY, dtype: DTypeLike | None = None, channels: int = 1
+    ) -> str:
+        """Return one line: the shapes, the class of the work, and which voxels are read.
+
+        Parameters
+        ----------
+        policy
+            How they are sampled.
+        dtype
+            Type in which the volume is stored; where it is given, the bytes are told.
+        channels
+            Channels of the volume, for these.
+        """
+        return explained(self, policy, dtype, channels)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SpatialPlan):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(self.__getstate__().values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was computed is computed again: a plan travels as what it says.
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def _points(points: Any) -> NDArray[np.float64]:
+    array = np.asarray(points, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
+        msg = f"points are finite numbers of shape (N, 3), got {array.shape}"
+        raise ValueError(msg)
+    return array
+
+
+def _shape(values: Sequence[int]) -> Shape:
+    i, j, k = values
+    return (int(i), int(j), int(k))

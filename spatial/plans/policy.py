@@ -1,0 +1,134 @@
+"""How one kind of volume is sampled: interpolation, padding, fill, type of the result.
+
+A policy belongs to the *kind* of a volume (intensity or label), never to the op
+that happens to come last in a chain.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal
+
+import numpy as np
+
+from ..amounts import as_flag
+
+Mode = Literal["linear", "nearest", "cubic"]
+"""How a value between voxel centres is found."""
+Padding = Literal["border", "reflection", "constant", "zeros"]
+"""What a coordinate outside the volume gives."""
+
+Antialias = bool | Literal["level"]
+"""Whether what is left out is smoothed before, or left out by the storage already."""
+
+LEVEL = "level"
+MODES: tuple[str, ...] = ("linear", "nearest", "cubic")
+PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
+KINDS: tuple[str, ...] = ("intensity", "label")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the voxels of one volume are sampled.
+
+    Examples
+    --------
+    >>> Policy("linear", "constant", fill=-1024)
+    Policy(mode='linear', padding='constant', fill=-1024.0, dtype=None, antialias=False)
+    """
+
+    mode: Mode = "linear"
+    """``"linear"``, ``"nearest"`` (half to even), or ``"cubic"``: cubic convolution through the
+    samples (Keys 1981, a = -1/2), which may exceed their range."""
+    padding: Padding = "border"
+    """Outside the volume: ``"border"`` repeats the last voxel; ``"reflection"`` mirrors about the
+    outer face of the last voxel; ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
+    before; ``"zeros"`` blends each tap outside with zero, as torch's ``grid_sample`` does."""
+    fill: float = 0.0
+    """The value outside, after slope and intercept; also what a hard crop leaves outside."""
+    dtype: np.dtype[Any] | None = None
+    """Type of the result; None: stored type where nothing is interpolated, else float32."""
+    antialias: Antialias = False
+    """Whether a plan that takes fewer voxels than there are smooths before, by what the whole
+    chain leaves out (``downsampling``). ``"level"``: and reads from the coarsest level of the
+    volume that has all that is taken (``levels``). Not for nearest, which takes one voxel as is."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            msg = f"mode is one of {', '.join(map(repr, MODES))}, got {self.mode!r}"
+            raise ValueError(msg)
+        if self.padding not in PADDINGS:
+            msg = f"padding is one of {', '.join(map(repr, PADDINGS))}, got {self.padding!r}"
+            raise ValueError(msg)
+        object.__setattr__(self, "fill", _number(self.fill))
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", _result_type(self.dtype))
+        if self.antialias != LEVEL or not isinstance(self.antialias, str):
+            object.__setattr__(self, "antialias", _as_flag(self.antialias))
+        kind = "" if self.dtype is None else self.dtype.kind
+        if kind in ("i", "u") and not math.isfinite(self.fill):
+            msg = f"fill={self.fill:g} is no number of the type {self.dtype}"
+            raise ValueError(msg)
+        if self.antialias and self.mode == "nearest":
+            msg = (
+                f"antialias={self.antialias!r} smooths before interpolating, and mode='nearest' "
+                "does not do that"
+            )
+            raise ValueError(msg)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        msg = f"fill is a number, got {value!r}"
+        raise ValueError(msg)
+    return float(value)
+
+
+def _result_type(value: Any) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(value)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "iuf":
+        msg = f"dtype is an integer or float type, got {value!r}"
+        raise ValueError(msg)
+    return dtype.newbyteorder("=")
+
+
+def _as_flag(antialias: Any) -> bool:
+    if isinstance(antialias, str):
+        msg = f"antialias is False, True or {LEVEL!r}, got {antialias!r}"
+        raise ValueError(msg)
+    return as_flag("antialias", antialias)
+
+
+INTENSITY = Policy("linear", "border")
+"""Linear, the last voxel goes on outside."""
+LABEL = Policy("nearest", "constant", 0.0)
+"""Nearest, background outside: no label appears that was not stored."""
+
+
+def policy_of(kind: str) -> Policy:
+    """Return the default policy of a kind of volume.
+
+    Parameters
+    ----------
+    kind
+        ``"intensity"`` or ``"label"``.
+
+    Raises
+    ------
+    ValueError
+        The kind is another word.
+
+    Examples
+    --------
+    >>> policy_of("label").mode
+    'nearest'
+    """
+    if kind not in KINDS:
+        msg = f"the kind of a volume is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
+        raise ValueError(msg)
+    return LABEL if kind == "label" else INTENSITY

@@ -1,0 +1,305 @@
+"""Which source voxels an output grid needs: pure arithmetic on a matrix and a shape.
+
+A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64.
+The resampler computes a coordinate as ``m0*i + m1*j + m2*k + t``, each of the four rounded to a
+multiple of 2^-24 voxel. Sums of such numbers are exact, in any order, so whoever adds them, in
+float64 or in integers, finds the same voxel and the same weight. And each summand is monotonic, so
+the same expression at the corners of the output box gives the exact extremes of what the
+resampler will see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import OrientedBox, Region
+from ...core.rows import Rows, rows_of
+from .downsampling import reaches, with_halo
+from .padding import fold_interval
+from .policy import Policy
+
+Matrix = NDArray[np.float64]
+"""A pull-back: output index to input index, 3x4 or 4x4 float64, homogeneous."""
+
+# A plan that stays this close to whole voxels over its whole extent is a copy. In voxels and
+# at the far corner, because an element-wise tolerance drifts with the length of the volume.
+COPY_TOLERANCE = 1e-4
+# A coordinate this close to a voxel centre needs no neighbour. Moving it by as much changes a
+# value by 1e-6 of the range at most, a tenth of the accuracy that linear interpolation promises.
+CENTRE_TOLERANCE = 1e-6
+# How far beyond the last voxel centre a coordinate still clamps to it before it is fill.
+REACH = 0.5 + CENTRE_TOLERANCE
+# Steps of a coordinate in one voxel: what lies behind the whole part has the 24 bits of a float32.
+# Four roundings move a voxel by 1.2e-7 at most, a value by as much of the range along each axis.
+GRAINS = 2.0**24
+# Adding it leaves no fractional bits: half to even, as np.rint, of whatever lies below 2^27 voxels.
+_WHOLE = 1.5 * 2.0**52
+# The same few questions come from the report of a sample, its read and its resampling, for each
+# of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
+_REMEMBERED = 1024
+
+
+def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64] | None:
+    """Return the plan as a signed permutation plus whole shift, or None if it is not one.
+
+    Parameters
+    ----------
+    matrix
+        Pull-back, 3x4 or 4x4 float64.
+    shape
+        Shape (I, J, K) of the output.
+
+    Returns
+    -------
+    3x4 int64, or None where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
+
+    Examples
+    --------
+    >>> nearly = np.eye(4) * [1.0009, 1, 1, 1]
+    >>> whole_voxel_matrix(nearly, (1990, 4, 4)) is None
+    True
+    >>> whole_voxel_matrix(np.eye(4), (1990, 4, 4)).tolist()
+    [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+    """
+    whole = whole_rows(rows_of(matrix), tuple(shape))
+    return None if whole is None else np.array(whole, dtype=np.int64).reshape(3, 4)
+
+
+@lru_cache(_REMEMBERED)
+def whole_rows(rows: Rows, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return what :func:`whole_voxel_matrix` does, as plain numbers row by row."""
+    lasts = (*(max(n - 1, 0) for n in shape), 1)
+    whole = []
+    for number, last in zip(rows, lasts * 3, strict=True):
+        # NaN and numbers beyond int64 are no whole voxels either.
+        if not -(2.0**62) < number < 2.0**62:
+            return None
+        near = round(number)
+        # An early way out of most rotations: an entry that moves the far corner by twice the
+        # tolerance moves it or the near one by the tolerance. Twice that again, for rounding.
+        if abs(number - near) * last >= 4 * COPY_TOLERANCE:
+            return None
+        whole.append(near)
+    turned = [[abs(number) for number in whole[start : start + 3]] for start in (0, 4, 8)]
+    if any(sum(row) != 1 for row in turned) or any(
+        sum(axis) != 1 for axis in zip(*turned, strict=True)
+    ):
+        return None
+    off = [exact - near for exact, near in zip(rows, whole, strict=True)]
+    low, high = _extremes(off, shape)
+    if max(map(abs, low + high)) >= COPY_TOLERANCE:
+        return None
+    return tuple(whole)
+
+
+def extremes(matrix: Matrix, shape: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return the smallest and largest source coordinate on each axis.
+
+    Examples
+    --------
+    >>> extremes(np.diag([-1.0, 2.0, 1.0, 1.0]), (3, 3, 1))
+    ([-2.0, 0.0, 0.0], [0.0, 4.0, 0.0])
+    """
+    return _extremes(rows_of(matrix), shape)
+
+
+def _extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], list[float]]:
+    i, j, k = shape
+    i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
+    lows, highs = [], []
+    for m0, m1, m2, t in (rows[:4], rows[4:8], rows[8:]):
+        # Written out: min and max would take most of the time of a plan's source regions.
+        # So would round().
+        a = ((m0 * i * GRAINS + _WHOLE) - _WHOLE) / GRAINS
+        b = ((m1 * j * GRAINS + _WHOLE) - _WHOLE) / GRAINS
+        c = ((m2 * k * GRAINS + _WHOLE) - _WHOLE) / GRAINS
+        shift = ((t * GRAINS + _WHOLE) - _WHOLE) / GRAINS
+        low_a, high_a = (a, 0.0) if a < 0.0 else (0.0, a)
+        low_b, high_b = (b, 0.0) if b < 0.0 else (0.0, b)
+        low_c, high_c = (c, 0.0) if c < 0.0 else (0.0, c)
+        lows.append(((low_a + low_b) + shift) + low_c)
+        highs.append(((high_a + high_b) + shift) + high_c)
+    return lows, highs
+
+
+def coordinate(
+    row: NDArray[np.float64], i: NDArray[np.int64], j: NDArray[np.int64], k: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return one source coordinate of output voxels, a sum of multiples of 2^-24 voxel."""
+    a, b, c, shift = (
+        np.rint(part * GRAINS) / GRAINS for part in (row[0] * i, row[1] * j, row[2] * k, row[3])
+    )
+    result: NDArray[np.float64] = a + b + (c + shift)
+    return result
+
+
+def source_region(
+    matrix: Matrix,
+    shape: Sequence[int],
+    bounds: Region,
+    policy: Policy,
+    moves: Sequence[tuple[float, float]] = (),
+) -> Region:
+    """Return exactly the source voxels that resampling may touch.
+
+    Parameters
+    ----------
+    matrix
+        Pull-back from output index to source index.
+    shape
+        Shape (I, J, K) of the output.
+    bounds
+        The voxels that count as volume, in source indices; padding begins at its faces.
+    policy
+        Interpolation and padding.
+    moves
+        Smallest and largest displacement per source axis, where there is one.
+
+    Returns
+    -------
+    A region inside ``bounds``; empty where every output voxel is fill.
+
+    Examples
+    --------
+    >>> shift = np.eye(4)
+    >>> shift[0, 3] = 2.5
+    >>> source_region(shift, (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear"))
+    Region(2:7, 0:4, 0:4)
+    """
+    rows = rows_of(matrix)
+    region = touched(rows, tuple(shape), bounds, policy.mode, policy.padding, tuple(moves))
+    return with_halo(region, bounds, reaches(rows, policy)) if policy.antialias else region
+
+
+@lru_cache(_REMEMBERED)
+def touched(
+    rows: Rows,
+    shape: tuple[int, ...],
+    bounds: Region,
+    mode: str,
+    padding: str,
+    moves: tuple[tuple[float, float], ...] = (),
+) -> Region:
+    """Return what :func:`source_region` does, from plain numbers."""
+    nothing = Region(bounds.start, bounds.start)
+    if bounds.is_empty or 0 in shape:
+        return nothing
+    is_whole, lows, highs = _spans(rows, shape)
+    if moves:
+        is_whole, (lows, highs) = False, _extremes(rows, shape)
+        lows = [low + move for low, (move, _) in zip(lows, moves, strict=True)]
+        highs = [high + move for high, (_, move) in zip(highs, moves, strict=True)]
+    if is_whole:
+        mode = "nearest"
+    starts, stops = [], []
+    for low, high, start, stop in zip(lows, highs, bounds.start, bounds.stop, strict=True):
+        found = _range(low, high, start, stop, mode, padding)
+        if found is None:
+            return nothing
+        starts.append(found[0])
+        stops.append(found[1])
+    return Region(tuple(starts), tuple(stops))
+
+
+@lru_cache(_REMEMBERED)
+def _spans(rows: Rows, shape: tuple[int, ...]) -> tuple[bool, list[float], list[float]]:
+    """Return whether a plan moves whole voxels only, and the extremes of where it leads."""
+    whole = whole_rows(rows, shape)
+    return (whole is not None, *_extremes(rows if whole is None else whole, shape))
+
+
+# How far from a coordinate the furthest tap lies, in voxels, by mode; rounding included.
+_TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
+
+
+def source_box(
+    matrix: Matrix,
+    shape: Sequence[int],
+    bounds: Region,
+    policy: Policy,
+    moves: Sequence[tuple[float, float]] = (),
+) -> OrientedBox | None:
+    """Return the oriented box that holds every tap of :func:`source_region`.
+
+    None where there is no use in it: the plan turns nothing, so that region and box are
+    one; the matrix cannot be inverted; or reflection takes taps from elsewhere.
+
+    Parameters
+    ----------
+    matrix, shape, bounds, policy, moves
+        As for :func:`source_region`.
+
+    Examples
+    --------
+    >>> source_box(np.eye(4), (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear")) is None
+    True
+    """
+    rows = np.asarray(matrix, dtype=np.float64)[:3]
+    turn = rows[:, :3]
+    if not (np.count_nonzero(turn, axis=0) > 1).any() or np.linalg.matrix_rank(turn) < 3:
+        return None
+    if policy.padding == "reflection" and _leaves(rows, shape, bounds, moves):
+        return None
+    reach = [_TAP_REACH[policy.mode] + more for more in reaches(rows_of(matrix), policy)]
+    for axis, (low, high) in enumerate(moves):
+        reach[axis] += max(abs(low), abs(high))
+    # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.
+    clamp = bounds if policy.padding in ("border", "zeros") else None
+    halo = (reach[0], reach[1], reach[2])
+    return OrientedBox(rows, (shape[0], shape[1], shape[2]), halo, clamp)
+
+
+def _leaves(
+    matrix: Matrix, shape: Sequence[int], bounds: Region, moves: Sequence[tuple[float, float]]
+) -> bool:
+    """Whether some coordinate lies outside ``bounds``."""
+    lows, highs = extremes(matrix, shape)
+    for axis, (low, high) in enumerate(moves):
+        lows[axis], highs[axis] = lows[axis] + low, highs[axis] + high
+    return any(
+        low < a or high > b - 1 for low, high, (a, b) in zip(lows, highs, bounds, strict=True)
+    )
+
+
+def _range(
+    low: float, high: float, start: int, stop: int, mode: str, padding: str
+) -> tuple[int, int] | None:
+    """Return the voxels of one axis that coordinates ``low`` to ``high`` touch, half open."""
+    first, last = start, stop - 1
+    if padding == "zeros" and _is_all_zero(low, high, first, last, mode):
+        return None
+    if padding == "constant" and (high < first - REACH or low > last + REACH):
+        return None
+    if mode == "cubic":
+        return _cubic_range(low, high, start, stop, padding)
+    if padding == "reflection":
+        low, high = fold_interval(low, high, start, stop)
+    low, high = min(max(low, first), last), min(max(high, first), last)
+    if mode == "nearest":
+        return round(low), round(high) + 1
+    return math.floor(low + CENTRE_TOLERANCE), math.ceil(high - CENTRE_TOLERANCE) + 1
+
+
+def _cubic_range(low: float, high: float, start: int, stop: int, padding: str) -> tuple[int, int]:
+    """Return the voxels of one axis that four taps touch: padding is a rule for taps here."""
+    first, last = start, stop - 1
+    if padding in ("border", "constant"):
+        low, high = (min(max(v, first), last) for v in (low, high))
+    low, high = math.floor(low + CENTRE_TOLERANCE) - 1, math.ceil(high - CENTRE_TOLERANCE) + 1
+    if padding == "reflection":
+        low, high = fold_interval(low, high, start, stop)
+        low, high = math.floor(low), math.ceil(high)
+    return min(max(int(low), first), last), min(max(int(high), first), last) + 1
+
+
+def _is_all_zero(low: float, high: float, first: int, last: int, mode: str) -> bool:
+    if mode == "nearest":
+        return round(high) < first or round(low) > last
+    if mode == "cubic":
+        return high <= first - 2 or low >= last + 2
+    return high <= first - 1 or low >= last + 1

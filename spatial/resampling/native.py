@@ -1,0 +1,177 @@
+"""The native kernel: found beside the package, loaded on first use, asked before the slow path.
+
+The library has a plain C interface (``native/job.h``) and knows nothing of Python, so one build
+serves every version of it. A call packs one job of plain numbers and hands over addresses;
+``ctypes`` releases the interpreter's lock meanwhile. What the kernel does not do, or an
+installation without a compiler does not have, is left to ``interpolate`` and ``copy_voxels``.
+
+``VOXPIPE_NATIVE=0`` switches it off; ``portable``, ``avx2`` or ``avx512`` asks for one path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import struct
+from collections.abc import Sequence
+from dataclasses import astuple
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.origin import warn
+from ...intensity.native import PATHS, requested_path
+from ..plans.displacement import Displacement
+from ..plans.policy import Policy
+from ..plans.stages import NO_STAGES, Lowered, Stage
+
+if TYPE_CHECKING:
+    from ...intensity import Epilogue
+    from ..plans.clip import Clip
+    from .resample import Source
+
+ABI = 2  # VOXPIPE_ABI of native/job.h
+# The fields of VoxpipeJob, eight bytes each; the comment names the last of each row.
+_JOB = struct.Struct(
+    "=4q"  # padding
+    "4q3q3q3q3q3q"  # last
+    "3q3q3q"  # out_stride
+    "12d3d"  # fill
+    "2q"  # clip_count
+    "4q12d"  # control_matrix
+    "4q12d"  # earlier_matrix
+    "q4d"  # high
+)
+_MODES = {"copy": 0, "nearest": 1, "linear": 2, "cubic": 3}
+_PADDINGS = {"border": 0, "reflection": 1, "constant": 2, "zeros": 3}
+_TYPES = {
+    np.dtype(name): code
+    for code, name in enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"])
+}
+_BFLOAT16 = 11
+_DONE, _UNSUPPORTED, _BAD_JOB, _NO_MEMORY = range(4)
+_NO_CONTROL = (0,) * 4 + (0.0,) * 12
+_NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
+
+
+def available() -> bool:
+    """Whether resampling uses the native kernel.
+
+    False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
+    warning.
+
+    Examples
+    --------
+    >>> isinstance(available(), bool)
+    True
+    """
+    return requested_path() is not None and _library() is not None
+
+
+def path() -> str | None:
+    """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None.
+
+    Examples
+    --------
+    >>> path() in (None, "portable", "avx2", "avx512")
+    True
+    """
+    library, requested = _library(), requested_path()
+    if library is None or requested is None:
+        return None
+    best = int(library.voxpipe_best_path())
+    return PATHS[(min(requested, best) if requested else best) - 1]
+
+
+def run(
+    mode: str,
+    source: Source,
+    matrix: NDArray[Any],
+    policy: Policy,
+    out: NDArray[Any],
+    stages: Lowered = NO_STAGES,
+    *,
+    epilogue: Epilogue | None = None,
+    bfloat16: bool = False,
+) -> bool:
+    """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone.
+
+    Parameters
+    ----------
+    mode
+        ``"nearest"``, ``"linear"``, ``"cubic"``, or ``"copy"`` where ``matrix`` is whole.
+    source, matrix, policy, out, stages, epilogue, bfloat16
+        See ``resample``; ``source`` holds exactly the voxels needed.
+    """
+    requested = requested_path()
+    stored, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
+    result = _BFLOAT16 if bfloat16 else result
+    if requested is None or stored is None or result is None or not stages.is_for_kernel:
+        return False
+    if source.array.size == 0 or out.size == 0 or (library := _library()) is None:
+        return False
+    boxes = _boxes(stages.clips)
+    channels, *size = source.array.shape
+    channel_stride, *stride = source.array.strides
+    out_channel_stride, *out_stride = out.strides
+    job = _JOB.pack(
+        *(ABI, requested, _MODES[mode], _PADDINGS[policy.padding]),
+        *(_address(source.array), stored, channels, channel_stride, *size, *stride),
+        *(*source.start, *source.bounds.start, *(n - 1 for n in source.bounds.stop)),
+        *(_address(out), result, out_channel_stride, *out.shape[1:], *out_stride),
+        *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
+        *((0 if boxes is None else _address(boxes)), len(stages.clips)),
+        *_control(stages.displacement),
+        *_control(stages.earlier[0] if stages.earlier else None),
+        *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
+    )
+    status = library.voxpipe_run(job)
+    if status == _BAD_JOB:
+        msg = f"the native kernel refused a job of source {source.array.shape}, out {out.shape}"
+        raise RuntimeError(msg)
+    return bool(status == _DONE)
+
+
+def _boxes(clips: Sequence[Clip]) -> NDArray[np.float64] | None:
+    if not clips:
+        return None
+    return np.array([[*clip.matrix[:3].ravel(), *clip.shape] for clip in clips], dtype=np.float64)
+
+
+def _control(displacement: Stage | None) -> tuple[Any, ...]:
+    if not isinstance(displacement, Displacement):
+        return _NO_CONTROL
+    points = displacement.control
+    return (_address(points), *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@cache
+def _library() -> Any:
+    """Return the loaded library, or None, having said so."""
+    problem = "it was not built"
+    # The package's own name: the library lies beside the top of the package, wherever that is.
+    spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
+    if spec is not None and spec.origin:
+        try:
+            library = ctypes.CDLL(spec.origin)
+            library.voxpipe_run.argtypes = [ctypes.c_char_p]
+            for function in (library.voxpipe_run, library.voxpipe_abi, library.voxpipe_best_path):
+                function.restype = ctypes.c_int64
+            if library.voxpipe_abi() == ABI:
+                return library
+            problem = "it was built from other sources"
+        except (OSError, AttributeError) as error:
+            problem = f"it cannot be loaded ({error})"
+    warn(
+        f"resampling takes the slow path, because the native kernel is missing: {problem}. "
+        "Install with a C++ compiler at hand, or run `make native` in a checkout; "
+        "VOXPIPE_NATIVE=0 silences this.",
+        RuntimeWarning,
+    )
+    return None

@@ -1,0 +1,148 @@
+"""Leaving an epoch in its middle, again and again, leaves nothing; Ctrl-C is one traceback."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+from leftovers import alive, left_behind
+from scenes import full_chain, write_cases
+from test_replaced_workers import whole_graph
+
+import voxpipe as vp
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    # forking with threads of torch around is what these tests ask for
+    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
+]
+# Two hundred times, in parts: a busy machine needs more than the limit of one test for all.
+PARTS, OFTEN, ENOUGH = 4, 50, 5
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Temporary files of this test alone: other programs of the machine make theirs meanwhile."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+def present():
+    """Return what may be left: names of files and shared memory, mapped slots, any thread."""
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    slots = sum("memfd:voxpipe" in line for line in maps)
+    shared = {name for name in os.listdir("/dev/shm") if "voxpipe" in name}
+    threads = len(os.listdir("/proc/self/task"))
+    return shared | set(os.listdir(tempfile.gettempdir())), slots, threads
+
+
+def leave(loader, how):
+    """Take a batch and leave: by a break, by dropping the iterator, by an error in the loop."""
+    if how == 0:
+        for _batch in loader:
+            break
+    elif how == 1:
+        next(iter(loader))
+    else:
+        with pytest.raises(KeyError):
+            fail_in_the_loop(loader)
+
+
+def fail_in_the_loop(loader):
+    for _batch in loader:
+        raise KeyError("in the loop")
+
+
+def check(cases, times, chain, **options):
+    # A fork has torch, which whole graphs need, without an import in each of so many workers.
+    method = "fork" if chain == "whole graph" else "forkserver"
+    service, make = vp.MultiProcessingReadingService(2, method, **options), CHAINS[chain]
+    # What the process keeps for good: the fork server, its pipes.
+    leave(vp.DataLoader2(make(cases), None, service, seed=7), 0)
+    before, there = alive(), present()
+    kept = vp.DataLoader2(make(cases), None, service, seed=7)
+    for number in range(times):
+        # In turn one loader that lives on, and a new one that is dropped.
+        loader = kept if number % 2 else vp.DataLoader2(make(cases), None, service, seed=7)
+        leave(loader, number % 3)
+        del loader
+    kept.shutdown()
+    del kept
+
+    assert left_behind(before) == set()
+    assert present() == there
+
+
+CHAINS = {"planned": full_chain, "whole graph": whole_graph}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("stay", [False, True], ids=["", "persistent"])
+def test_leaving_leaves_nothing(cases, chain, stay):
+    """No process, thread, descriptor, shared memory or file, some times."""
+    check(cases, ENOUGH, chain, persistent_workers=stay, main_prefetch_cnt=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("chain", CHAINS)
+def test_leaving_often_leaves_nothing(cases, chain, part):
+    """Nor two hundred times."""
+    check(cases, OFTEN, chain, main_prefetch_cnt=4)
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path[:0] = [{tests!r}, {here!r}]
+import multiprocessing as mp
+from pathlib import Path
+import voxpipe as vp
+from scenes import full_chain, write_cases
+from test_replaced_workers import whole_graph
+
+if __name__ == "__main__":
+    cases = write_cases(Path({folder!r}))
+    service = vp.MultiProcessingReadingService(2, main_prefetch_cnt=4)
+    for number, batch in enumerate(vp.DataLoader2({chain}(cases), None, service, seed=7)):
+        print(*[child.pid for child in mp.active_children()], flush=True)
+        os.killpg(0, signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("chain", ["full_chain", "whole_graph"])
+def test_ctrl_c_in_the_middle_is_one_traceback(tmp_path, chain):
+    """SIGINT to all processes of a terminal: the consumer says so, and all are gone."""
+    here = Path(__file__).parent
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(SCRIPT).format(
+            tests=str(here.parent), here=str(here), folder=str(tmp_path), chain=chain
+        )
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    output, errors = process.communicate(timeout=120)
+
+    assert process.returncode == -signal.SIGINT
+    assert errors.count("Traceback (most recent call last)") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    pids = output.split()
+    assert len(pids) == 2
+    # The consumer waited for its workers: they are gone, not on their way out.
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

@@ -1,0 +1,92 @@
+"""Bit-identical epochs: workers, start methods, ranks, prefetch and fusion change nothing."""
+
+from itertools import combinations, product
+
+import pytest
+from ranks import plain, run_ranks
+from scenes import full_chain, write_cases
+from test_distributed import equal, joined
+
+import voxpipe as vp
+from voxpipe.reading_services import DistributedReadingService, SequentialReadingService
+
+pytestmark = pytest.mark.usefixtures("started_store")
+WORKERS = (0, 1, 2, 4)
+METHODS = ("forkserver", "fork", "spawn")
+WORLDS = (1, 2, 4)
+PREFETCH = (0, 8)
+FUSED = (False, True)
+EVERY = tuple(product(WORKERS, METHODS, WORLDS, PREFETCH, FUSED))
+
+
+def pairs(row):
+    """Return every pair of settings in a row, each with its place."""
+    return set(combinations(enumerate(row), 2))
+
+
+def covering(rows):
+    """Return some of the rows that together have every pair of settings that any row has."""
+    left = set().union(*map(pairs, rows))
+    chosen = []
+    while left:
+        best = max(rows, key=lambda row: len(pairs(row) & left))
+        chosen.append(best)
+        left -= pairs(best)
+    return chosen
+
+
+SAMPLE = covering(EVERY)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+@pytest.fixture(scope="module")
+def expected(cases):
+    with vp.DataLoader2(full_chain(cases), seed=7) as it:
+        return [plain(it) for _ in range(2)]
+
+
+def epochs(rank, cases, rows):
+    """Return two epochs of this rank under each row of settings."""
+    found = []
+    for workers, method, _world, prefetch, fused in rows:
+        inner = vp.MultiProcessingReadingService(workers, method, prefetch, prefetch)
+        service = SequentialReadingService(DistributedReadingService(120.0), inner)
+        adapters = [vp.FuseSpatial()] if fused else []
+        with vp.DataLoader2(full_chain(cases), adapters, service, seed=7) as it:
+            found.append([plain(it) for _ in range(2)])
+    return found
+
+
+def check(world, rows, cases, expected):
+    of_ranks = run_ranks(world, epochs, cases, rows)
+    for number, row in enumerate(rows):
+        for epoch, whole in enumerate(expected):
+            parts = [found[number][epoch] for found in of_ranks]
+            assert equal(joined(parts), whole), f"{row}, epoch {epoch}"
+
+
+def test_the_sample_has_every_pair_of_settings():
+    """Each value of each setting meets each value of every other one."""
+    wanted = set().union(*map(pairs, EVERY))
+
+    assert wanted == set().union(*map(pairs, SAMPLE))
+    assert len(SAMPLE) < len(EVERY) / 8
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_sample_of_settings_is_bit_identical(cases, expected, world):
+    """Two epochs under every pair of settings are those of one process."""
+    check(world, [row for row in SAMPLE if row[2] == world], cases, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_all_settings_are_bit_identical(cases, expected, world, method):
+    """Two epochs under all of them."""
+    rows = [row for row in EVERY if row[2] == world and row[1] == method]
+    check(world, rows, cases, expected)

@@ -1,0 +1,174 @@
+"""Write ``datapipes/chained_forms.pyi``: the chained forms, for editors and type checkers.
+
+torch finds a chained form in a table when it is called, which no type checker can see. This reads
+the table and writes a class with a method per form. ``--check`` only says whether the file is
+what would be written.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+STUB = Path(__file__).resolve().parent.parent / "datapipes" / "chained_forms.pyi"
+HEADER = '''"""The chained forms of every pipe, written by tools/write_chained_forms.py."""
+
+'''
+# Aliases have no name of their own to be found by.
+ALIASES = {"Pipe": "voxpipe.graph"}
+INDENT = "    "
+
+
+class Imports:
+    """What the stub imports, by module."""
+
+    def __init__(self) -> None:
+        self.names: defaultdict[str, set[str]] = defaultdict(set)
+        self.add("typing", "Any")
+        self.add("collections.abc", "Iterator")
+        self.add("torch.utils.data", "IterDataPipe")
+
+    def add(self, module: str, name: str) -> str:
+        """Import a name and return it."""
+        self.names[module].add(name)
+        return name
+
+    def text(self) -> str:
+        """Return the import statements: the standard library, then others, then our own."""
+        return "\n".join(
+            f"from {_relative(module)} import {', '.join(sorted(names))}"
+            for module, names in sorted(self.names.items(), key=lambda kv: _rank(kv[0]))
+        )
+
+
+def _rank(module: str) -> tuple[int, str]:
+    top = module.partition(".")[0]
+    if top == "voxpipe":
+        return 2, module
+    return (0, module) if top in sys.stdlib_module_names else (1, module)
+
+
+def _relative(module: str) -> str:
+    """Return a module of voxpipe as it is imported from ``voxpipe.datapipes``."""
+    if module.startswith("voxpipe.datapipes."):
+        return module.removeprefix("voxpipe.datapipes")
+    return "." + module.removeprefix("voxpipe") if module.startswith("voxpipe.") else module
+
+
+def forms() -> dict[str, type]:
+    """Return the class of each chained form of voxpipe, by name."""
+    from torch.utils.data import IterDataPipe
+
+    import voxpipe.datapipes
+
+    assert voxpipe.datapipes
+    made = {name: getattr(f, "args", (object,))[0] for name, f in IterDataPipe.functions.items()}
+    ours = {name: kind for name, kind in made.items() if kind.__module__.startswith("voxpipe.")}
+    return dict(sorted(ours.items()))
+
+
+def maker_of(kind: type) -> Any:
+    """Return the function whose arguments are those of the form."""
+    from voxpipe.datapipes import DataPipe
+
+    for each in kind.__mro__:
+        if "__new__" in vars(each) and not issubclass(DataPipe, each):
+            return each.__new__
+        if "__init__" in vars(each):
+            return each.__init__
+    raise AssertionError(kind)
+
+
+def annotation_text(annotation: Any, module: str, imports: Imports) -> str:
+    """Return an annotation as the stub can write it; Any if a name in it cannot be imported."""
+    if annotation is inspect.Parameter.empty:
+        return "Any"
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "Any")
+    known = vars(sys.modules[module])
+    wanted: list[tuple[str, str]] = []
+    for node in ast.walk(ast.parse(text, mode="eval")):
+        if isinstance(node, ast.Attribute):
+            return "Any"
+        if not isinstance(node, ast.Name) or hasattr(builtins, node.id):
+            continue
+        found = known.get(node.id)
+        home = ALIASES.get(node.id) or getattr(found, "__module__", None)
+        if home is None or (node.id not in ALIASES and getattr(found, "__name__", "") != node.id):
+            return "Any"
+        wanted.append((home, node.id))
+    for home, name in wanted:
+        imports.add(home, name)
+    return text
+
+
+def arguments(signature: inspect.Signature, module: str, imports: Imports) -> str:
+    """Return the arguments of a form, without the parent."""
+    kinds = inspect.Parameter
+    texts = ["self"]
+    starred = False
+    for parameter in list(signature.parameters.values()):
+        if parameter.kind is kinds.VAR_POSITIONAL:
+            starred = True
+        if parameter.kind is kinds.KEYWORD_ONLY and not starred:
+            texts.append("*")
+            starred = True
+        mark = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        default = "" if parameter.default is kinds.empty else " = ..."
+        kind = annotation_text(parameter.annotation, module, imports)
+        texts.append(f"{mark}{parameter.name}: {kind}{default}")
+    return ", ".join(texts)
+
+
+def method(name: str, kind: type, imports: Imports) -> str:
+    """Return one method of the stub."""
+    made_by_form = vars(kind).get("__signature__")
+    if made_by_form is not None:
+        signature, module = made_by_form, vars(kind)["makes"].__module__
+        returned = kind.__mro__[1]
+    else:
+        maker = maker_of(kind)
+        signature, module = inspect.signature(maker), maker.__module__
+        # ``__init__(self, parent, ...)``, and ``__new__(cls, parent, ...)``.
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        returned = kind
+    parameters = list(signature.parameters.values())
+    if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
+    text = arguments(signature.replace(parameters=parameters), module, imports)
+    if made_by_form is None and "__new__" in vars(kind):
+        result = annotation_text(signature.return_annotation, module, imports)
+    else:
+        result = imports.add(returned.__module__, returned.__name__)
+    summary = (kind.__doc__ or "").strip().splitlines()[0].replace("\\", "\\\\")
+    return f'{INDENT}def {name}({text}) -> {result}:\n{INDENT}{INDENT}"""{summary}"""\n'
+
+
+def stub() -> str:
+    """Return the text of the stub."""
+    imports = Imports()
+    methods = [method(name, kind, imports) for name, kind in forms().items()]
+    own = (
+        "class ChainedForms(IterDataPipe[Any]):\n"
+        f'{INDENT}"""What can be chained on a pipe."""\n\n'
+        f"{INDENT}def __iter__(self) -> Iterator[Any]:\n"
+        f'{INDENT}{INDENT}"""Yield the items."""\n\n'
+    )
+    return f"{HEADER}{imports.text()}\n\n{own}" + "\n".join(methods)
+
+
+def main() -> int:
+    """Write the stub, or check it."""
+    text = stub()
+    if "--check" in sys.argv[1:]:
+        return int(not STUB.exists() or STUB.read_text("utf-8") != text)
+    STUB.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
