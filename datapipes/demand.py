@@ -38,6 +38,9 @@ SECONDS = 0.25
 # How far ahead of a resume it goes: patches there cost what they cost further on, and the way
 # through the order of an epoch is long.
 FARTHEST = 10_000
+# So many are looked at however long they take: the first one of a bucket opens a connection, and
+# one patch says little of how many chunks the others touch.
+LEAST_PLANS = 8
 
 
 @dataclass(frozen=True)
@@ -108,12 +111,15 @@ def asked_of(
 
 
 def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[Any]:
-    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped."""
+    """Yield items until ``SECONDS`` after the first, which may come after many that are skipped.
+
+    But not fewer than ``LEAST_PLANS``.
+    """
     end = math.inf
-    for item in items:
+    for number, item in enumerate(items, 1):
         end = min(end, clock() + SECONDS)
         yield item
-        if clock() >= end:
+        if number >= LEAST_PLANS and clock() >= end:
             return
 
 

@@ -106,7 +106,7 @@ def run_worker(
     LEDGER.take()  # a forked child inherits what its parent has counted
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     if settings.ahead_bytes is not None:
-        AHEAD.most_bytes = settings.ahead_bytes
+        AHEAD.bound(settings.ahead_bytes)
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with using_joinings(settings.joinings), using_threads(settings.threads):

@@ -108,9 +108,10 @@ def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping
         source = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
         scratch = layout.unit_bytes if layout.chunk is not None else 0
         terms[BUFFERS] = budget.processes * budget.threads * (source + scratch)
-        # Of a bucket, as much as requests may bring at once; of a disk, what they do on average.
-        asked = _asked_at_once(layout, demand, budget)
-        most = budget.processes * min(MOST_IN_FLIGHT // budget.sharing, asked)
+        # Of a bucket, what each read may wait for: what is fetched for later has its own bound, of
+        # which it takes its part before it is sent for. Of a disk, what requests bring on average.
+        waiting = budget.threads * _patch_bytes(layout, demand)
+        most = budget.processes * min(MOST_IN_FLIGHT // budget.sharing, waiting)
         terms[ON_THE_WAY] = most if layout.remote else _in_flight(layout, demand, demand.chunks)[1]
     return terms
 
@@ -123,16 +124,19 @@ def wanted_ahead(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
 
 
 def _asked_at_once(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
-    """Return the bytes of all patches of the jobs that wait in one process.
+    """Return the bytes of all patches of the jobs that wait in one process."""
+    jobs = -(-budget.batches_ahead // budget.processes)
+    return jobs * demand.items * _patch_bytes(layout, demand)
+
+
+def _patch_bytes(layout: StoreLayout, demand: Demand) -> int:
+    """Return the bytes that one patch asks for.
 
     Chunks count as if they were not compressed, as they do where they are waited for.
     """
-    jobs = -(-budget.batches_ahead // budget.processes)
     if layout.chunk is None:
-        patch = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
-    else:
-        patch = math.ceil(demand.chunks) * layout.unit_bytes
-    return jobs * demand.items * patch
+        return math.ceil(math.prod(demand.support_p99)) * layout.itemsize
+    return math.ceil(demand.chunks) * layout.unit_bytes
 
 
 def exceeded(terms: Mapping[str, int], limit: int) -> BudgetExceeded:

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 import voxpipe as vp
-from voxpipe.datapipes.demand import asked_of
+from voxpipe.datapipes.demand import LEAST_PLANS, asked_of
 
 
 def test_skipped_batches_take_no_time_from_measuring():
@@ -18,3 +18,15 @@ def test_skipped_batches_take_no_time_from_measuring():
 
     assert asked.unknown == ""
     assert asked.demands["image"].items == 2
+
+
+def test_a_slow_start_does_not_leave_one_patch_to_judge_by():
+    """The first header of a bucket may take longer than measuring may; one patch says little."""
+    cases = [{"image": np.zeros((8, 8, 8), np.int16)}] * 50
+    pipe = vp.from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4).batch_patches(2)
+    looks = itertools.count(step=10.0)  # ten seconds pass with each look
+
+    seen = []
+    asked_of(pipe, 0, 0, clock=lambda: seen.append(next(looks)) or seen[-1])
+
+    assert len(seen) == LEAST_PLANS + 1  # before each of them, and the one that ends it

@@ -1,6 +1,7 @@
 """What a small cache keeps, when it is told what comes."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,79 @@ def test_what_was_taken_back_makes_room():
     assert not kept
     assert cache.put("c", np.zeros(1, np.uint8))
     assert [cache.holds(key) for key in "abc"] == [False, True, True]
+
+
+def full_cache():
+    """Return a cache of two chunks that are announced for later, and the announcement."""
+    cache = ChunkCache(2)
+    later = cache.announce(["a", "b"])
+    for key in "ab":
+        cache.put(key, np.zeros(1, np.uint8))
+    return cache, later
+
+
+def test_what_somebody_counts_on_is_not_given_up_for_what_is_needed_sooner():
+    """Its bytes are far away; the newcomer's are here."""
+    cache = ChunkCache(2)
+    sooner = cache.announce(["c"])
+    later = cache.announce(["a", "b"])
+    for key in "ab":
+        cache.put(key, np.zeros(1, np.uint8))
+
+    assert later.keep() == {"a", "b"}
+    assert not cache.put("c", np.zeros(1, np.uint8))
+    later.let_go()
+    assert cache.put("c", np.zeros(1, np.uint8))
+    sooner.close()
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_nobody_counts_on_what_was_used_or_taken_back(used):
+    """Then it goes as any other."""
+    cache, later = full_cache()
+    later.keep()
+    assert not cache.put("c", np.zeros(1, np.uint8))
+
+    if used:
+        cache.get("a")
+    else:
+        later.close()
+
+    assert cache.put("c", np.zeros(1, np.uint8))
+    assert cache._kept.keys() == ({"b"} if used else set())
+
+
+def test_two_that_count_on_a_chunk_keep_it_until_both_had_it():
+    """One of them is not enough to let it go."""
+    cache, first = full_cache()
+    second = cache.announce(["a", "b"])
+    first.keep(), second.keep()
+
+    first.close()
+    after_one = cache.put("c", np.zeros(1, np.uint8))
+    second.close()
+
+    assert not after_one
+    assert cache.put("c", np.zeros(1, np.uint8))
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=40))
+def test_what_is_kept_is_found(wanted):
+    """Whatever comes in between, and the bound holds."""
+    cache = ChunkCache(ROOM)
+    counted: list[tuple[int, object]] = []
+    for key, counts in wanted:
+        if counts:
+            told = cache.announce([key])
+            if told.keep():
+                counted.append((key, told))
+        else:
+            cache.put(key, np.zeros(1, np.uint8))
+        assert all(cache.holds(kept) for kept, _ in counted)
+        assert cache.held_bytes <= ROOM
+    for _, told in counted:
+        told.close()
+    assert not cache._kept
 
 
 def test_the_end_of_a_loan_drops_what_has_no_room():

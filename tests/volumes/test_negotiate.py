@@ -115,14 +115,16 @@ def test_shards_spare_requests():
 
 
 def test_what_a_bucket_brings_is_projected():
-    """Requests under way and bytes for later patches, each worker its own; a disk has neither."""
+    """What a patch waits for and bytes for later ones, each worker its own; a disk has neither."""
     bucket = replace(EM, chunk=(64,) * 3, latency=30e-3, requests=128, remote=True)
     asked = demand(bucket, (200,) * 3, 4, 40.0)
     budget = Budget(16 * GIB, workers=8, batches_ahead=33)
     there, here = (negotiate(s, asked, budget) for s in (bucket, replace(bucket, remote=False)))
 
     assert there.ahead_bytes == 128 * 1024**2
-    assert there.memory[ON_THE_WAY] == 8 * (96 + 128) * 1024**2
+    patch = math.ceil(asked.chunks) * bucket.unit_bytes
+    assert patch < 96 * 1024**2
+    assert there.memory[ON_THE_WAY] == 8 * (patch + 128 * 1024**2)
     assert "fetches up to 128 MiB in each process" in there.explain()
     assert here.ahead_bytes == 0
     assert "for patches to come" not in here.explain()
@@ -151,7 +153,8 @@ def test_keys_share_what_is_under_way():
 
     assert sum(scheme.ahead_bytes for scheme in both.values()) == 128 * 1024**2
     on_the_way = sum(scheme.memory[ON_THE_WAY] for scheme in both.values())
-    assert on_the_way == 8 * (96 + 128) * 1024**2
+    patch = math.ceil(asked.chunks) * bucket.unit_bytes
+    assert on_the_way == 8 * (2 * min(patch, 48 * 1024**2) + 128 * 1024**2)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 Plans are made ahead, so it is known which chunks come next: what is announced stays, and
 of the rest the oldest goes first. A chunk that would not be used again is not worth more.
+What somebody counts on, because its bytes are far away, stays until it was used.
 
 The cache of a process keeps nothing unless an epoch lends it memory: a plain read never sees a
 chunk that was stored anew since.
@@ -52,6 +53,8 @@ class ChunkCache:
         # Of these, what nobody has announced, the oldest first.
         self._idle: OrderedDict[Hashable, None] = OrderedDict()
         self._coming: dict[Hashable, deque[int]] = {}
+        # Of what is here: for which moments somebody counts on it.
+        self._kept: dict[Hashable, set[int]] = {}
         # (-moment, number, key) of chunks that are here and announced; some are outdated.
         self._by_moment: list[tuple[int, int, Hashable]] = []
         self._moment = self._number = 0
@@ -114,6 +117,22 @@ class ChunkCache:
                     self._enter(key)
             return Announcement(self, self._moment, named)
 
+    def keep(self, moment: int, keys: Iterable[Hashable]) -> set[Hashable]:
+        """Return which chunks are here, and let these stay until what was announced is past."""
+        with self._lock:
+            here = {
+                key for key in keys if key in self._chunks and moment in self._coming.get(key, ())
+            }
+            for key in here:
+                self._kept.setdefault(key, set()).add(moment)
+            return here
+
+    def let_go(self, moment: int, keys: Iterable[Hashable]) -> None:
+        """Let chunks go where there is need, as any that are announced."""
+        with self._lock:
+            for key in keys:
+                self._unkept(key, moment)
+
     def passed(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Take back what was announced for a moment: it was asked for, or never will be."""
         with self._lock:
@@ -144,6 +163,7 @@ class ChunkCache:
         with self._lock:
             self._chunks.clear()
             self._idle.clear()
+            self._kept.clear()
             self._coming.clear()
             self._by_moment.clear()
             self.held_bytes = 0
@@ -151,8 +171,8 @@ class ChunkCache:
     def _least_needed(self, instead: Hashable) -> Hashable | None:
         """Return what may go for ``instead``; None if that is needed least itself.
 
-        The oldest that is not announced; if all are, the one that is needed last
-        (Belady, 1966), unless the newcomer is not needed before it.
+        The oldest that is not announced; if all are, the one that is needed last (Belady, 1966)
+        and that nobody counts on, unless the newcomer is not needed before it.
         """
         for key in self._idle:
             return key
@@ -160,7 +180,7 @@ class ChunkCache:
             return None
         while self._by_moment:
             moment, _, key = self._by_moment[0]
-            if key in self._chunks and key in self._coming and self._coming[key][0] == -moment:
+            if self._can_go(key) and self._coming[key][0] == -moment:
                 return key if -moment > self._coming[instead][0] else None
             heapq.heappop(self._by_moment)
         return None
@@ -172,6 +192,8 @@ class ChunkCache:
             self._idle[key] = None
             return
         self._idle.pop(key, None)
+        if key in self._kept:
+            return  # until nobody counts on it any more
         self._number += 1
         heapq.heappush(self._by_moment, (-moments[0], self._number, key))
         if len(self._by_moment) > 2 * len(self._chunks) + _FEW:
@@ -179,7 +201,7 @@ class ChunkCache:
             self._by_moment = [
                 (-self._coming[key][0], number, key)
                 for number, key in enumerate(self._chunks)
-                if key in self._coming
+                if self._can_go(key)
             ]
             self._number = len(self._chunks)
             heapq.heapify(self._by_moment)
@@ -189,10 +211,27 @@ class ChunkCache:
         moments.remove(moment)
         if not moments:
             del self._coming[key]
-        if was_next and key in self._chunks:
+        was_kept = self._unkept(key, moment)
+        if was_next and not was_kept and key in self._chunks:
             self._enter(key)
 
+    def _unkept(self, key: Hashable, moment: int) -> bool:
+        """Note that nobody counts on a chunk for a moment; say whether it can go now."""
+        kept = self._kept.get(key, set())
+        kept.discard(moment)
+        if key not in self._kept or kept:
+            return False
+        del self._kept[key]
+        if key in self._chunks:
+            self._enter(key)
+        return True
+
+    def _can_go(self, key: Hashable) -> bool:
+        """Whether a chunk is here, announced, and nobody counts on it."""
+        return key in self._chunks and key in self._coming and key not in self._kept
+
     def _drop(self, key: Hashable) -> None:
+        self._kept.pop(key, None)
         self._idle.pop(key, None)
         self.held_bytes -= _bytes_of(self._chunks.pop(key))
 
@@ -207,6 +246,14 @@ class Announcement:
 
     def __init__(self, cache: ChunkCache, moment: int, keys: tuple[Hashable, ...]) -> None:
         self._cache, self._moment, self._keys = cache, moment, keys
+
+    def keep(self) -> set[Hashable]:
+        """Return which of them are here, and count on them: they stay until they were used."""
+        return self._cache.keep(self._moment, self._keys)
+
+    def let_go(self) -> None:
+        """Count on none any more."""
+        self._cache.let_go(self._moment, self._keys)
 
     def close(self) -> None:
         """Take it back; any number of times."""

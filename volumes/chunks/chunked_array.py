@@ -59,7 +59,7 @@ class ChunkSource(Protocol):
     def prefetch(self, chunks: Sequence[Index], size: int) -> Closes | None:
         """Begin to fetch the stored bytes of chunks of ``size`` bytes each.
 
-        None where there is nothing to wait for, or no room.
+        None where they are not far away, whether there are any or not.
         """
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
@@ -225,7 +225,7 @@ class ChunkedArray:
         region: Region,
         box: OrientedBox | None = None,
         axes: tuple[int, int, int] = (0, 1, 2),
-    ) -> Tickets | None:
+    ) -> Closes | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
@@ -237,15 +237,24 @@ class ChunkedArray:
             As for :meth:`needed`.
         """
         keys = self.keys(self.needed(region, box, axes))
-        tickets: list[Closes] = []
-        # Before asking what is here: it then stays, unless something is needed sooner.
-        if self._cache.most_bytes:
-            tickets.append(self._cache.announce(keys))
-        chunks = [key[1] for key in keys if not self._cache.holds(key)]
-        fetched = self._source.prefetch(chunks, self.chunk_bytes) if chunks else None
-        if fetched is not None:
-            tickets.append(fetched)
-        return Tickets(tickets) if tickets else None
+        if not self._cache.most_bytes:
+            return self._prefetch_from_source(keys)
+        told = self._cache.announce(keys)
+        try:
+            # What is here is not fetched, and stays until it was read: a read that missed it
+            # would wait for a request.
+            held = told.keep()
+            fetched = self._prefetch_from_source([key for key in keys if key not in held])
+        except BaseException:
+            told.close()
+            raise
+        if fetched is None:
+            told.let_go()  # nothing is far away: what is needed sooner may take its place
+            return told
+        return Tickets([told, fetched])
+
+    def _prefetch_from_source(self, keys: Sequence[tuple[str, Index]]) -> Closes | None:
+        return self._source.prefetch([index for _, index in keys], self.chunk_bytes)
 
     def fetch(
         self,

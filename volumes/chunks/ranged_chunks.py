@@ -88,7 +88,8 @@ class RangedChunks:
         stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
         answers = self._read([place for _, place in stored])
         data.update(zip((index for index, _ in stored), answers, strict=True))
-        return Bytes(data, dict(stored), self._decoder)
+        forget = partial(AHEAD.small.forget, self._token)
+        return Bytes(data, dict(stored), self._decoder, forget)
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; the system does so by itself for local files."""
@@ -105,19 +106,23 @@ class RangedChunks:
     async def _bring(
         self, joined: Joining, store: AheadStore, chunks: Sequence[Index], later: Later
     ) -> dict[Index, memoryview | None]:
+        found = AHEAD.small.found(self._token, chunks)
+        chunks = [index for index in chunks if index not in found]
+        if not chunks:
+            return found
         lookup = self._map.lookup(chunks)
         places = lookup.places(
             await store.fetch(lookup.requests, ahead=later) if lookup.requests else ()
         )
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
-        plan = Joined([place for _, place in stored], *joined)
-        found: dict[Index, memoryview | None] = dict.fromkeys(chunks)
-        if not stored:
-            return found
-        fetched = await store.fetch(plan.requests, ahead=later, whole=self._chunk_bytes)
-        answers = lean(plan.split(fetched))
-        found.update(zip((index for index, _ in stored), answers, strict=True))
-        return found
+        brought: dict[Index, memoryview | None] = dict.fromkeys(chunks)
+        if stored:
+            plan = Joined([place for _, place in stored], *joined)
+            fetched = await store.fetch(plan.requests, ahead=later, whole=self._chunk_bytes)
+            answers = lean(plan.split(fetched))
+            brought.update(zip((index for index, _ in stored), answers, strict=True))
+        AHEAD.small.keep(self._token, brought)
+        return found | brought
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""
@@ -148,6 +153,8 @@ class Bytes:
     """Where they lie, of those that were not asked for ahead."""
     decoder: ChunkDecoder
     """Makes voxels of them."""
+    forget: Callable[[Index], None] = lambda index: None
+    """Called with a chunk that is damaged, before that is raised."""
 
     @property
     def strided(self) -> bool:
@@ -159,8 +166,12 @@ class Bytes:
         found = self.data.get(index)
         if found is None:
             return False
-        _check_length(found, self.places.get(index))
-        self.decoder.decode(found, out, index)
+        try:
+            _check_length(found, self.places.get(index))
+            self.decoder.decode(found, out, index)
+        except BaseException:
+            self.forget(index)
+            raise
         return True
 
     def place(self, index: Index) -> str:

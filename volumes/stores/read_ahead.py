@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 from .in_flight import Later
 from .ranges import ReadRange
+from .small_answers import SmallAnswers
 
 Index = tuple[int, ...]
 Bring = Callable[[Sequence[Index], Later], Coroutine[Any, Any, "dict[Index, memoryview | None]"]]
@@ -54,6 +55,8 @@ def works_ahead(store: Any) -> TypeGuard[AheadStore]:
 
 MOST_BYTES = 128 * 1024**2
 """Two batches of four image and label patches of 96 cubed, in chunks of 64 cubed."""
+# Of these: what small answers may take that stay after their tickets are closed.
+_SMALL_SHARE = 1 / 32
 
 
 @dataclass(eq=False)
@@ -118,15 +121,22 @@ class ReadAhead:
     ----------
     most_bytes
         Of all chunks together, each counted as if it were not compressed until it is here, and
-        then with all of the answer that it came in.
+        then with all of the answer that it came in. A small part of it is for answers that stay.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.most_bytes = most_bytes
+        self.small = SmallAnswers(0)
+        """Small answers, also of tickets that are closed."""
+        self.bound(most_bytes)
         self.held_bytes = 0
         self._lock = threading.RLock()
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
         self._waiting: deque[_Delivery] = deque()
+
+    def bound(self, most_bytes: int) -> None:
+        """Let what is fetched take so many bytes from now on."""
+        self.most_bytes = most_bytes
+        self.small.most_bytes = int(most_bytes * _SMALL_SHARE)
 
     def begin(
         self,
@@ -223,6 +233,7 @@ class ReadAhead:
             deliveries = list({id(held): held for held in self._chunks.values()}.values())
             self._forget(deliveries)
         self._cancel(deliveries)
+        self.small.clear()
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, where nothing is on its way."""
@@ -230,15 +241,17 @@ class ReadAhead:
         self._chunks = {}
         self._waiting = deque()
         self.held_bytes = 0
+        self.small = SmallAnswers(self.small.most_bytes)
 
     def __len__(self) -> int:
         return len(self._chunks)
 
     def _go_on(self) -> None:
         """Send for what waits, in order, while there is room; the lock is held."""
+        room = self.most_bytes - self.small.most_bytes
         while self._waiting:
             delivery = self._waiting[0]
-            if self.held_bytes and self.held_bytes + delivery.size > self.most_bytes:
+            if self.held_bytes and self.held_bytes + delivery.size > room:
                 return
             self._waiting.popleft()
             try:
