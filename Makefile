@@ -95,6 +95,7 @@ bench: $(VENV)/installed-bench
 	$(RUN) benchmarks/scaling.py --sections volume patch chunk --rounds 3
 	$(RUN) benchmarks/transport.py
 	$(RUN) benchmarks/planning.py --repeats 5
+	$(RUN) benchmarks/overhead.py
 
 clean:
 	rm -rf $(VENV) package/_native.* .typing .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -3,9 +3,13 @@
 from .adapter import Adapter
 from .cache_timeout import CacheTimeout
 from .eager import Eager
+from .fuse_reads import FuseReads
 from .fuse_spatial import FuseSpatial
 from .lint import Lint, Mistake
-from .profile import Profile
+from .on_error import OnError, policy_of
+from .prefetch import Prefetch
+from .profile import MemoryProfile, Profile
+from .runtime import Hints, Runtime, hints_of
 from .shuffle import Shuffle
 from .timeout import Limits, Timeout, limits_of
 
@@ -13,12 +17,20 @@ __all__ = [
     "Adapter",
     "CacheTimeout",
     "Eager",
+    "FuseReads",
     "FuseSpatial",
+    "Hints",
     "Limits",
     "Lint",
+    "MemoryProfile",
     "Mistake",
+    "OnError",
+    "Prefetch",
     "Profile",
+    "Runtime",
     "Shuffle",
     "Timeout",
+    "hints_of",
     "limits_of",
+    "policy_of",
 ]

@@ -11,21 +11,24 @@ from torch.utils.data import IterDataPipe
 
 from ..core import Origin
 from ..core.errors import LintWarning
+from ..core.memory import usable_memory
 from ..datapipes.iter import BatchPatches, Flush, LazyPatches, OpenVolume, Realize, SpatialPipe
 from ..graph import (
     NoCut,
     Pipe,
     Rewritten,
     chained_name,
-    cut,
     describe,
     origin_of,
     parents_of,
     traits_of,
     walk,
 )
+from ..graph.served import split_of
 from .adapter import Adapter
 
+# The model and the rest of the loader want memory too.
+_PREFETCH_PART = 4
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
 
 
@@ -86,7 +89,11 @@ class Lint(Adapter):
     twice-interpolated  a spatial pipe comes after voxels were made
     copied-batches      torch's ``batch`` gathers lazy patches, which ``batch_patches`` fills
     endless             ``cycle()`` without a count: no epoch ends
+    repeated-draws      ``repeat()`` brings the same patches with the same draws again
+    early-device        samples go to a device one by one, before they are batched
+    large-prefetch      ``prefetch()`` may hold more than a quarter of the memory
     not-split           the graph cannot be split, so workers run all of it
+    no-sharding         it cannot, and nothing divides it: every worker or rank has all items
     ==================  ==================================================================
 
     Parameters
@@ -113,7 +120,7 @@ class Lint(Adapter):
         """Return what is wrong with a graph, sources first."""
         found = []
         seen: dict[int, _Seen] = {}
-        splits = not isinstance(cut(pipe), NoCut)
+        splits = not isinstance(split_of(pipe), NoCut)
         for here in walk(pipe):
             before = _joined([seen[id(p)] for p in parents_of(here)])
             for name, check in _CHECKS.items():
@@ -121,10 +128,13 @@ class Lint(Adapter):
                 if told is not None:
                     found.append(Mistake(name, *told, origin_of(here)))
             seen[id(here)] = _after(here, before)
-        refusal = cut(pipe)
+        refusal = split_of(pipe)
         if isinstance(refusal, NoCut) and "not-split" not in self.ignore:
             what = f"the graph cannot be split: {refusal.reason}"
             found.append(Mistake("not-split", what, _SPLIT, origin_of(pipe)))
+        divided = any(traits_of(here).shards for here in walk(pipe))
+        if isinstance(refusal, NoCut) and not divided and "no-sharding" not in self.ignore:
+            found.append(Mistake("no-sharding", _UNDIVIDED, _DIVIDE, origin_of(pipe)))
         return found
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
@@ -138,6 +148,10 @@ _SPLIT = (
     "Workers then need torch and the whole chain, and the number of workers decides what is in a "
     "batch: move what it names before open_volume() or after batch_patches()."
 )
+
+
+_UNDIVIDED = "only one worker can make items of this graph, and every rank would see all of them"
+_DIVIDE = "Put .sharding_filter() after .shuffle(), or make it a graph that can be split."
 
 
 def _joined(parents: list[_Seen]) -> _Seen:
@@ -268,6 +282,30 @@ def _endless(pipe: Any, before: _Seen, splits: bool) -> _Told:
     return what, "Give it a count, or leave it out: each iter() of the loader is the next epoch."
 
 
+def _repeated_draws(pipe: Any, before: _Seen, splits: bool) -> _Told:
+    if chained_name(pipe) not in ("repeat", "cycle") or not before.draws:
+        return None
+    what = f"{describe(pipe)} gives each patch again as it is: draws belong to the epoch"
+    return what, "Leave it out and iterate more epochs, or give samples_per_volume= more."
+
+
+def _early_device(pipe: Any, before: _Seen, splits: bool) -> _Told:
+    if chained_name(pipe) not in ("to_device", "pin_memory") or before.grouped:
+        return None
+    if before.patches is None:
+        return None
+    what = f"{describe(pipe)} handles samples one by one, and a batch of them is copied again"
+    return what, "Put it after .batch_patches(n), or give the adapter Runtime(device=...)."
+
+
+def _large_prefetch(pipe: Any, before: _Seen, splits: bool) -> _Told:
+    size, memory = getattr(pipe, "buffer_bytes", 0), usable_memory()
+    if chained_name(pipe) != "prefetch" or not memory or size <= memory // _PREFETCH_PART:
+        return None
+    what = f"up to {size / 2**30:.3g} GiB of {memory / 2**30:.3g} may wait to be taken"
+    return what, "Give prefetch(buffer_bytes=...) less: two batches keep a loop busy."
+
+
 _CHECKS: dict[str, _Check] = {
     "unshuffled-shards": _unshuffled_shards,
     "shards-of-batches": _shards_of_batches,
@@ -280,5 +318,9 @@ _CHECKS: dict[str, _Check] = {
     "twice-interpolated": _twice_interpolated,
     "copied-batches": _copied_batches,
     "endless": _endless,
+    "repeated-draws": _repeated_draws,
+    "early-device": _early_device,
+    "large-prefetch": _large_prefetch,
+    "no-sharding": lambda pipe, before, splits: None,
     "not-split": lambda pipe, before, splits: None,
 }

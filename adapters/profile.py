@@ -38,8 +38,18 @@ class Profile(Adapter):
                                        timed
 
     Keep the object and ask it after (or during) an epoch: :meth:`table` for a person,
-    :meth:`to_json` for a program. Times are wall seconds in the pipe itself, summed over
-    the processes that ran it.
+    :meth:`to_json` for a program.
+
+    ==================  ======================================================================
+    column              what it holds, over all processes
+    ==================  ======================================================================
+    ``items``           items that the pipe yielded
+    ``seconds``         wall time in the pipe itself, summed over the processes
+    ``wait``            wall time for which it waited for what comes before it
+    ``reads``, ``MiB``  regions read from volumes by it, and their bytes
+    ``MiB out``         arrays that it yielded; a description has none
+    ``MiB held``        most memory that one process held right after it, looked at every 10 ms
+    ==================  ======================================================================
 
     Examples
     --------
@@ -50,6 +60,9 @@ class Profile(Adapter):
     >>> [row["items"] for row in profile.to_json()]
     [2, 2]
     """
+
+    memory = False
+    """Whether memory is looked at after every item."""
 
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
@@ -67,7 +80,7 @@ class Profile(Adapter):
         inner = settle(pipe, self.rules())
         if not _is_timeable(pipe):
             return inner
-        return Rewritten(pipe, Timed(inner.after, self.id, _name(pipe)))
+        return Rewritten(pipe, self._timed(inner.after, _name(pipe)))
 
     def _untimed(self, site: Site) -> Site | Refused | None:
         # The reader of an edge is matched, not the pipe above it: that one would match
@@ -79,9 +92,12 @@ class Profile(Adapter):
 
     def _timed_parents(self, site: Site) -> Pipe:
         parents = [
-            Timed(p, self.id, _name(p)) if _is_timeable(p) else p for p in parents_of(site.pipe)
+            self._timed(p, _name(p)) if _is_timeable(p) else p for p in parents_of(site.pipe)
         ]
         return with_parents(site.pipe, parents)
+
+    def _timed(self, pipe: Pipe, name: str) -> Timed:
+        return Timed(pipe, self.id, name, memory=self.memory)
 
     def entries(self) -> list[tuple[str, Entry]]:
         """Return what each pipe did so far, in the order of the graph."""
@@ -89,40 +105,109 @@ class Profile(Adapter):
         return [(name, known.get(name, Entry())) for name in dict.fromkeys(self._pipes)]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return one dict per pipe: pipe, items, seconds and the counts of a Tally."""
+        """Return one dict per pipe: what the table shows, the counts of a Tally, the processes.
+
+        ``resident`` is by process id, in bytes; JSON has it as text.
+        """
         return [
-            {"pipe": name, "items": e.items, "seconds": e.seconds, **e.tally.to_json()}
+            {
+                "pipe": name,
+                "items": e.items,
+                "seconds": e.seconds,
+                "wait": e.wait,
+                "bytes_out": e.bytes_out,
+                "resident": {str(pid): held for pid, held in sorted(e.resident.items())},
+                "grown": e.grown,
+                **e.tally.to_json(),
+            }
             for name, e in self.entries()
         ]
 
     def table(self) -> str:
         """Return the profile as text, one line per pipe."""
-        head = ("pipe", "items", "seconds", "share", "reads", "MiB", "interpolations")
         total = sum(e.seconds for _, e in self.entries()) or 1.0
-        rows = [head] + [
-            (
-                name,
-                str(e.items),
-                f"{e.seconds:.2f}",
-                f"{e.seconds / total:.0%}",
-                str(e.tally.reads),
-                f"{e.tally.bytes_read / _MIB:.1f}",
-                str(e.tally.interpolations),
-            )
-            for name, e in self.entries()
-        ]
-        widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(w) if n == 0 else cell.rjust(w)
-                for n, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        )
+        return aligned([_HEAD, *(_row(name, e, total) for name, e in self.entries())])
+
+    def __str__(self) -> str:
+        return self.table()
 
     def reset(self) -> None:
         """Forget what was counted."""
         LEDGER.forget(self.id)
+
+
+class MemoryProfile(Profile):
+    """Look at the memory of each process before and after every item of every pipe.
+
+    As :class:`Profile`, with columns for what a process holds after each pipe, and by how much it
+    grew while the pipe worked, less what it gave back. An allocator keeps what was freed and maps
+    are shared, so what grows once and stays is no leak; what grows in every epoch is. Looking
+    costs about 10 us per pipe and item.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> profile = MemoryProfile()
+    >>> list(profile(IterableWrapper([1, 2]).map(str)))
+    ['1', '2']
+    >>> all(row["resident"] for row in profile.to_json())
+    True
+    """
+
+    memory = True
+
+    def table(self) -> str:
+        """Return the profile as text, one line per pipe."""
+        head = ("pipe", "items", "MiB out", "MiB held", "MiB grown", "processes")
+        rows = [
+            (
+                name,
+                str(e.items),
+                _mib(e.bytes_out),
+                _mib(max(e.resident.values(), default=0)),
+                _mib(e.grown),
+                str(len(e.resident)),
+            )
+            for name, e in self.entries()
+        ]
+        return aligned([head, *rows])
+
+
+_HEAD = (
+    *("pipe", "items", "seconds", "share", "wait", "reads", "MiB", "interpolations"),
+    *("MiB out", "MiB held"),
+)
+
+
+def _row(name: str, entry: Entry, total: float) -> tuple[str, ...]:
+    return (
+        name,
+        str(entry.items),
+        f"{entry.seconds:.2f}",
+        f"{entry.seconds / total:.0%}",
+        f"{entry.wait:.2f}",
+        str(entry.tally.reads),
+        _mib(entry.tally.bytes_read),
+        str(entry.tally.interpolations),
+        _mib(entry.bytes_out),
+        _mib(max(entry.resident.values(), default=0)),
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.1f}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as lines, the first column to the left and the others to the right."""
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if n == 0 else cell.rjust(w)
+            for n, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
 
 
 def _is_timeable(pipe: Pipe) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 
 from ..core import TALLY, Tally
 from ..core.ledger import LEDGER, Entry
+from ..core.resident import SAMPLED, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
 from ..graph import Pipe, Traits, describe
 from ..realizing import Watch
@@ -21,6 +23,7 @@ class _Inside:
 
     seconds: float = 0.0
     tally: Tally = field(default_factory=Tally)
+    grown: int = 0
 
 
 _OUTER: ContextVar[_Inside | None] = ContextVar("timed", default=None)
@@ -31,8 +34,9 @@ class Timed(DataPipe):
 
     traits: ClassVar[Any] = Traits(per_item=True, watches=True)
 
-    def __init__(self, parent: Pipe, profile: str, pipe: str) -> None:
+    def __init__(self, parent: Pipe, profile: str, pipe: str, *, memory: bool = False) -> None:
         super().__init__()
+        self.memory = memory
         self.parent = parent
         self.profile = profile
         self.pipe = pipe
@@ -43,7 +47,7 @@ class Timed(DataPipe):
 
     def instructions(self) -> tuple[Watch, ...]:
         """Return what enters the time of what comes before it."""
-        return (Watch(self.profile, self.pipe),)
+        return (Watch(self.profile, self.pipe, self.memory),)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the parent's items."""
@@ -51,6 +55,7 @@ class Timed(DataPipe):
         while True:
             outer, inside = _OUTER.get(), _Inside()
             token = _OUTER.set(inside)
+            grown = -resident_bytes() if self.memory else 0
             started, before = time.perf_counter(), TALLY.snapshot()
             item, ended = None, False
             try:
@@ -60,11 +65,22 @@ class Timed(DataPipe):
             finally:
                 _OUTER.reset(token)
                 seconds, tally = time.perf_counter() - started, TALLY.snapshot() - before
-                own = Entry(int(not ended), seconds - inside.seconds, tally - inside.tally)
+                held = {os.getpid(): resident_bytes()} if self.memory else SAMPLED.read()
+                grown += sum(held.values()) if self.memory else 0
+                own = Entry(
+                    int(not ended),
+                    seconds - inside.seconds,
+                    tally - inside.tally,
+                    wait=inside.seconds,
+                    bytes_out=array_bytes(item),
+                    resident=held,
+                    grown=grown - inside.grown,
+                )
                 LEDGER.add((self.profile, self.pipe), own)
                 if outer is not None:
                     outer.seconds += seconds
                     outer.tally = outer.tally + tally
+                    outer.grown += grown
             if ended:
                 return
             yield item

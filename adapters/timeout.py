@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ..core.errors import GraphError
 from ..datapipes import PerItem
-from ..graph import Pipe, Rewritten, Rule, Traits, find
+from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, chained_name, find, origin_of
+from ..graph.served import split_of
 from .adapter import Adapter
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
@@ -17,6 +20,11 @@ START_SECONDS = 120.0
 ITEM_SECONDS = 600.0
 # What is still running a second after it was asked to stop is killed.
 STOP_SECONDS = 1.0
+
+
+# A limit is noticed a quarter late at most, and looking twenty times a second costs nothing.
+_LOOKS = 4
+_LEAST_POLL = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +39,20 @@ class Limits:
     """From asking a worker to stop to killing it."""
     enforced: bool = False
     """Whether the user asked: in-process waits are only watched then, which takes a thread."""
+    idle: float = math.inf
+    """For which a process that makes voxels may stay at one pipe."""
+    pipes: tuple[tuple[str, float], ...] = ()
+    """The same for pipes by their chained names."""
+
+    def at(self, pipe: Pipe) -> float:
+        """Return for how long a process may stay at ``pipe``."""
+        return min(self.idle, dict(self.pipes).get(chained_name(pipe), math.inf))
+
+    @property
+    def poll(self) -> float | None:
+        """How often to look at what processes are at; None for never."""
+        least = min([self.idle, *(seconds for _, seconds in self.pipes)])
+        return None if math.isinf(least) else max(_LEAST_POLL, least / _LOOKS)
 
 
 class Timeout(Adapter):
@@ -45,9 +67,18 @@ class Timeout(Adapter):
         Seconds that the first batch of an epoch may take in addition.
     stop
         Seconds that workers get to end by themselves.
+    idle
+        Seconds for which a process may stay at one pipe of the same item (of the same batch, where
+        pipes take it as a whole). A batch may then take as long as it goes on:
+        ``Timeout(item=math.inf, idle=60)``.
+    at
+        Chained name of a pipe that makes voxels or runs behind them: the limit is for that pipe
+        alone, as ``idle`` is for all; ``Timeout(5, at="map")``. The other limits stay as they are.
 
     Notes
     -----
+    ``idle`` and ``at`` see pipes behind the cut (``explain()`` shows it), in workers and here.
+
     Without this adapter the limits are 600, 120 and 1 s with workers, and none in
     process, where nothing can be interrupted without a thread.
     """
@@ -58,12 +89,17 @@ class Timeout(Adapter):
         *,
         start: float = START_SECONDS,
         stop: float = STOP_SECONDS,
+        idle: float = math.inf,
+        at: str | None = None,
     ) -> None:
-        for name, value in (("item", item), ("start", start), ("stop", stop)):
+        named = (("item", item), ("start", start), ("stop", stop), ("idle", idle))
+        for name, value in named:
             if not value > 0:
                 msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
                 raise ValueError(msg)
-        self.limits = Limits(start=start, item=item, stop=stop, enforced=True)
+        self._at = at
+        self._seconds = item
+        self.limits = Limits(start=start, item=item, stop=stop, enforced=True, idle=idle)
 
     def rules(self) -> Sequence[Rule]:
         """Return nothing: the limits are set on the sink alone."""
@@ -71,11 +107,27 @@ class Timeout(Adapter):
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the limits on its sink."""
-        if limits_of(pipe) == self.limits:
+        limits = self.limits if self._at is None else self._with_pipe(pipe, self._at)
+        if limits_of(pipe) == limits:
             return Rewritten(pipe, pipe)
-        return Rewritten(pipe, Limited(pipe, self.limits))
+        return Rewritten(pipe, Limited(pipe, limits))
+
+    def _with_pipe(self, sink: Pipe, name: str) -> Limits:
+        split = split_of(sink)
+        seen = [] if isinstance(split, NoCut) else [chained_name(p) for p in split.realizing]
+        if name not in seen:
+            told = ", ".join(dict.fromkeys(seen)) or "none"
+            raise GraphError(
+                f"Timeout(at={name!r}) names no pipe that makes voxels; there is {told}",
+                do="Give the adapter after those that change pipes, or use Timeout(item=...).",
+            ).at(origin_of(sink))
+        limits = limits_of(sink)
+        pipes = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
+        return dataclasses.replace(limits, enforced=True, pipes=pipes)
 
     def __repr__(self) -> str:
+        if self._at is not None:
+            return f"Timeout({self._seconds:g}, at={self._at!r})"
         return f"Timeout(item={self.limits.item:g})"
 
 

@@ -43,6 +43,7 @@ knows nothing of voxpipe can still catch it::
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
     │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
     ├── RankFailed                   (RuntimeError) another rank failed or is gone
+    ├── TooManyFailures              (RuntimeError) more items failed than may be skipped
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
     ├── RanksDiffer                  (RuntimeError) ranks are about to do different things
     ├── RankMissing                  (RuntimeError) a rank of the job is not there
@@ -314,6 +315,10 @@ class RankFailed(VoxpipeError, RuntimeError):
 
 class NoDevice(VoxpipeError, RuntimeError):
     """The device that was asked for is not there."""
+
+
+class TooManyFailures(VoxpipeError, RuntimeError):
+    """More items of an epoch failed than ``OnError(budget=...)`` allows."""
 
 
 class WorkerDied(VoxpipeError, RuntimeError):

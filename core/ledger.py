@@ -25,12 +25,25 @@ class Entry:
     """Wall time spent in the pipe itself, its parents' time taken off."""
     tally: Tally = field(default_factory=Tally)
     """Reads, bytes and interpolations of the pipe itself."""
+    wait: float = 0.0
+    """Wall time for which it waited for what comes before it."""
+    bytes_out: int = 0
+    """Bytes of the arrays that it yielded."""
+    resident: dict[int, int] = field(default_factory=dict)
+    """Most bytes that each process was seen to hold right after it, by process id."""
+    grown: int = 0
+    """Bytes by which processes grew while it worked; less what they gave back."""
 
     def add(self, other: Entry) -> None:
         """Add what another process counted."""
         self.items += other.items
         self.seconds += other.seconds
         self.tally = self.tally + other.tally
+        self.wait += other.wait
+        self.bytes_out += other.bytes_out
+        self.grown += other.grown
+        for pid, held in other.resident.items():
+            self.resident[pid] = max(held, self.resident.get(pid, 0))
 
 
 class Ledger:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import IterDataPipe
 
+from ..adapters.on_error import Excused
+from ..adapters.runtime import Annotated
 from ..adapters.timeout import Limited
 from ..core import Stream
 from ..core.errors import GraphError
@@ -24,6 +27,10 @@ from ..graph import Pipe, describe, origin_of, parents_of, traits_of, walk, with
 from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.seeding import seed_globals, seeded_globals
+from ..realizing import Outcome
+
+# What these say is for the service: it watches the clock, catches errors, starts processes.
+_SAID = (Limited, Excused, Annotated)
 
 
 def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
@@ -38,14 +45,14 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
     end = _end_of(sink)
     body = parents_of(end[0])[0] if end else sink
     for pipe in end:
-        if isinstance(pipe, Limited):  # it is the service that watches the clock
+        if isinstance(pipe, _SAID):
             body = with_parents(pipe, [body])
     left = next((pipe for pipe in walk(body) if traits_of(pipe).here), None)
     if left is not None and not isinstance(service, InProcessReadingService):
         msg = f"{describe(left)} stays in the process of the loader, and {describe(sink)} after it "
         msg += "does not take its items one by one"
         raise GraphError(msg, do="Put it at the end of the chain.").at(origin_of(left))
-    return body, Tail(tuple(pipe for pipe in end if not isinstance(pipe, Limited)))
+    return body, Tail(tuple(pipe for pipe in end if not isinstance(pipe, _SAID)))
 
 
 def _end_of(sink: Pipe) -> tuple[Pipe, ...]:
@@ -119,8 +126,10 @@ class Behind:
         self._tail = tail
         self._epoch = epoch
         self._run = (seed, number)
-        # Numbers of the batches that the pipes have taken and not yet given.
-        self._under_way: deque[int] = deque()
+        # Numbers of the batches that the pipes have taken and not yet given, and what failed in
+        # them; those without any item pass them by.
+        self._under_way: deque[tuple[int, Outcome | None]] = deque()
+        self._ready: deque[tuple[int, Any]] = deque()
         set_epoch(tail.sink, seed, number)
         tail.source.epoch = self
         self._items: Any = iter(tail.sink)
@@ -128,21 +137,42 @@ class Behind:
     def taken(self) -> Iterator[Any]:
         """Yield the batches of the service, and note their numbers."""
         for batch in self._epoch:
-            self._under_way.append(self._epoch.last)
+            outcome = batch if isinstance(batch, Outcome) else None
+            self._under_way.append((self._epoch.last, outcome))
+            if outcome is not None and outcome.is_empty:
+                continue
             if self._tail.seeds:
                 stream = Stream(*self._run, (self._epoch.last,), "user functions behind")
                 seed_globals(stream.integer())
-            yield batch
+            yield batch if outcome is None else outcome.batch
 
     def __iter__(self) -> Behind:
         return self
 
     def __next__(self) -> Any:
+        if not self._ready:
+            self._advance()
+        self.last, made = self._ready.popleft()
+        return made
+
+    def _advance(self) -> None:
+        """Take one item of the pipes, and before it the batches that had none."""
         guard = seeded_globals(0) if self._tail.seeds else contextlib.nullcontext()
-        with guard:
-            item = next(self._items)
-        self.last = self._under_way.popleft()
-        return item
+        try:
+            with guard:
+                item = next(self._items)
+        except StopIteration:
+            self._pass_by()
+            if not self._ready:
+                raise
+            return
+        self._pass_by()
+        number, outcome = self._under_way.popleft()
+        self._ready.append((number, item if outcome is None else replace(outcome, batch=item)))
+
+    def _pass_by(self) -> None:
+        while self._under_way and (outcome := self._under_way[0][1]) and outcome.is_empty:
+            self._ready.append((self._under_way.popleft()[0], outcome))
 
     def close(self) -> None:
         """End the pipes' threads, then the epoch; any number of times."""

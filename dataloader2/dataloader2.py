@@ -5,37 +5,26 @@ from __future__ import annotations
 import copy
 import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import torch
 
-from ..adapters import Adapter
-from ..core.errors import BudgetExceeded, LoaderShutDown
+from ..core.errors import LoaderShutDown
 from ..core.whole import whole
-from ..datapipes.cost import cost_of
-from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
-from ..diagnosing.twins import untimed
-from ..graph import (
-    Change,
-    Pipe,
-    clone,
-    explain_rewritten,
-    fingerprint,
-    origin_of,
-    verify,
-    walk,
-)
+from ..diagnosing import Pace
+from ..graph import Pipe, fingerprint, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
-from ..reading_services.work import Place, batch_count
-from ..volumes.scheme import ReadScheme
-from .asked import checked_service, checked_state, checked_step, refuse_others
-from .behind import detached
+from ..reading_services.work import Place, Planned, batch_count
+from ..realizing import ErrorPolicy, Failure
+from .asked import checked_service, checked_state, refuse_others
+from .compiled import Compiled, compiled
 from .epoch_setter import EpochSetter
+from .explaining import Explaining
+from .failed import Failed
 from .iterator import DataLoader2Iterator, Progress
 from .listed import AdapterLike, iterable, listed
-from .negotiated import Negotiated, negotiated
+from .negotiated import Negotiated
 from .state import State, checkpoint_of, restore_service
 from .stats import Waits
 from .telling import Telling
@@ -43,7 +32,7 @@ from .telling import Telling
 MAX_SEED = 2**64
 
 
-class DataLoader2(Telling):
+class DataLoader2(Explaining, Telling):
     """Iterate over a chain of datapipes.
 
     Parameters
@@ -95,33 +84,58 @@ class DataLoader2(Telling):
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
         self._pace, self._waits = Pace(), Waits()
+        self._failed, self._failed_before = Failed(), 0
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
-        self._graph = clone(self._written)
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
-        self._adapters = listed(datapipe_adapter_fn)
-        self._changes: list[Change] = []
-        for adapter in self._adapters:
-            self._graph = verify(self._adapted(adapter))
         # A copy: one service object may be given to several loaders.
         self._service = copy.copy(checked_service(reading_service) or InProcessReadingService())
-        self._whole = self._graph
-        self._graph, self._tail = detached(self._whole, self._service)
-        self._work = self._service.distribute(self._graph)
+        self._take(compiled(self._written, listed(datapipe_adapter_fn), self._service))
         self._fingerprint = fingerprint(self._written)
         # Frees the workers of a loader that is dropped without a word.
         self._finalizer = weakref.finalize(self, self._service.stop)
         if seed is not None:
             self.seed(seed)
 
-    def _adapted(self, adapter: AdapterLike) -> Pipe:
-        if isinstance(adapter, Adapter):
-            rewritten = adapter.rewrite(self._graph)
-            self._changes += rewritten.changes
-            return rewritten.after
-        return adapter(self._graph)
+    def _take(self, chain: Compiled) -> None:
+        self._coming: Compiled | None = None
+        self._adapters, self._graph, self._changes = chain.adapters, chain.graph, chain.changes
+        self._whole, self._tail = chain.whole, chain.tail
+        self._work, self._negotiated = chain.work, None
+
+    @property
+    def adapters(self) -> tuple[AdapterLike, ...]:
+        """The adapters of the next epoch, in order; set others between two epochs.
+
+        A running epoch goes on as it is. Batches stay the same, and so do saved states, unless an
+        adapter is there to change them.
+
+        Examples
+        --------
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
+        >>> from voxpipe.adapters import Profile
+        >>> loader = DataLoader2(IterableWrapper([1, 2]))
+        >>> loader.adapters += (Profile(),)
+        >>> list(loader)
+        [1, 2]
+        """
+        return self._adapters if self._coming is None else self._coming.adapters
+
+    @adapters.setter
+    def adapters(self, adapters: AdapterLike | Iterable[AdapterLike] | None) -> None:
+        # Compiled now, so that what is wrong is told here; the service stops at the next epoch.
+        self._coming = compiled(self._written, listed(adapters), self._service)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What failed and was left out or replaced, by ``OnError``: the last thousand."""
+        return tuple(self._failed.kept)
+
+    @property
+    def _policy(self) -> ErrorPolicy:
+        return self._work.errors if isinstance(self._work, Planned) else ErrorPolicy()
 
     def __iter__(self) -> DataLoader2Iterator:
         """Begin the next epoch; an iterator that is still running is invalidated."""
@@ -129,9 +143,12 @@ class DataLoader2(Telling):
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         self._end_live()
         self._pace.interrupt()
+        if self._coming is not None:
+            self._service.stop()  # workers that stayed run the chain as it was
+            self._take(self._coming)
         seed = self._seed_of_run()
-        self._progress = Progress(self._epoch, self._place)
-        self._place = Place()
+        self._progress = Progress(self._epoch, self._place, failed=self._failed_before)
+        self._place, self._failed_before = Place(), 0
         iterator = DataLoader2Iterator(self, seed, self._progress)
         self._live = weakref.ref(iterator)
         return iterator
@@ -153,10 +170,10 @@ class DataLoader2(Telling):
         live = self._live() if self._live is not None else None
         if progress is not None:
             # An iterator that was never asked for a batch has used up nothing.
-            self._epoch, self._place = (
-                (progress.epoch + 1, Place())
+            self._epoch, self._place, self._failed_before = (
+                (progress.epoch + 1, Place(), 0)
                 if progress.begun
-                else (progress.epoch, progress.place)
+                else (progress.epoch, progress.place, progress.failed)
             )
         if live is not None:
             live.invalidate()
@@ -170,7 +187,7 @@ class DataLoader2(Telling):
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = whole("seed", seed, least=0, below=MAX_SEED)
         self._end_live()
-        self._seed, self._epoch, self._place = seed, 0, Place()
+        self._seed, self._epoch, self._place, self._failed_before = seed, 0, Place(), 0
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -182,7 +199,7 @@ class DataLoader2(Telling):
             self._progress.epoch, self._progress.place = epoch, Place()
             return
         self._end_live()
-        self._epoch, self._place = epoch, Place()
+        self._epoch, self._place, self._failed_before = epoch, Place(), 0
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
@@ -204,6 +221,7 @@ class DataLoader2(Telling):
             epoch=epoch,
             next_batch=place.next,
             ahead=tuple(sorted(place.ahead)),
+            failed=self._failed_before if self._progress is None else self._progress.failed,
             shares=self._service.shares(self._work),
             graph=self._fingerprint,
             data=self._data_hash(),
@@ -228,6 +246,7 @@ class DataLoader2(Telling):
         restore_service(self._service, loaded.of_service)
         self._seed, self._epoch = loaded.seed, loaded.epoch
         self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
+        self._failed_before = loaded.failed
 
     @classmethod
     def from_state(
@@ -268,102 +287,6 @@ class DataLoader2(Telling):
     def _hashed_data(self) -> str:
         hashes = [p.data_hash() for p in walk(self._graph) if hasattr(type(p), "data_hash")]
         return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
-
-    def explain(self) -> str:
-        """Return the graph as written and as it runs, what was refused, where it runs, its cost.
-
-        Says how voxels are read, too. Reads the headers of the first volumes, and no voxel.
-        """
-        parts = [
-            explain_rewritten(self._written, self._whole, self._changes),
-            self._service.explain(self._work),
-            *filter(None, [self._tail.explain()]),
-        ]
-        cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
-        try:
-            reading = self._agreed().explain()
-        except BudgetExceeded as error:
-            reading = f"refused: {error}"
-        return "\n\n".join([*parts, *([str(cost)] if cost is not None else []), reading])
-
-    def schemes(self) -> dict[str, ReadScheme]:
-        """Return how the voxels of each key are read; empty where that cannot be planned.
-
-        Negotiated once, before the first epoch or here; reads a few headers, and no voxel.
-
-        Raises
-        ------
-        BudgetExceeded
-            Batches and buffers need more memory than they may take; this is a ``MemoryError``.
-        """
-        return dict(self._agreed().schemes)
-
-    def _agreed(self) -> Negotiated:
-        if self._negotiated is None:
-            epoch, place = self._where()
-            run = (self._seed or 0, epoch, place.next)
-            self._negotiated = negotiated(untimed(self._graph), self._service, *run)
-            self._work = replace(
-                self._work,
-                cache_bytes=self._negotiated.cache_bytes,
-                ahead_bytes=self._negotiated.ahead_bytes,
-                joinings=self._negotiated.joinings,
-            )
-        return self._negotiated
-
-    def diagnose(
-        self,
-        *,
-        step: Callable[[Any], object] | None = None,
-        batches: int = BATCHES,
-        seconds: float = SECONDS,
-    ) -> Diagnosis:
-        """Measure what each part could do alone, and return which one limits the loader.
-
-        The parts are planning, fetching, decoding, resampling, transport and the consumer. They
-        are measured on the plans of the next batches by copies of the graph and of the workers,
-        so the loader stays where it is. Takes about ten times ``seconds``, and the start of the
-        workers.
-
-        Parameters
-        ----------
-        step
-            What you do with a batch, e.g. one training step; it is called some dozen times with
-            real batches, so give it a copy of a model that matters. It has to wait for a device
-            that it uses. Without it the time counts for which your loop has kept batches so far.
-        batches
-            Different batches that are looked at.
-        seconds
-            Time for which each part is measured, at least two batches per worker.
-
-        Returns
-        -------
-        Diagnosis
-            ``limit``, ``ceilings`` (batches/s) and ``advice``; print it for the table.
-
-        Raises
-        ------
-        GraphError
-            The graph cannot be split, so its parts cannot be measured apart; or its source
-            cannot be planned twice, because it is an iterator or an epoch is running.
-        """
-        if self._shut_down:
-            raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
-        checked_step(step)
-        self._pace.interrupt()
-        epoch, place = self._where()
-        subject = Subject(
-            self._graph,
-            self._service,
-            self._seed or 0,
-            epoch,
-            place,
-            running=self._progress is not None and self._progress.begun,
-            kept=self._pace.seconds(),
-        )
-        advice = self._agreed().advice
-        found = diagnose(subject, Extent(batches, seconds), step)
-        return replace(found, notes=(*found.notes, *advice))
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import IteratorInvalidated, VoxpipeError
+from ..datapipes.iter.stack.devices import with_tensors
 from ..reading_services import Epoch
 from ..reading_services.work import Place
+from ..realizing import Outcome
 from .pausing import Pausing
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ class Progress:
     """Which batches of it were delivered, also before a resume."""
     begun: bool = False
     """Whether a batch was asked for."""
+    failed: int = 0
+    """Items of it that failed, also before a resume."""
 
 
 class DataLoader2Iterator:
@@ -69,7 +73,7 @@ class DataLoader2Iterator:
         asked = time.perf_counter()
         self._loader._pace.asked(asked)
         try:
-            batch = next(self._started())
+            batch = self._next()
         except StopIteration:
             self._close()
             self._loader._finished(self._progress)
@@ -80,12 +84,33 @@ class DataLoader2Iterator:
                 error.at(self._loader._origin)
             self._failure = _again(error) if isinstance(error, Exception) else None
             raise
-        self._progress.place = self._progress.place.after(self._started().last)
         self._pausing.handed()
         handed = time.perf_counter()
         self._loader._pace.handed(handed)
         self._loader._waits.add(handed - asked)
         return batch
+
+    def _next(self) -> Any:
+        """Return the next batch of which there is something, and note what was delivered."""
+        while True:
+            batch = next(self._started())
+            failed = self._progress.failed
+            if isinstance(batch, Outcome):
+                policy = self._loader._policy
+                failed = self._loader._failed.admit(batch, policy, failed)
+            self._progress.failed = failed
+            self._progress.place = self._progress.place.after(self._started().last)
+            if not isinstance(batch, Outcome):
+                return self._moved(batch)
+            if not batch.is_empty:
+                return self._moved(batch.batch)
+
+    def _moved(self, batch: Any) -> Any:
+        """Return the batch on the device that the graph asks for."""
+        device = self._loader._work.hints.device
+        if device is None:
+            return batch
+        return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
     def limit(self, num_batches: int | None) -> None:
         """Pause after ``num_batches`` more batches, again after each resume(); None: never."""

@@ -1,12 +1,5 @@
-"""torchdata's place for ``ShuffleSpec``."""
+"""torchdata's path to :class:`ShuffleSpec`, which there is an empty class."""
 
-from importlib import import_module
-from typing import Any
+from ..datapipes.shuffle_spec import ShuffleSpec
 
-
-def __getattr__(name: str) -> Any:
-    """Take ``ShuffleSpec`` from the adapters at its first use."""
-    if name == "ShuffleSpec":
-        return getattr(import_module("...adapters", __name__), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__all__ = ["ShuffleSpec"]

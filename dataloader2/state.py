@@ -35,6 +35,8 @@ class State:
     """Fingerprint of the graph as the user wrote it."""
     data: str
     """Fingerprint of the list of cases."""
+    failed: int = 0
+    """Items of that epoch that failed so far, which ``OnError`` has a budget for."""
     version: int = VERSION
     """Version of this format."""
     service: str = ""
@@ -64,13 +66,20 @@ class State:
             Naming what differs.
         """
         fields = set(cls.__dataclass_fields__)
-        if {*data, "service"} != fields:
+        # States that were saved before failures were counted have no such field.
+        if {*data, "service", "failed"} != fields:
             msg = f"a state has {sorted(fields - {'service'})}, got {sorted(data)}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
         state = cls(**{**data, "ahead": tuple(data["ahead"])})
-        numbers: tuple[Any, ...] = (state.seed, state.epoch, state.next_batch, *state.ahead)
+        numbers: tuple[Any, ...] = (
+            state.seed,
+            state.epoch,
+            state.next_batch,
+            state.failed,
+            *state.ahead,
+        )
         if not all(isinstance(n, int) and n >= 0 for n in numbers):
-            msg = f"seed, epoch, next_batch and ahead are whole numbers, got {numbers}"
+            msg = f"seed, epoch, next_batch, failed and ahead are whole numbers, got {numbers}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
         if state.version != VERSION:
             msg = f"the state has version {state.version}, this voxpipe reads {VERSION}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -23,6 +23,8 @@ class Stats:
     """The longest of these waits."""
     kept: float | None
     """Seconds for which a batch is kept before the next is asked for, the median of the last."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """How many errors of each class ``OnError`` let pass."""
     pipes: tuple[Mapping[str, Any], ...] = ()
     """What each pipe did, if ``Profile`` is among the adapters."""
 
@@ -43,6 +45,9 @@ class Stats:
             f"waited {self.waited:.2f} s for them, {mean:.1f} ms each, "
             f"{self.longest * 1e3:.1f} ms at most; kept {kept}",
         ]
+        if self.failures:
+            each = ", ".join(f"{count} {name}" for name, count in self.failures.items())
+            told.append(f"let pass by OnError: {each}")
         rows = [
             f"{row['items']:>9} items {row['seconds']:8.2f} s  {row['pipe']}" for row in self.pipes
         ]

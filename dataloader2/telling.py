@@ -8,6 +8,7 @@ from ..adapters import Profile
 from ..diagnosing import Pace
 from ..graph import Pipe, to_dot, to_mermaid
 from ..reading_services.work import Place
+from .failed import Failed
 from .stats import Stats, Waits
 
 
@@ -18,6 +19,7 @@ class Telling:
     _adapters: Any
     _pace: Pace
     _waits: Waits
+    _failed: Failed
 
     def _where(self) -> tuple[int, Place]:
         raise NotImplementedError
@@ -36,6 +38,7 @@ class Telling:
             waited=waits.seconds,
             longest=waits.longest,
             kept=self._pace.seconds(),
+            failures=dict(self._failed.errors),
             pipes=() if profile is None else tuple(profile.to_json()),
         )
 

@@ -11,10 +11,15 @@ from . import map as _map  # noqa: F401
 from . import utils as utils
 from .datapipe import DataPipe, PerItem, chained
 from .explain import explain
+from .shuffle_report import ShuffleReport, shuffle_report
+from .shuffle_spec import ShuffleSpec
 
 __all__ = [
     "DataPipe",
     "PerItem",
+    "ShuffleReport",
+    "ShuffleSpec",
     "chained",
     "explain",
+    "shuffle_report",
 ]

@@ -35,6 +35,7 @@ from .iter.open_volume import OpenVolume
 from .iter.realize import Realize
 from .iter.recache import Recache
 from .iter.replay import Replay
+from .iter.shuffle_plans import ShufflePlans
 from .iter.spatial import SpatialPipe
 from .iter.stack.async_map_batches import BatchAsyncMapper
 from .iter.stack.branches import Branch
@@ -395,6 +396,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def shear(self, factor: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape."""
+
+    def shuffle_plans(self, spec: Any = ...) -> ShufflePlans:
+        """Shuffle patches before anything is read: descriptions change places."""
 
     def shuffled_flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ..., buffer_size: int = ...) -> ShuffledFlatMapper:
         """Apply a function to each item, and yield what it returns, drawn from several at a time."""

@@ -17,6 +17,7 @@ from ..core.origin import CREDENTIALS, call_text, here
 from ..graph import Pipe, Traits, is_pipe, walk
 from ..graph.verify import stream_names
 from ..realizing import Instruction
+from .excuse import excused
 
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
@@ -101,7 +102,13 @@ class PerItem(DataPipe):
     def __iter__(self) -> Iterator[Any]:
         """Yield ``apply(item)`` for each item of the parent."""
         for item in self.parent:
-            yield self.apply(item)
+            try:
+                made = self.apply(item)
+            except Exception as error:
+                if not excused(self, item, error):
+                    raise
+                continue
+            yield made
 
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""

@@ -19,7 +19,7 @@ from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService
 from ..reading_services.running import close_if_idle
 from ..reading_services.work import Place, jobs
-from ..realizing import Job, usable_cores
+from ..realizing import Job, Outcome, usable_cores
 from ..realizing.parts import Read, Task
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
@@ -260,7 +260,10 @@ class _Measuring:
         for epoch, place in _runs(self._subject.epoch, Place(last + 1)):
             running = service.epoch(work, self._subject.seed, epoch, place)
             try:
-                yield from running
+                for made in running:
+                    batch = made.batch if isinstance(made, Outcome) else made
+                    if batch is not None:
+                        yield batch
             finally:
                 running.close()
             if running.last < 0 and epoch > self._subject.epoch:

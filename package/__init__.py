@@ -11,13 +11,27 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .adapters import Adapter, CacheTimeout, Eager, FuseSpatial, Lint, Profile, Shuffle, Timeout
+    from .adapters import (
+        Adapter,
+        CacheTimeout,
+        Eager,
+        FuseReads,
+        FuseSpatial,
+        Lint,
+        MemoryProfile,
+        OnError,
+        Prefetch,
+        Profile,
+        Runtime,
+        Shuffle,
+        Timeout,
+    )
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check
     from .dataloader2.dataset import to_dataset
     from .dataloader2.nodes import from_node, to_node
-    from .datapipes import DataPipe, explain
+    from .datapipes import DataPipe, ShuffleSpec, explain, shuffle_report
     from .datapipes.iter import from_cases, from_manifest, list_cases
     from .reading_services import (
         DistributedReadingService,
@@ -50,18 +64,24 @@ __all__ = [
     "Decoder",
     "DistributedReadingService",
     "Eager",
+    "FuseReads",
     "FuseSpatial",
     "Grid",
     "InProcessReadingService",
     "LazyPatch",
     "Lint",
+    "MemoryProfile",
     "MultiProcessingReadingService",
+    "OnError",
     "Policy",
+    "Prefetch",
     "Profile",
     "Region",
+    "Runtime",
     "Sample",
     "SequentialReadingService",
     "Shuffle",
+    "ShuffleSpec",
     "SpatialPlan",
     "Stream",
     "Timeout",
@@ -80,6 +100,7 @@ __all__ = [
     "register_backend",
     "register_decoder",
     "resolve_backend",
+    "shuffle_report",
     "to_dataset",
     "to_node",
     "unregister_backend",
@@ -93,9 +114,14 @@ _HOMES = {
         "Adapter",
         "CacheTimeout",
         "Eager",
+        "FuseReads",
         "FuseSpatial",
         "Lint",
+        "MemoryProfile",
+        "OnError",
+        "Prefetch",
         "Profile",
+        "Runtime",
         "Shuffle",
         "Timeout",
     ),
@@ -104,7 +130,7 @@ _HOMES = {
     "dataloader2": ("DataLoader2", "check"),
     "dataloader2.dataset": ("to_dataset",),
     "dataloader2.nodes": ("from_node", "to_node"),
-    "datapipes": ("DataPipe", "explain"),
+    "datapipes": ("DataPipe", "ShuffleSpec", "explain", "shuffle_report"),
     "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
     "reading_services": (
         "DistributedReadingService",

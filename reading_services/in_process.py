@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
 from ..core.whole import whole
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of, walk
-from ..realizing import Job
+from ..realizing import Job, Outcome, with_threads
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
 from .ahead import tickets_of
 from .made_ahead import MadeAhead, prefetcher_of
-from .pipe_runner import PipeRunner, Replica
+from .pipe_runner import Replica
 from .running import begin, end
 from .spending import budgets, checked
 from .watched import Watched
@@ -105,7 +106,7 @@ class InProcessEpoch:
         if pipe is not None and not work.limits.enforced:
             self._batches = MadeAhead(self._batches, pipe)
         elif work.limits.enforced or ahead:
-            self._batches = Watched(self._batches, work.limits, ahead)
+            self._batches = Watched(self._batches, work.limits, ahead, work.seconds_at)
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -140,13 +141,16 @@ def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return
-    source = work.recipe or PipeRunner(work.cut)
-    planned = jobs(work.cut, seed, epoch, place, work.part)
+    source = work.maker()
+    planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
     with closing(_begun(planned, work.joinings)) as coming:
         for job, fetched in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-            with using_joinings(work.joinings), closing(fetched):
-                made = source.run(job, seed, epoch) if work.cut.realizing else job.items[0]
+            threads = with_threads(work.hints.threads)
+            with using_joinings(work.joinings), closing(fetched), threads:
+                made = source.run(job, seed, epoch) if work.cut.realizing else _handed(job)
+            if isinstance(made, Outcome):
+                made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)
 
 
@@ -185,6 +189,13 @@ def _next(planned: Iterator[Job], joinings: Table) -> _Begun:
         return _Begun(None, [], error)
     with using_joinings(joinings):
         return _Begun(job, tickets_of(job))
+
+
+def _handed(job: Job) -> Any:
+    """Return the item of a job for which there is nothing to do."""
+    if not job.failures:
+        return job.items[0]
+    return Outcome(job.items[0] if job.items else None, job.failures, is_empty=not job.items)
 
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:

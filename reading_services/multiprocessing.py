@@ -120,6 +120,7 @@ class MultiProcessingReadingService:
             if slot_bytes is None
             else whole("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
         )
+        self._given = self.num_workers, self.threads_per_worker
         self.memory_bytes = checked(memory_bytes)
         self.prefetch_bytes = (
             None
@@ -169,6 +170,10 @@ class MultiProcessingReadingService:
             work: Work = replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
         else:
             work = work_of(graph)
+        # What the graph asks for goes before what the service was given, which is kept.
+        asked = work.hints
+        self.num_workers = self._given[0] if asked.processes is None else asked.processes
+        self.threads_per_worker = asked.threads or self._given[1]
         if self.num_workers:
             payload_of(work, 0, self.num_workers, self._script())
         return work

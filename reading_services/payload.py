@@ -12,7 +12,7 @@ from ..graph import Pipe, describe, is_pipe, origin_of, walk
 from ..realizing import Job
 from ..volumes import custom_backends, custom_decoders
 from .own_script import SIGN, cannot_follow
-from .pipe_runner import PipeRunner, Replica
+from .pipe_runner import Replica
 from .work import Planned, Work
 from .worker_hooks import Hooks
 
@@ -37,7 +37,7 @@ def payload_of(
         With the pipe or backend that cannot travel, as the user wrote it.
     """
     if isinstance(work, Planned):
-        thing: Any = work.recipe or PipeRunner(work.cut)
+        thing: Any = work.maker()
         pipes = work.cut.realizing
     else:
         thing = Replica(work.graph, work.share(worker, workers), work.hooks)

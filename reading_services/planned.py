@@ -132,7 +132,9 @@ class PlannedEpoch(PooledEpoch):
     ) -> None:
         super().__init__(pool, end, work, restarts, room)
         self._run = (seed, epoch)
-        self._jobs: Iterator[Job] | None = jobs(work.cut, seed, epoch, place, work.part)
+        self._jobs: Iterator[Job] | None = jobs(
+            work.cut, seed, epoch, place, work.part, work.errors
+        )
         self._work = work
         self._count: int | None = None
         self._limit = limit

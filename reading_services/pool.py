@@ -195,8 +195,13 @@ class WorkerPool:
                 continue
             by_handle[worker.channel] = worker
             by_handle[worker.process.sentinel] = worker
-        ready = connection.wait(list(by_handle), wait_of(deadline - time.monotonic()))
+        left, poll = deadline - time.monotonic(), self.limits.poll
+        ready = connection.wait(list(by_handle), wait_of(left if poll is None else min(left, poll)))
+        if poll is not None:
+            self._look_for_overdue()
         if not ready:
+            if time.monotonic() < deadline:
+                return
             self._timed_out(seconds)
         for worker in dict.fromkeys(by_handle[handle] for handle in ready):
             yield from ((worker, answer) for answer in self._received(worker))
@@ -240,6 +245,18 @@ class WorkerPool:
             f"{worker.patience:g} s; it had {doing.what}",
             do="Was it stopped by a debugger or a signal?",
         ).at(doing.origin)
+
+    def _look_for_overdue(self) -> None:
+        for worker in self.workers:
+            doing = None if worker.is_gone else worker.overdue(time.monotonic())
+            if doing is not None:
+                self.broken = True
+                raise ItemTimeout(
+                    f"worker {worker.number} (pid {worker.process.pid}) stayed for "
+                    f"{doing.seconds:g} s at {doing.what}",
+                    do="Give Timeout(idle=... or at=...) more if this may take longer; else look "
+                    "at this pipe and these files.",
+                ).at(doing.origin)
 
     def _timed_out(self, seconds: float) -> NoReturn:
         self.broken = True

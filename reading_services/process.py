@@ -49,6 +49,7 @@ class Worker:
         self.slots = slots
         self._at = at
         self._notes: Any = None
+        self._standing: tuple[tuple[int, int, int], float] | None = None
         self.is_up = False
         """Whether it has started."""
         self.is_gone = False
@@ -80,6 +81,19 @@ class Worker:
             return Doing("nothing to do")
         step, item = (NOWHERE, NOWHERE) if self._notes is None else read(self._notes)
         return self._at(step, item, self.jobs[0])
+
+    def overdue(self, now: float) -> Doing | None:
+        """Return what it has been at for longer than it may; asked from time to time."""
+        if not self.jobs or self._notes is None:
+            self._standing = None
+            return None
+        step, item = read(self._notes)
+        at = (id(self.jobs[0]), step, item)
+        if self._standing is None or self._standing[0] != at:
+            self._standing = at, now
+            return None
+        doing = self._at(step, item, self.jobs[0])
+        return doing if now - self._standing[1] > doing.seconds else None
 
     def death(self, seconds: float) -> WorkerDied:
         """Return the error that says how it ended and what it was doing.

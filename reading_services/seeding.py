@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Iterator
 
 import numpy as np
 import torch
+
+_OWN: set[int] = set()
+
+
+def own_generators() -> None:
+    """Say that nobody else draws in this process, so that nothing needs to be put back.
+
+    Putting back takes 0.1 to 0.3 ms, more than all else that a small item costs a worker.
+    """
+    _OWN.add(os.getpid())
 
 
 def seed_globals(seed: int) -> None:
@@ -20,6 +31,10 @@ def seed_globals(seed: int) -> None:
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
     """Seed the global generators inside the ``with`` block and put them back after it."""
+    if os.getpid() in _OWN:
+        seed_globals(seed)
+        yield
+        return
     kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seed_globals(seed)
     try:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout
 from ..core.waits import wait_of
 from ..graph import standing_at
+from ..realizing import NOWHERE, STANDING
 
 _ITEM, _ERROR, _END = "item", "error", "end"
 
@@ -40,7 +43,15 @@ class Watched:
         With the stack of the thread: what it is stuck in.
     """
 
-    def __init__(self, source: Iterator[Any], limits: Limits, ahead: int = 0) -> None:
+    def __init__(
+        self,
+        source: Iterator[Any],
+        limits: Limits,
+        ahead: int = 0,
+        seconds_at: Callable[[int], float] = lambda step: math.inf,
+    ) -> None:
+        self._poll = limits.poll
+        self._seconds_at = seconds_at
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         # The first item of an epoch opens and imports: it has longer, as with workers.
@@ -59,13 +70,7 @@ class Watched:
         for _ in range(self._unasked + 1):
             self._requests.put(True)
         self._unasked = 0
-        try:
-            kind, value = self._answers.get(timeout=wait_of(self._seconds))
-        except queue.Empty:
-            frame = sys._current_frames().get(self._thread.ident or 0)
-            msg = f"no batch for {self._seconds:g} s; it was here:\n{_stack(frame)}"
-            late = ItemTimeout(msg, do="Raise Timeout(item=...) if this may take longer.")
-            raise late.at(standing_at(frame)) from None
+        kind, value = self._answer()
         self._seconds = self._later
         if kind == _ITEM:
             return value
@@ -73,6 +78,30 @@ class Watched:
         if kind == _ERROR:
             raise value
         raise StopIteration
+
+    def _answer(self) -> tuple[str, Any]:
+        end = time.monotonic() + self._seconds
+        at, since = (NOWHERE, NOWHERE), time.monotonic()
+        while True:
+            left = end - time.monotonic()
+            try:
+                wait = left if self._poll is None else min(left, self._poll)
+                return self._answers.get(timeout=wait_of(wait))
+            except queue.Empty:
+                now = time.monotonic()
+            if now >= end:
+                self._refuse(f"no batch for {self._seconds:g} s", "item=...")
+            if (STANDING.step, STANDING.item) != at:
+                at, since = (STANDING.step, STANDING.item), now
+            elif now - since > self._seconds_at(at[0]):
+                seconds = self._seconds_at(at[0])
+                self._refuse(f"it stayed at one pipe for {seconds:g} s", "idle=... or at=...")
+
+    def _refuse(self, what: str, limit: str) -> NoReturn:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        msg = f"{what}; it was here:\n{_stack(frame)}"
+        late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
+        raise late.at(standing_at(frame)) from None
 
     def close(self) -> None:
         """Ask the thread to end, and wait for it unless it is stuck."""

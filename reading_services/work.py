@@ -5,17 +5,19 @@ Everything here is a pure function of the graph; nothing is started.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any, TypeAlias
 
-from ..adapters import Limits, limits_of
+from ..adapters import Hints, Limits, hints_of, limits_of, policy_of
 from ..core import Origin, Stream
 from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
+from ..datapipes.excuse import Excuses, excusing
 from ..datapipes.skipping import items_from
 from ..graph import (
     Cut,
@@ -29,15 +31,18 @@ from ..graph import (
     traits_of,
     walk,
 )
-from ..realizing import NOWHERE, Instruction, Job, Recipe
+from ..realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
 from ..volumes.stores.joining import Table
 from .part import DROP, WHOLE, WRAP, Part
-from .pipe_runner import Share, as_raised
+from .pipe_runner import PipeRunner, Share, as_raised
 from .seeding import seeded_globals
 from .sharing import RANKS, WORKERS, levels
 from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
+_RAISES = ErrorPolicy()
+_NO_HINTS = Hints()
+_END = object()
 _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
@@ -49,6 +54,8 @@ class Doing:
     """The batch, its cases and their files."""
     origin: Origin | None = None
     """The pipe that it runs, as the user wrote it."""
+    seconds: float = math.inf
+    """For how long it may be at that."""
 
     def __str__(self) -> str:
         return self.what if self.origin is None else f"{self.what}, in {self.origin}"
@@ -68,6 +75,18 @@ class Planned:
     """Which ranges become one request, by key."""
     part: Part = WHOLE
     """Which part of every batch this rank makes."""
+    errors: ErrorPolicy = _RAISES
+    """What is done about items that cannot be made."""
+
+    hints: Hints = _NO_HINTS
+    """What the graph asks for itself."""
+
+    def maker(self) -> Recipe | PipeRunner | Tolerant:
+        """Return what makes batches of jobs, here or in a worker."""
+        plain = self.recipe or PipeRunner(self.cut)
+        if not self.errors.tolerates:
+            return plain
+        return Tolerant(plain, self.errors, together=self.part.ranks > 1)
 
     @cached_property
     def recipe(self) -> Recipe | None:
@@ -85,11 +104,24 @@ class Planned:
         what = f"batch {job.index} of {job.files(item)}"
         if step == NOWHERE:
             return Doing(what)
+        seconds = self.seconds_at(step)
         if self.recipe is not None:
-            return Doing(what, getattr(self.recipe.instructions[step], "origin", None))
+            return Doing(what, getattr(self.recipe.instructions[step], "origin", None), seconds)
         pipe = self.cut.realizing[step]
         origin = origin_of(pipe)
-        return Doing(what if origin is not None else f"{what}, in {describe(pipe)}", origin)
+        what = what if origin is not None else f"{what}, in {describe(pipe)}"
+        return Doing(what, origin, seconds)
+
+    def seconds_at(self, step: int) -> float:
+        """Return for how long a process may stay at a step that it notes."""
+        return math.inf if step == NOWHERE else self.limits.at(self._steps[step])
+
+    @cached_property
+    def _steps(self) -> tuple[Pipe, ...]:
+        """The pipe of each step."""
+        if self.recipe is None:
+            return self.cut.realizing
+        return tuple(p for p in self.cut.realizing for _ in instructions_of(p) or ())
 
     def explain(self, workers: int) -> str:
         """Return which pipes run where."""
@@ -128,10 +160,16 @@ class Replicated:
 
     hooks: Hooks = NO_HOOKS
     """Functions of the user's that prepare the graph of each worker."""
+    hints: Hints = _NO_HINTS
+    """What the graph asks for itself."""
 
     def share(self, worker: int, workers: int) -> Share:
         """Return the share of one worker of this rank."""
         return Share(worker, workers, self.part.rank, self.part.ranks)
+
+    def seconds_at(self, step: int) -> float:
+        """Return no limit: of a whole graph nothing is noted."""
+        return math.inf
 
     def at(self, step: int, item: int, job: int) -> Doing:
         """Return what a worker does; of a whole graph it notes nothing."""
@@ -171,9 +209,10 @@ def work_of(graph: Pipe) -> Work:
     """Decide how a verified graph is run."""
     limits = limits_of(graph)
     split = cut(graph)
+    errors = policy_of(graph)
     if isinstance(split, NoCut):
         return replicated(graph, split.reason)
-    return Planned(split, limits)
+    return Planned(split, limits, errors=errors, hints=hints_of(graph))
 
 
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
@@ -187,6 +226,7 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         limits_of(graph),
         shards_ranks=RANKS in divided or bool(hooks),
         hooks=hooks or NO_HOOKS,
+        hints=hints_of(graph),
     )
 
 
@@ -220,27 +260,61 @@ class Place:
         return index < self.next or index in self.ahead
 
 
-def jobs(split: Cut, seed: int, epoch: int, place: Place, part: Part = WHOLE) -> Iterator[Job]:
+def jobs(
+    split: Cut,
+    seed: int,
+    epoch: int,
+    place: Place,
+    part: Part = WHOLE,
+    errors: ErrorPolicy = _RAISES,
+) -> Iterator[Job]:
     """Yield the jobs of one epoch that were not delivered; the others read nothing.
 
-    Every rank plans the batches of all ranks, and its jobs hold its own part of each.
+    Every rank plans the batches of all ranks, and its jobs hold its own part of each. A job also
+    holds what could not be planned since the one before; one after the last may hold only that.
     """
     held: list[Any] = []
     first: list[Any] = []
     size, index = part.size(split.group), 0
-    if part.uneven != WRAP:  # which wants the first items, too
+    excuses = Excuses(errors.errors if errors.tolerates else ())
+    # What cannot be planned is found, and counted, in the items that are skipped as well.
+    if part.uneven != WRAP and not errors.tolerates:  # wrap wants the first items, too
         index = place.next
-    for item in _planned(split, seed, epoch, index * size):
+
+    def job(items: Sequence[Any]) -> Job:
+        noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
+        excuses.noted.clear()
+        return Job(index, part.of(items), part.rank, noted)
+
+    items = _planned(split, seed, epoch, index * size)
+    for item in _excusing(items, excuses) if errors.tolerates else items:
         if part.uneven == WRAP and len(first) < size:
             first.append(item)
         held.append(item)
         if len(held) == size:
+            made = job(held)
             if not place.holds(index):
-                yield Job(index, part.of(held), part.rank)
+                yield made
             index, held = index + 1, []
     rest = () if split.drop_last else part.last(held, first, size)
-    if rest and not place.holds(index):
-        yield Job(index, part.of(rest), part.rank)
+    if rest:
+        made = job(rest)
+        if not place.holds(index):
+            yield made
+        index += 1
+    if excuses.noted and not place.holds(index):
+        yield replace(job(()), items=())
+
+
+def _excusing(items: Iterator[Any], excuses: Excuses) -> Iterator[Any]:
+    """Yield items; cases that cannot be planned are noted and left out."""
+    while True:
+        # Not around the yield: what the consumer does meanwhile is no part of the plan.
+        with excusing(excuses):
+            item = next(items, _END)
+        if item is _END:
+            return
+        yield item
 
 
 def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:

@@ -149,6 +149,9 @@ def _serve(
     if settings.torch:
         import torch
 
+        from .seeding import own_generators
+
+        own_generators()
         # Workers divide the machine between them; a thread pool in each would fight over it.
         torch.set_num_threads(1)
 

@@ -1,28 +1,37 @@
 """The realizing part of a graph as frozen instructions: samples in, a batch out; no torch."""
 
+from .failing import DATA_ERRORS, ErrorPolicy, Outcome, Tolerant
 from .gather import Gather
-from .job import Job
+from .job import Failure, Job
+from .join_reads import JoinReads
 from .memory import BatchMemory, Layout, OwnMemory, batch_memory, using
 from .realize import ApplyValue, RealizePatches
 from .realized import Realized
 from .recipe import Instruction, Recipe, Transform, Watch
 from .standing import NOWHERE, STANDING, Standing
-from .threads import in_threads, usable_cores, using_threads
+from .threads import InThreads, in_threads, usable_cores, using_threads, with_threads
 
 __all__ = [
+    "DATA_ERRORS",
     "NOWHERE",
     "STANDING",
     "ApplyValue",
     "BatchMemory",
+    "ErrorPolicy",
+    "Failure",
     "Gather",
+    "InThreads",
     "Instruction",
     "Job",
+    "JoinReads",
     "Layout",
+    "Outcome",
     "OwnMemory",
     "RealizePatches",
     "Realized",
     "Recipe",
     "Standing",
+    "Tolerant",
     "Transform",
     "Watch",
     "batch_memory",
@@ -30,4 +39,5 @@ __all__ = [
     "usable_cores",
     "using",
     "using_threads",
+    "with_threads",
 ]

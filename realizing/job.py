@@ -13,6 +13,35 @@ _MOST_CASES = 4
 
 
 @dataclass(frozen=True)
+class Failure:
+    """One item that could not be made, in words."""
+
+    batch: int
+    """Position of its batch in the epoch."""
+    item: int
+    """Position of the item in its batch; -1 for a case that could not be planned."""
+    case: str
+    """Name of the case."""
+    files: str
+    """The case with its volumes."""
+    pipe: str
+    """The pipe, as the user wrote it, with its line."""
+    error: str
+    """Class of the error."""
+    what: str
+    """What it said, without credentials."""
+    instead: str = ""
+    """The case that took its place."""
+
+    def __str__(self) -> str:
+        lines = [f"batch {self.batch}: {self.error}: {self.what}"]
+        lines += [f"  in {self.files or self.case}"] if self.files or self.case else []
+        lines += [f"  at {self.pipe}"] if self.pipe else []
+        lines += [f"  {self.instead} took its place"] if self.instead else []
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
 class Job:
     """The descriptions of one batch."""
 
@@ -22,6 +51,8 @@ class Job:
     """What the planner yielded for it."""
     part: int = 0
     """Which part of the batch of all ranks this is."""
+    failures: tuple[Failure, ...] = ()
+    """Cases before it that could not be planned."""
 
     def cases(self) -> str:
         """Return the names of the cases, for messages."""

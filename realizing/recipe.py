@@ -6,14 +6,17 @@ what a worker is sent: frozen values of a few hundred bytes, instead of pipes, w
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from ..core import TALLY
 from ..core.errors import GraphError, placed
 from ..core.ledger import LEDGER, Entry
+from ..core.resident import SAMPLED, array_bytes, resident_bytes
 from .job import Job
 from .standing import NOWHERE, STANDING
 
@@ -33,6 +36,8 @@ class Watch:
     """Whose entry."""
     pipe: str
     """The pipe as the user wrote it."""
+    memory: bool = False
+    """Whether to look at every item by how much the process grew."""
 
 
 Instruction: TypeAlias = "Transform | Watch"
@@ -54,15 +59,19 @@ class Recipe:
     instructions: tuple[Instruction, ...]
     """In the order of the chain."""
 
+    @cached_property
+    def _looks_at_memory(self) -> bool:
+        return any(isinstance(one, Watch) and one.memory for one in self.instructions)
+
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``; seed and epoch are in its items already."""
         items: Sequence[Any] = job.items
-        clock = _Clock()
+        clock = _Clock(memory=self._looks_at_memory)
         try:
             for number, instruction in enumerate(self.instructions):
                 STANDING.at(number)
                 if isinstance(instruction, Watch):
-                    clock.enter(instruction, len(items))
+                    clock.enter(instruction, items)
                 else:
                     items = instruction(items)
         except Exception as error:
@@ -89,14 +98,27 @@ def the_batch(job: Job, made: Sequence[Any]) -> Any:
 class _Clock:
     """Time and counts since the last watch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory: bool) -> None:
+        self._memory = memory
+        self._first = time.perf_counter()
         self._begin()
 
     def _begin(self) -> None:
+        self._held = resident_bytes() if self._memory else 0
         self._started, self._before = time.perf_counter(), TALLY.snapshot()
 
-    def enter(self, watch: Watch, items: int) -> None:
+    def enter(self, watch: Watch, items: Sequence[Any]) -> None:
         """Put down what was done since the last time."""
         seconds, tally = time.perf_counter() - self._started, TALLY.snapshot() - self._before
-        LEDGER.add((watch.profile, watch.pipe), Entry(items, seconds, tally))
+        held = {os.getpid(): resident_bytes()} if self._memory else SAMPLED.read()
+        entry = Entry(
+            len(items),
+            seconds,
+            tally,
+            wait=self._started - self._first,
+            bytes_out=array_bytes(items),
+            resident=held,
+            grown=sum(held.values()) - self._held if self._memory else 0,
+        )
+        LEDGER.add((watch.profile, watch.pipe), entry)
         self._begin()

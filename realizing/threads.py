@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,6 +39,39 @@ def using_threads(count: int) -> Iterator[None]:
             yield
         finally:
             _EXECUTOR.reset(token)
+
+
+@contextlib.contextmanager
+def with_threads(count: int | None) -> Iterator[None]:
+    """As ``using_threads``, also where others were chosen around it; None leaves those."""
+    if count is None:
+        yield
+        return
+    token = _EXECUTOR.set(None)
+    try:
+        with using_threads(count):
+            yield
+    finally:
+        _EXECUTOR.reset(token)
+
+
+@dataclass(frozen=True)
+class InThreads:
+    """What an instruction does, with so many threads."""
+
+    threads: int
+    instruction: Any
+
+    @property
+    def origin(self) -> Any:
+        """Where the user wrote the pipe."""
+        return getattr(self.instruction, "origin", None)
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return what ``items`` become."""
+        with with_threads(self.threads):
+            made: list[Any] = self.instruction(items)
+        return made
 
 
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:

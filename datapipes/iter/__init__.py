@@ -52,6 +52,7 @@ from .realize import Realize
 from .recache import Recache
 from .replay import Replay
 from .resample_to import ResampleToPipe
+from .shuffle_plans import ShufflePlans
 from .spatial import SpatialPipe
 from .spatial_forms import (
     AffinePipe,
@@ -287,6 +288,7 @@ __all__ = [
     "ShardingRoundRobinDispatcher",
     "SharpenPipe",
     "ShearPipe",
+    "ShufflePlans",
     "ShuffledFlatMapper",
     "Shuffler",
     "Slicer",

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.errors import PatchSizeError
 from ...graph import Pipe, Traits, walk
-from ...realizing import Gather
+from ...realizing import Gather, InThreads, JoinReads
 from ...spatial.ops.sizes import whole_number
 from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
@@ -58,6 +58,8 @@ class BatchPatches(DataPipe):
             raise error.at(self.origin)  # noqa: B904
         self.drop_last = drop_last
         self.straight = False
+        self.joins = False
+        self.threads: int | None = None
         self.of_cases = any(isinstance(p, (FromCases, ListCases)) for p in walk(parent))
 
     @property
@@ -85,13 +87,17 @@ class BatchPatches(DataPipe):
         whole, rest = divmod(length_of(self, self.parent), self.batch_size)
         return whole + bool(rest and not self.drop_last)
 
-    def instructions(self) -> tuple[Gather, ...]:
+    def instructions(self) -> tuple[JoinReads | Gather | InThreads, ...]:
         """Return what gathers one batch."""
-        return (Gather(self.straight, self.origin, self.of_cases),)
+        gather = Gather(self.straight, self.origin, self.of_cases)
+        steps = (JoinReads(self.origin), gather) if self.joins else (gather,)
+        if self.threads is None:
+            return steps
+        return tuple(InThreads(self.threads, step) for step in steps)
 
     def gather(self, samples: Sequence[Any]) -> dict[str, Any]:
         """Return one batch of ``samples``."""
-        items = list(map(as_arrays, samples))
+        items: list[Any] = list(map(as_arrays, samples))
         for instruction in self.instructions():
             items = instruction(items)
         return dict(as_tensors(items[0]))

@@ -22,6 +22,7 @@ from ...spatial import (
 from ...spatial.ops.sizes import Size, three, whole_number
 from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
+from ..excuse import excused
 from .argument_names import refuse_unknown_arguments
 from .inside_mask import masked_by
 from .spatial import Adding, pending_of, stepped
@@ -188,16 +189,38 @@ class LazyPatches(DataPipe):
         anywhere = (UniformPatch(self.size, self.origin), self.region)
         steps = None if self._masked is not None else self._adding(*anywhere)
         for sample in self.parent:
-            if self.sampling == "grid":
-                yield from self._grid(sample)
+            try:
+                patches = self._patches(sample, steps)
+            except Exception as error:
+                if not excused(self, sample, error):
+                    raise
                 continue
-            adding, placing = steps or self._adding(*self._inside_mask(sample))
-            visit = sample
-            if placing is not None:
-                # The region draws from the case, before there is an ordinal: one for all patches.
-                visit = stepped(self, sample, placing)
-            for ordinal in range(self.samples_per_volume):
-                yield stepped(self, visit, adding, ordinal=ordinal)
+            yield from patches
+
+    def _patches(self, sample: Any, steps: tuple[Adding, Adding | None] | None) -> Iterator[Sample]:
+        """Return the patches of one volume; its header or mask is read before the first."""
+        if self.sampling == "grid":
+            return self._grid(sample, pending_of(self, sample).plan.shape)
+        return map(self._drawing(sample, steps), range(self.samples_per_volume))
+
+    def _drawing(
+        self, sample: Any, steps: tuple[Adding, Adding | None] | None
+    ) -> Callable[[int], Sample]:
+        """Return what makes the patches of one volume, by their ordinals."""
+        adding, placing = steps or self._adding(*self._inside_mask(sample))
+        # The region draws from the case, before there is an ordinal: one for all patches.
+        visit = sample if placing is None else stepped(self, sample, placing)
+        return lambda ordinal: stepped(self, visit, adding, ordinal=ordinal)
+
+    def visits(self) -> Iterator[Callable[[int], Sample]]:
+        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal.
+
+        So patches can be taken in any order while none is kept. A grid has no such numbers.
+        """
+        anywhere = (UniformPatch(self.size, self.origin), self.region)
+        steps = None if self._masked is not None else self._adding(*anywhere)
+        for sample in self.parent:
+            yield self._drawing(sample, steps)
 
     def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
         adding = Adding([Step(patch, self.stream_names[0], self.origin)])
@@ -236,8 +259,7 @@ class LazyPatches(DataPipe):
                 progress(number + 1, len(samples))
         return len(samples)
 
-    def _grid(self, sample: Sample) -> Iterator[Sample]:
-        shape = pending_of(self, sample).plan.shape
+    def _grid(self, sample: Sample, shape: tuple[int, int, int]) -> Iterator[Sample]:
         patches = GridPatch(self.size, self.overlap, self.origin).patches(shape)
         for ordinal, patch in enumerate(patches):
             step = Step(patch, self.stream_names[0], self.origin)

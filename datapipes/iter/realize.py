@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...graph import Traits
-from ...realizing import RealizePatches
+from ...realizing import InThreads, RealizePatches
 from ..datapipe import PerItem, chained
 from ..tensors import applied
 
@@ -30,9 +30,13 @@ class Realize(PerItem):
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
 
-    def instructions(self) -> tuple[RealizePatches, ...]:
+    threads: int | None = None
+    """Volumes that are realized at once; None leaves it to whoever runs the pipe."""
+
+    def instructions(self) -> tuple[RealizePatches | InThreads, ...]:
         """Return what realizes one sample."""
-        return (RealizePatches(self.origin),)
+        realize = RealizePatches(self.origin)
+        return (realize,) if self.threads is None else (InThreads(self.threads, realize),)
 
     def apply(self, item: Any) -> Any:
         """Return the sample with tensors in it."""

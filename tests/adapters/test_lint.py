@@ -11,6 +11,8 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.adapters import Lint
 from voxpipe.core.errors import LintWarning
+from voxpipe.datapipes.iter.stack.cycle import Repeater
+from voxpipe.datapipes.iter.stack.prefetch import Prefetcher
 
 
 def same(x):
@@ -61,6 +63,31 @@ PAIRS = {
     "copied-batches": (
         lambda: patches(1).realize().batch(2).collate(same),
         lambda: patches(1).batch_patches(2),
+    ),
+    "repeated-draws": (
+        lambda: Repeater(patches(1), 2).batch_patches(2),
+        lambda: patches(2).shuffle().batch_patches(2),
+    ),
+    "early-device": (
+        lambda: patches(1).realize().to_device("cpu").batch_patches(2),
+        lambda: patches(1).realize().batch_patches(2).to_device("cpu"),
+    ),
+    "large-prefetch": (
+        lambda: Prefetcher(patches(1).batch_patches(2), 2, buffer_bytes=2**60),
+        lambda: Prefetcher(patches(1).batch_patches(2), 2),
+    ),
+    "no-sharding": (
+        lambda: patches(1).realize().filter(same).batch_patches(2),
+        lambda: (
+            cases()
+            .shuffle()
+            .sharding_filter()
+            .open_volume()
+            .lazy_patch(4)
+            .realize()
+            .filter(same)
+            .batch_patches(2)
+        ),
     ),
     "not-split": (
         lambda: patches(1).realize().filter(same).batch_patches(2),
@@ -141,6 +168,11 @@ def test_a_warning_says_what_where_and_what_to_do():
     assert lines[0].startswith("one-volume-batches: 4 patches of a volume")
     assert re.fullmatch(rf"  at .batch_patches\(2\)\s+{os.path.basename(__file__)}:\d+", lines[1])
     assert ".shuffle() after .lazy_patch()" in lines[2]
+
+
+def test_what_stays_in_the_process_of_the_loader_is_no_mistake():
+    """A chain that ends on a device is split before that."""
+    assert names(patches(1).shuffle().batch_patches(2).to_device("cpu")) == []
 
 
 def test_what_is_ignored_is_not_told():

@@ -56,6 +56,18 @@ def test_planning(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_overhead(tmp_path):
+    """Every loader gives a rate; the idle share and the plans are told."""
+    done = run(tmp_path, "overhead.py", "--quick")
+
+    assert done.returncode == 0, done.stderr
+    found = rows(done.stdout)
+    assert float(found["voxpipe, planned"][2].replace(",", "")) > 0
+    assert float(found["torch DataLoader"][2].replace(",", "")) > 0
+    assert "An idle loader takes" in done.stdout
+    assert "Patches planned per second" in done.stdout
+
+
 @pytest.mark.parametrize("form", ["nii", "nii.gz", "zarr64", "zarr32"])
 def test_throughput_of_every_format(tmp_path, form):
     """Each format gives a row with a rate and a peak, and leaves no file."""

@@ -335,7 +335,7 @@ def test_diagnose_passes_the_advice_on(folder, monkeypatch):
         chunks_then=2.0,
     )
     outcome = Negotiated({"image": better, "label": better})
-    monkeypatch.setattr("voxpipe.dataloader2.dataloader2.negotiated", lambda *run: outcome)
+    monkeypatch.setattr("voxpipe.dataloader2.explaining.negotiated", lambda *run: outcome)
     with loader_of(chain(folder, ".nii")) as loader:
         notes = loader.diagnose(batches=2, seconds=1e-6).notes
 

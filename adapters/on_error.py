@@ -1,0 +1,130 @@
+"""What becomes of items that cannot be made: the epoch fails, or goes on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ..core.errors import GraphError
+from ..core.whole import whole
+from ..datapipes import PerItem
+from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, find, origin_of
+from ..graph.served import split_of
+from ..realizing import DATA_ERRORS, ErrorPolicy
+from ..realizing.failing import ACTIONS, RAISE
+from .adapter import Adapter
+
+# A few broken files in a data set are usual; more of them are a missing disk or wrong credentials.
+BUDGET = 10
+
+
+class OnError(Adapter):
+    """Leave out what cannot be read, or put something else in its place, and tell of it.
+
+    ============  =========================================================================
+    action        what becomes of a batch with a bad item
+    ============  =========================================================================
+    ``"raise"``   the error is raised, as without this adapter
+    ``"skip"``    the batch is made of the other items; one without any is left out
+    ``"replace"`` the next good item of the same batch is in its place too
+    ============  =========================================================================
+
+    Either is a function of the batch alone: the batches are the same under any number of workers
+    and after a resume. ``loader.failures`` tells what failed: batch, case,
+    files, pipe, and what was said, without credentials. The count is part of the state.
+
+    Parameters
+    ----------
+    action
+        What to do.
+    budget
+        Items that may fail in one epoch; one more is a ``TooManyFailures``. None for any
+        number.
+    errors
+        Classes of errors that it is about: by default those of volumes, never those of programs.
+
+    Notes
+    -----
+    A batch that fails is made once more item by item, and once of the good ones. ``len()`` counts
+    batches as if nothing failed. Cases that cannot be planned (``lazy_patch(sampling="grid")``
+    needs their headers) are left out, whatever the action: nothing stands in for a case. Under
+    ``DistributedReadingService`` a rank needs a good item in its part of a batch.
+
+    Raises
+    ------
+    GraphError
+        When the loader is made: the graph cannot be split, so a batch cannot be made again.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import voxpipe as vp
+    >>> cases = [{"image": np.zeros((4, 4, 4))}, {"image": "missing.nii"}]
+    >>> pipe = vp.from_cases(cases).open_volume().lazy_patch(2).batch_patches(2)
+    >>> with vp.DataLoader2(pipe, vp.OnError("skip")) as loader:
+    ...     [tuple(batch["image"].shape) for batch in loader]
+    ...     [(failure.batch, failure.error) for failure in loader.failures]
+    [(1, 1, 2, 2, 2)]
+    [(0, 'VolumeNotFound')]
+    """
+
+    def __init__(
+        self,
+        action: str = "skip",
+        *,
+        budget: int | None = BUDGET,
+        errors: type[Exception] | Sequence[type[Exception]] = DATA_ERRORS,
+    ) -> None:
+        if action not in ACTIONS:
+            msg = f"action is one of {ACTIONS}, got {action!r}"
+            raise ValueError(msg)
+        given: tuple[Any, ...] = (errors,) if isinstance(errors, type) else tuple(errors)
+        if not all(isinstance(one, type) and issubclass(one, Exception) for one in given):
+            msg = f"errors are classes of exceptions, got {errors!r}"
+            raise TypeError(msg)
+        if budget is not None:
+            budget = whole("budget", budget, least=0, do="or None for any number")
+        self.policy = ErrorPolicy(action, given, budget)
+
+    def rewrite(self, pipe: Pipe) -> Rewritten:
+        """Return the graph with the policy on its sink."""
+        if policy_of(pipe) == self.policy:
+            return Rewritten(pipe, pipe)
+        split = split_of(pipe)
+        if self.policy.action != RAISE and isinstance(split, NoCut):
+            raise GraphError(
+                f"OnError cannot leave anything out of this graph: {split.reason}",
+                do="Catch errors in your own functions, or make the graph one that can be split.",
+            ).at(origin_of(pipe))
+        return Rewritten(pipe, Excused(pipe, self.policy))
+
+    def rules(self) -> Sequence[Rule]:
+        """Return nothing: the policy is set on the sink alone."""
+        return ()
+
+    def __repr__(self) -> str:
+        return f"OnError({self.policy.action!r}, budget={self.policy.budget})"
+
+
+class Excused(PerItem):
+    """Passes items on, and says for the reading service what may fail."""
+
+    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
+
+    def __init__(self, parent: Pipe, policy: ErrorPolicy) -> None:
+        super().__init__(parent)
+        self.policy = policy
+
+    def instructions(self) -> tuple[()]:
+        """Return nothing: whoever makes a batch catches the errors."""
+        return ()
+
+    def apply(self, item: Any) -> Any:
+        """Return the item as it is."""
+        return item
+
+
+def policy_of(sink: Pipe) -> ErrorPolicy:
+    """Return what is done about errors in a graph: as set nearest to its sink."""
+    found = find(sink, Excused)
+    return found[-1].policy if found else ErrorPolicy()

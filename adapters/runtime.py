@@ -1,0 +1,150 @@
+"""Where pipes run: with how many threads, in how many processes, and on which device they end."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from ..core.errors import GraphError
+from ..core.whole import whole
+from ..datapipes import PerItem
+from ..datapipes.iter import BatchPatches, Realize
+from ..graph import (
+    Change,
+    Pipe,
+    Rewritten,
+    Rule,
+    Traits,
+    chained_name,
+    describe,
+    find,
+    origin_of,
+    parents_of,
+    walk,
+    with_parents,
+)
+from .adapter import Adapter
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints:
+    """What a graph asks of whoever runs it; None leaves it to the reading service."""
+
+    threads: int | None = None
+    """Patches that each process realizes at once."""
+    processes: int | None = None
+    """Worker processes; 0 for none."""
+    device: str | None = None
+    """Where the tensors of batches end up."""
+
+
+class Runtime(Adapter):
+    """Say in the graph with what it runs; it goes before what the reading service was given.
+
+    The batches stay the same; only where they are made changes, and on which device they arrive.
+
+    Parameters
+    ----------
+    threads
+        Patches that each process realizes at once.
+    processes
+        Workers of ``MultiProcessingReadingService``; 0 makes batches in this process.
+    device
+        Device to which this process moves the tensors of every batch, as ``to_device()`` does.
+    at
+        Chained name of a pipe to which ``threads`` is limited: ``realize`` or ``batch_patches``.
+
+    Raises
+    ------
+    GraphError
+        When the loader is made: there is no such pipe.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> hints_of(Runtime(processes=2)(Runtime(threads=4)(IterableWrapper([1]))))
+    Hints(threads=4, processes=2, device=None)
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        processes: int | None = None,
+        device: Any = None,
+        at: str | None = None,
+    ) -> None:
+        if at is not None and (threads is None or processes is not None or device is not None):
+            raise ValueError("at= belongs to threads=; processes and device hold for the graph")
+        self.at = at
+        self.hints = Hints(
+            None if threads is None else whole("threads", threads, least=1),
+            None if processes is None else whole("processes", processes, least=0),
+            None if device is None else str(torch.device(device)),
+        )
+
+    def rules(self) -> Sequence[Rule]:
+        """Return nothing: hints are added."""
+        return ()
+
+    def rewrite(self, pipe: Pipe) -> Rewritten:
+        """Return the graph with the hints on its sink, or with those of one pipe on that."""
+        if self.at is not None:
+            return self._with_threads(pipe)
+        given = {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}
+        hints = dataclasses.replace(hints_of(pipe), **given)
+        if hints == hints_of(pipe):
+            return Rewritten(pipe, pipe)
+        return Rewritten(pipe, Annotated(pipe, hints))
+
+    def _with_threads(self, sink: Pipe) -> Rewritten:
+        made: dict[int, Pipe] = {}
+        changes = []
+        for old in walk(sink):
+            new: Any = with_parents(old, [made[id(parent)] for parent in parents_of(old)])
+            if isinstance(new, (Realize, BatchPatches)) and chained_name(old) == self.at:
+                new = copy.copy(new)
+                new.threads = self.hints.threads
+                became = f"{self.hints.threads} threads"
+                changes.append(Change("runtime", describe(old), became=became))
+            made[id(old)] = new
+        if not changes:
+            raise GraphError(
+                f"Runtime(at={self.at!r}): threads are for realize and batch_patches, and there "
+                "is no such pipe",
+                do="Give the adapter after FuseSpatial, which may take realize() out.",
+            ).at(origin_of(sink))
+        return Rewritten(sink, made[id(sink)], tuple(changes))
+
+    def __repr__(self) -> str:
+        given = {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}
+        given |= {"at": self.at} if self.at is not None else {}
+        return f"Runtime({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+
+
+class Annotated(PerItem):
+    """Passes items on, and says for the reading service with what the graph runs."""
+
+    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
+
+    def __init__(self, parent: Pipe, hints: Hints) -> None:
+        super().__init__(parent)
+        self.hints = hints
+
+    def instructions(self) -> tuple[()]:
+        """Return nothing: whoever runs the graph looks at the hints."""
+        return ()
+
+    def apply(self, item: Any) -> Any:
+        """Return the item as it is."""
+        return item
+
+
+def hints_of(sink: Pipe) -> Hints:
+    """Return what a graph asks for: as set nearest to its sink."""
+    found = find(sink, Annotated)
+    return found[-1].hints if found else Hints()

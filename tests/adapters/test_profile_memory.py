@@ -1,0 +1,99 @@
+"""What profiles tell of waits, bytes and memory, in every process."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.ledger import Entry
+from voxpipe.core.resident import Sampled, resident_bytes
+
+KEPT = []
+SIZE = 32 * 2**20
+
+
+def keep(item):
+    KEPT.append(np.ones(SIZE, np.uint8))
+    return item
+
+
+def chain():
+    cases = [{"image": np.zeros((8, 8, 8), np.uint8)} for _ in range(8)]
+    return vp.from_cases(cases).open_volume().lazy_patch(4).batch_patches(2)
+
+
+def rows_of(profile):
+    return {row["pipe"].split("(")[0]: row for row in json.loads(json.dumps(profile.to_json()))}
+
+
+@pytest.mark.parametrize("kind", [vp.Profile, vp.MemoryProfile])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bytes_and_memory_come_from_the_processes_that_made_them(workers, kind):
+    """Batches weigh what their voxels weigh; planning is this process, realizing the workers'."""
+    profile = kind()
+    service = vp.MultiProcessingReadingService(workers)
+    with vp.DataLoader2(chain(), [vp.FuseSpatial(), profile], service, seed=7) as loader:
+        list(loader)
+
+    rows = rows_of(profile)
+    assert rows["lazy_patch"]["bytes_out"] == 0
+    assert rows["batch_patches"]["bytes_out"] == 8 * 4**3
+    pids = set(rows["batch_patches"]["resident"])
+    own = {str(os.getpid())}
+    if workers:
+        assert pids
+        assert not pids & own
+    elif kind is vp.MemoryProfile:
+        assert pids == own
+    assert all(held > 2**20 for row in rows.values() for held in row["resident"].values())
+
+
+def test_a_pipe_waits_for_what_comes_before_it():
+    """What a pipe waited is what those above it took; a source waits for nothing."""
+    profile = vp.Profile()
+    with vp.DataLoader2(chain(), [profile], seed=7) as loader:
+        list(loader)
+
+    rows = rows_of(profile)
+    assert rows["from_cases"]["wait"] == 0
+    above = rows["from_cases"]["seconds"]
+    assert rows["open_volume"]["wait"] == pytest.approx(above, rel=1e-6)
+    assert "wait" in profile.table().splitlines()[0]
+    assert str(profile) == profile.table()
+
+
+def test_what_a_pipe_keeps_shows_as_growth():
+    """A function that keeps 32 MiB per item grows by that; its neighbours do not."""
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    profile = vp.MemoryProfile()
+    try:
+        list(profile(IterableWrapper(range(4)).map(keep)))
+    finally:
+        KEPT.clear()
+
+    source, kept = profile.to_json()
+    assert kept["grown"] > 3 * SIZE
+    assert source["grown"] < SIZE
+    assert max(kept["resident"].values()) > 4 * SIZE
+    assert "MiB grown" in profile.table()
+
+
+def test_entries_of_processes_are_merged_by_process():
+    """The most of each process is kept; sums are sums."""
+    entry = Entry(1, 1.0, wait=0.5, bytes_out=3, resident={1: 10, 2: 5}, grown=4)
+    entry.add(Entry(1, 1.0, wait=0.25, bytes_out=4, resident={2: 7, 3: 1}, grown=-1))
+
+    assert (entry.wait, entry.bytes_out, entry.grown) == (0.75, 7, 3)
+    assert entry.resident == {1: 10, 2: 7, 3: 1}
+
+
+def test_memory_is_read_from_time_to_time():
+    """Two readings at once are one; the process holds something."""
+    sampled = Sampled(every=3600)
+
+    assert sampled.read()[os.getpid()] > 2**20
+    assert sampled.read() == {}
+    assert resident_bytes() > 2**20
