@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from ..datapipes.iter import BatchPatches, Flush, FusedSpatial, Realize, SpatialPipe, ValuePipe
+from ..datapipes.iter.choices import ChoicePipe
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from .adapter import Adapter
 from .timed import Timed
@@ -56,6 +57,8 @@ class FuseSpatial(Adapter):
 def _neighbours(site: Site) -> Pair | Refused | None:
     """Two spatial pipes, one feeding only the other."""
     second = site.pipe
+    if isinstance(second, ChoicePipe) and second.adding:
+        return _kept_apart(second.parent)
     if not isinstance(second, SpatialPipe):
         return None
     first = second.parent
@@ -73,16 +76,26 @@ def _neighbours(site: Site) -> Pair | Refused | None:
 
 def _kept_apart(pipe: Pipe) -> Refused | None:
     """Return why a spatial pipe that reads ``pipe`` begins a plan of its own, if it does."""
-    by: Pipe | None = None
-    while isinstance(pipe, (Flush, ValuePipe, Timed)):
-        breaks = isinstance(pipe, Flush) or (
-            isinstance(pipe, ValuePipe) and not pipe.step.op.commutes
-        )
-        by = pipe if breaks else by
+    by, moved = "", False
+    while isinstance(pipe, (Flush, ValuePipe, ChoicePipe, Timed)):
+        by = _breaking(pipe) or by
+        moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.adding)
         pipe = pipe.parent
-    if by is None or not isinstance(pipe, (SpatialPipe, FusedSpatial)):
+    if not by or not (moved or isinstance(pipe, (SpatialPipe, FusedSpatial))):
         return None
-    return Refused(f"{describe(by)} stands before it, so voxels are sampled anew after that")
+    return Refused(f"{by} stands before it, so voxels are sampled anew after that")
+
+
+def _breaking(pipe: Pipe) -> str:
+    """Return what of a pipe makes later spatial ops wait, or nothing."""
+    if isinstance(pipe, Flush):
+        return describe(pipe)
+    if isinstance(pipe, ValuePipe):
+        return "" if pipe.step.op.commutes else describe(pipe)
+    change = pipe.change if isinstance(pipe, ChoicePipe) else None
+    if change is None or change.step.op.commutes:
+        return ""
+    return f"{change.step.op.waited_for}, {describe(pipe)},"
 
 
 def _fused(pair: Pair) -> Pipe:
@@ -104,7 +117,18 @@ def _realized_before(site: Site, reader: type) -> Pair | Refused | None:
 
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
-    return _realized_before(site, ValuePipe)
+    """Return what makes the same of a patch, whether or not there is a volume around it."""
+    found = _realized_before(site, ValuePipe)
+    if not isinstance(found, tuple):
+        return found
+    assert isinstance(site.pipe, ValuePipe)
+    op = site.pipe.step.op
+    if op.looks_around:
+        why = "looks at voxels around a patch, of which realize() leaves none"
+        return Refused(f"{op.name} {why}; put it before realize()")
+    if not op.commutes:
+        return Refused(f"{op.name} does not treat every voxel alike; put it before realize()")
+    return found
 
 
 def _changed_lazily(pair: Pair) -> Pipe:

@@ -70,6 +70,63 @@ def as_entry(
     return (floats[0], floats[1])
 
 
+def as_number(
+    name: str,
+    value: Any,
+    *,
+    least: float = -math.inf,
+    optional: bool = False,
+) -> float | None:
+    """Return one finite number as a float; None where that is allowed and given.
+
+    Raises
+    ------
+    ValueError
+        It is none, or smaller than ``least``.
+
+    Examples
+    --------
+    >>> as_number("fill", 3), as_number("above", None, optional=True)
+    (3.0, None)
+    """
+    if value is None and optional:
+        return None
+    is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+    if not is_number or not math.isfinite(value) or value < least:
+        allowed = "a finite number" if least == -math.inf else f"a number >= {least:g}"
+        msg = f"{name} is {allowed}{' or None' if optional else ''}, got {value!r}"
+        raise ValueError(msg)
+    return float(value)
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """Return True or False.
+
+    Raises
+    ------
+    ValueError
+        It is neither; what counts as true elsewhere in Python is not taken.
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    msg = f"{name} is True or False, got {value!r}"
+    raise ValueError(msg)
+
+
+def as_volume_key(name: str, value: Any) -> str | None:
+    """Return the key of a volume, or None.
+
+    Raises
+    ------
+    ValueError
+        It is no word.
+    """
+    if value is None or (isinstance(value, str) and value):
+        return value
+    msg = f"{name} is the key of a volume or None, got {value!r}"
+    raise ValueError(msg)
+
+
 def entry_at(entry: Entry, u: float) -> float:
     """Return the number that a uniform one from [0, 1) stands for."""
     low, high = ends_of(entry)

@@ -25,6 +25,8 @@ knows nothing of voxpipe can still catch it::
     │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
     ├── PatchSizeError               (ValueError)  a patch that cannot be cut or stacked
+    ├── BadPlan                      (ValueError)  data that describe no plan
+    ├── BadRecord                    (ValueError)  a record that an op could not have drawn
     ├── PolicyConflict               (ValueError)  two places ask for different sampling
     ├── SampleError                  (TypeError)   a pipe was given what it cannot use
     ├── GraphError                   (ValueError)  the graph of pipes is not legal
@@ -53,6 +55,7 @@ and warnings, which are no errors unless you make them such::
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
+    MissingLabel                     (UserWarning) a label that is asked for is nowhere
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
     LintWarning                      (UserWarning) a graph is legal, but hardly meant
 
@@ -219,6 +222,14 @@ class PatchSizeError(VoxpipeError, ValueError):
     """A patch that cannot be cut, or patches that cannot be stacked."""
 
 
+class BadPlan(VoxpipeError, ValueError):
+    """Plain data that describe no plan, or one of another version."""
+
+
+class BadRecord(VoxpipeError, ValueError):
+    """A record for ``replay()`` that the op could not have drawn."""
+
+
 class PolicyConflict(VoxpipeError, ValueError):
     """Two places ask for different sampling of one volume."""
 
@@ -344,6 +355,10 @@ class LikelyLabel(UserWarning):
 
 class LintWarning(UserWarning):
     """A graph is legal, but does what hardly anybody wants."""
+
+
+class MissingLabel(UserWarning):
+    """A label that patches are to be drawn by is not in a mask, which holds others instead."""
 
 
 class ProvenanceLost(UserWarning):

@@ -1,7 +1,7 @@
 """The chained forms of every pipe, written by tools/write_chained_forms.py."""
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
@@ -272,7 +272,7 @@ class ChainedForms(IterDataPipe[Any]):
     def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = ..., hash_dict: Mapping[str, str] | None = ..., hash_type: str = ..., extra_check_fn: Callable[[str], bool] | None = ...) -> OnDiskCacheHolder:
         """Begin a part of the chain whose results are kept on the local disk."""
 
-    def one_hot(self, classes: int | tuple[int, ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def one_hot(self, classes: int | tuple[int, ...], *, others: Literal['error', 'drop'] = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
 
     def one_of(self, ops: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Collection[str] | None = ..., name: str = ..., **sampling: Any) -> OneOfPipe:

@@ -31,7 +31,7 @@ class _Gaussian(RandomValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unit not in ("mm", "voxel"):
+        if not isinstance(self.unit, str) or self.unit not in ("mm", "voxel"):
             msg = f"unit is 'mm' or 'voxel', got {self.unit!r}"
             raise ValueError(msg)
 

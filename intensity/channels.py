@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_probability, entries_of, is_integer
+from ..core.amounts import as_number, as_probability, entries_of, is_integer
 from ..core.errors import VolumeError
 from .counter_noise import philox
 from .random_op import RandomValueOp
@@ -112,7 +112,7 @@ class DropChannels(RandomValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "chance", as_probability("chance", self.chance))
-        object.__setattr__(self, "fill", float(self.fill))
+        object.__setattr__(self, "fill", as_number("fill", self.fill))
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return a key for as many channels as there are, or None."""

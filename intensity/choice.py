@@ -9,13 +9,17 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Grid
+from ..core import Grid, Stream
 from ..core.choice import Choice
 from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
 Chain = tuple[tuple[int, ValueOp], ...]
 """Ops in turn, each with its place among all ops of the member, which may be spatial ones too."""
+Path = tuple[int, int]
+"""Which member, and which place in it."""
+
+_SIGNED = 2**63  # the second number of a stream is a signed one
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,17 @@ class ValueChoice(ValueOp):
     def keeps_dtype(self) -> bool:  # type: ignore[override]
         """Whether all of them do; so the type does not depend on which is chosen."""
         return all(op.keeps_dtype for chain in self.members for _, op in chain)
+
+    @property
+    def waited_for(self) -> str:
+        """Those that do not commute, and the rule."""
+        names = dict.fromkeys(op.waited_for for op in self._ops() if not op.commutes)
+        return f"{' and '.join(names)} in {self.choice.rule}()"
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether one of them does."""
+        return any(op.looks_around for op in self._ops())
 
     def __post_init__(self) -> None:
         for op in self._ops():
@@ -74,16 +89,16 @@ class ValueChoice(ValueOp):
         ]
         return {"chosen": chosen.members, "drawn": drawn}
 
-    def _acting(self, drawn: Drawn) -> Iterator[tuple[ValueOp, Drawn]]:
+    def _acting(self, drawn: Drawn) -> Iterator[tuple[ValueOp, Drawn, Path]]:
         for member, each in zip(drawn["chosen"], drawn["drawn"], strict=True):
-            for (_, op), values in zip(self.members[member], each, strict=True):
+            for (place, op), values in zip(self.members[member], each, strict=True):
                 if values is not None:
-                    yield op, values
+                    yield op, values, (member, place)
 
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
         """Return that of those which act, added up."""
         i, j, k = NO_HALO
-        for op, values in self._acting(drawn):
+        for op, values, _ in self._acting(drawn):
             a, b, c = op.halo(values, grid)
             i, j, k = i + a, j + b, k + c
         return (i, j, k)
@@ -91,15 +106,15 @@ class ValueChoice(ValueOp):
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
         """Return those which act as one, where each of them is an epilogue."""
         together: Epilogue | None = Epilogue()
-        for op, values in self._acting(drawn):
+        for op, values, _ in self._acting(drawn):
             one = op.as_epilogue(values, facts)
             together = None if together is None or one is None else together.then(one)
         return together
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return the array after those that act."""
-        for number, (op, values) in enumerate(self._acting(drawn)):
-            array = op.apply(array, values, cast(Facts, _Keyed(facts, number)))
+        for op, values, path in self._acting(drawn):
+            array = op.apply(array, values, cast(Facts, _Keyed(facts, path)))
         return array
 
     def describe(self) -> str:
@@ -111,12 +126,20 @@ class ValueChoice(ValueOp):
 
 
 class _Keyed:
-    """Facts with a key of their own, so that two ops of one choice draw different noise."""
+    """Facts with a key of their own, so that no two ops of a choice draw the same noise.
 
-    def __init__(self, facts: Facts, number: int) -> None:
+    It follows from where the op stands, member and place. In a choice within a choice it follows
+    from the whole path: the outer one's key is the seed of the inner one's.
+    """
+
+    def __init__(self, facts: Facts, path: Path) -> None:
         self._facts = facts
-        low, high = facts.key
-        self.key = ((low + number) % 2**64, high)
+        self._path = path
+
+    @property
+    def key(self) -> tuple[int, int]:
+        low, high = self._facts.key
+        return Stream(low, high % _SIGNED, self._path, "choice").key()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._facts, name)

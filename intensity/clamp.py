@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..core.amounts import as_number
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts
@@ -34,10 +35,7 @@ class Clamp(AffineValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("low", "high"):
-            value = getattr(self, name)
-            if value is not None and math.isnan(value):
-                msg = f"{name} is a number or None, got {value!r}"
-                raise ValueError(msg)
+            as_number(name, getattr(self, name), optional=True)
         low, high = self._ends
         if low > high or (low, high) == (-math.inf, math.inf):
             msg = f"clamp takes low <= high, at least one of them, got {self.low!r}, {self.high!r}"

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import Entry, as_entry
+from ..core.amounts import Entry, as_entry, as_number
 from .counter_noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
+
+Triple = tuple[int, int, int]
 
 _PER_WORD = 2.0**-32
 
@@ -42,11 +44,12 @@ class DropBoxes(RandomValueOp):
 
     name: ClassVar[str] = "drop_boxes"
     amounts: ClassVar[Any] = {"fraction": {"least": 0.0}}
+    keyed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "size", as_entry("size", self.size, least=1))
-        object.__setattr__(self, "fill", float(self.fill))
+        object.__setattr__(self, "fill", as_number("fill", self.fill))
         highest = self.fraction[1] if isinstance(self.fraction, tuple) else self.fraction
         if highest > self._most:
             msg = f"boxes of size {self.size} take away at most {self._most:.3g}, got {highest!r}"
@@ -66,29 +69,30 @@ class DropBoxes(RandomValueOp):
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place."""
         shape = (array.shape[1], array.shape[2], array.shape[3])
-        for box in self._boxes(shape, drawn["fraction"] / self._most, facts):
+        key, _ = facts.key_from(drawn["key"])
+        for box in self._boxes(shape, drawn["fraction"] / self._most, facts.corner, key):
             array[(slice(None), *box)] = self.fill
         return array
 
     def _boxes(
-        self, shape: tuple[int, int, int], chance: float, facts: Facts
+        self, shape: Triple, chance: float, corner: Triple, key: int
     ) -> Iterator[tuple[slice, ...]]:
         """Yield the boxes that reach into an array, as slices of it."""
         low, high = self._edges
         cells = [
             np.arange(math.floor((c - high) / high), (c + n - 1) // high + 1)
-            for c, n in zip(facts.corner, shape, strict=True)
+            for c, n in zip(corner, shape, strict=True)
         ]
         i, j, k = np.meshgrid(*cells, indexing="ij")
-        first = [w * _PER_WORD for w in philox((i, j, k, np.zeros_like(i)), facts.key[0])]
-        second = [w * _PER_WORD for w in philox((i, j, k, np.ones_like(i)), facts.key[0])]
+        first = [w * _PER_WORD for w in philox((i, j, k, np.zeros_like(i)), key)]
+        second = [w * _PER_WORD for w in philox((i, j, k, np.ones_like(i)), key)]
         for at in np.argwhere(first[3] < chance):
             place = tuple(at)
             slices = []
             for axis in range(3):
                 size = low + int(second[axis][place] * (high - low + 1))
                 begin = cells[axis][at[axis]] * high + int(first[axis][place] * high)
-                start = int(begin) - facts.corner[axis]
+                start = int(begin) - corner[axis]
                 slices.append(slice(max(start, 0), max(start + size, 0)))
             yield tuple(slices)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..core.amounts import Entry
 from .random_op import ABOVE_0, RandomValueOp
-from .rescale import as_pair
+from .rescale import as_rising
 from .value_op import Drawn, Facts
 
 
@@ -39,7 +39,7 @@ class Gamma(RandomValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.given is not None:
-            object.__setattr__(self, "given", as_pair("given", self.given))
+            object.__setattr__(self, "given", as_rising("given", self.given))
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from ..core.amounts import entries_of, is_integer
 from ..core.errors import VolumeError
 from .value_op import Drawn, Facts, ValueOp
+
+OTHERS = ("error", "drop")
+_MOST_TOLD = 8  # a message is read by a person
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,10 @@ class OneHot(ValueOp):
     """
 
     classes: int | tuple[int, ...]
-    """How many, from 0; or which labels."""
+    """How many, from 0; or which labels, of which 0 may be left out."""
+    others: Literal["error", "drop"] = "error"
+    """What happens where a voxel has none of these: an error that names its label, or 0 in every
+    channel."""
 
     name: ClassVar[str] = "one_hot"
     keeps_dtype: ClassVar[bool] = True
@@ -39,6 +45,9 @@ class OneHot(ValueOp):
             labels = tuple(range(self.classes))
         if not labels or not all(map(is_integer, labels)):
             msg = f"classes is a number above 0 or several labels, got {self.classes!r}"
+            raise ValueError(msg)
+        if not isinstance(self.others, str) or self.others not in OTHERS:
+            msg = f"others is one of {', '.join(map(repr, OTHERS))}, got {self.others!r}"
             raise ValueError(msg)
         object.__setattr__(self, "classes", tuple(map(int, labels)))
 
@@ -62,11 +71,31 @@ class OneHot(ValueOp):
         return np.dtype(np.uint8)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
-        """Return a new array."""
+        """Return a new array.
+
+        Raises
+        ------
+        VolumeError
+            A voxel has another label, and ``others`` is ``"error"``.
+        """
         self.channels(array.shape[0])
         labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
-        result: NDArray[Any] = (array == labels).view(np.uint8)
+        flags = array == labels
+        if self.others == "error":
+            self._refuse_others(array[0][~flags.any(axis=0)])
+        result: NDArray[Any] = flags.view(np.uint8)
         return result
+
+    def _refuse_others(self, values: NDArray[Any]) -> None:
+        others = np.unique(values[values != 0])
+        if others.size:
+            told = ", ".join(map(str, others[:_MOST_TOLD].tolist()))
+            known = ", ".join(map(str, entries_of(self.classes)))
+            raise VolumeError(
+                f"one_hot has channels for {known}, and a patch has {told}",
+                do="Name all labels, one_hot((0, 2, 5)); bring them to 0, 1, 2 with remap_labels; "
+                'or give others="drop".',
+            )
 
     def describe(self) -> str:
         """Return the labels in words."""
@@ -96,10 +125,14 @@ class RemapLabels(ValueOp):
     kind: ClassVar[str] = "label"
 
     def __post_init__(self) -> None:
-        given = self.mapping.items() if isinstance(self.mapping, Mapping) else self.mapping
+        given = entries_of(self.mapping)
+        if isinstance(self.mapping, Mapping):
+            given = tuple(self.mapping.items())
         pairs = [entries_of(pair) for pair in given]
         numbers = [n for pair in pairs for n in pair]
-        numbers += [] if self.other is None else [self.other]
+        if self.other is not None and not is_integer(self.other):
+            msg = f"other is an integer or None, got {self.other!r}"
+            raise ValueError(msg)
         if not pairs or {len(pair) for pair in pairs} != {2} or not all(map(is_integer, numbers)):
             msg = f"mapping is {{old label: new label}}, of integers, got {self.mapping!r}"
             raise ValueError(msg)

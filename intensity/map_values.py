@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.amounts import as_flag
 from ..core.errors import NotPicklable, SampleError
 from .value_op import Drawn, Facts, ValueOp
 
@@ -37,6 +38,7 @@ class MapValues(ValueOp):
         if not callable(function):
             msg = f"map_values takes a function, got {function!r}"
             raise ValueError(msg)
+        as_flag("commutes", self.commutes)
         try:
             pickle.dumps(self.function)
         except Exception as error:
@@ -54,10 +56,16 @@ class MapValues(ValueOp):
             The function returns another shape.
         """
         shape = array.shape
-        result = np.asarray(self.function(array))
+        made = self.function(array)
+        if made is None:
+            raise SampleError(
+                f"map_values: {_name_of(self.function)} returned None",
+                do="Let it return the array, also where it changes it in place.",
+            )
+        result = np.asarray(made)
         if result.shape != shape:
             raise SampleError(
-                f"{_name_of(self.function)} made {result.shape} of a patch of {shape}",
+                f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}",
                 do="A function for map_values keeps the shape.",
             )
         return result.astype(np.float32, copy=False)

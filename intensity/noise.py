@@ -33,10 +33,12 @@ class Noise(RandomValueOp):
 
     name: ClassVar[str] = "noise"
     amounts: ClassVar[Any] = {"std": FROM_0, "mean": ANY}
+    keyed: ClassVar[bool] = True
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place."""
-        add_gaussian(array, facts.corner, facts.key[0], drawn["mean"], drawn["std"])
+        key, _ = facts.key_from(drawn["key"])
+        add_gaussian(array, facts.corner, key, drawn["mean"], drawn["std"])
         return array
 
     def describe(self) -> str:
@@ -60,10 +62,12 @@ class RicianNoise(RandomValueOp):
 
     name: ClassVar[str] = "rician_noise"
     amounts: ClassVar[Any] = {"std": FROM_0}
+    keyed: ClassVar[bool] = True
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place; the result is nowhere negative."""
-        make_rician(array, facts.corner, facts.key[0], drawn["std"])
+        key, _ = facts.key_from(drawn["key"])
+        make_rician(array, facts.corner, key, drawn["std"])
         return array
 
     def describe(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.amounts import as_number, as_volume_key
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts, ValueOp
 
@@ -67,18 +68,10 @@ class Normalize(ValueOp):
     pointwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.above is not None and not math.isfinite(self.above):
-            msg = f"above is a finite number or None, got {self.above!r}"
-            raise ValueError(msg)
-        for name in ("mean", "std"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not math.isfinite(value) or (name == "std" and value < 0):
-                allowed = "a number >= 0" if name == "std" else "a finite number"
-                msg = f"{name} is {allowed} or None, got {value!r}"
-                raise ValueError(msg)
-            object.__setattr__(self, name, float(value))
+        for name, least in (("mean", -math.inf), ("std", 0.0), ("above", -math.inf)):
+            number = as_number(name, getattr(self, name), least=least, optional=True)
+            object.__setattr__(self, name, number)
+        as_volume_key("inside", self.inside)
 
     @property
     def mask_key(self) -> str | None:

@@ -25,6 +25,8 @@ class RandomValueOp(ValueOp):
 
     amounts: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """The fields that are numbers or ranges, in the order of drawing, and what they may be."""
+    keyed: ClassVar[bool] = False
+    """Whether random numbers belong to its voxels: ``"key"`` is drawn last, for these."""
 
     def __post_init__(self) -> None:
         for name, allowed in self.amounts.items():
@@ -34,7 +36,11 @@ class RandomValueOp(ValueOp):
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the amounts by name, or None."""
         acts = generator.random() < self.p
-        drawn = {name: entry_at(getattr(self, name), generator.random()) for name in self.amounts}
+        drawn: dict[str, Any] = {
+            name: entry_at(getattr(self, name), generator.random()) for name in self.amounts
+        }
+        if self.keyed:
+            drawn["key"] = int(generator.random() * 2**53)  # all bits of a double
         return drawn if acts else None
 
     def in_words(self, **words: Any) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.amounts import entries_of
+from ..core.amounts import as_flag, as_number, as_volume_key, entries_of
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts
@@ -37,6 +37,21 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
+def as_rising(name: str, value: Any) -> tuple[float, float]:
+    """Return two finite numbers of which the first is the smaller one.
+
+    Raises
+    ------
+    ValueError
+        They are not.
+    """
+    low, high = as_pair(name, value)
+    if low > high:
+        msg = f"{name} is a range (low, high) with low < high, got {value!r}"
+        raise ValueError(msg)
+    return low, high
+
+
 @dataclass(frozen=True)
 class Rescale(AffineValueOp):
     """Bring the range of the volume, or a given one, to ``out``.
@@ -59,12 +74,9 @@ class Rescale(AffineValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "out", as_pair("out", self.out))
+        as_flag("clamp", self.clamp)
         if self.given is not None:
-            low, high = as_pair("given", self.given)
-            if low > high:
-                msg = f"given is a range (low, high) with low < high, got {self.given!r}"
-                raise ValueError(msg)
-            object.__setattr__(self, "given", (low, high))
+            object.__setattr__(self, "given", as_rising("given", self.given))
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
         """Return scale and shift."""
@@ -108,6 +120,11 @@ class RescalePercentiles(AffineValueOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("lower", "upper"):
+            as_number(name, getattr(self, name))
+        as_flag("clamp", self.clamp)
+        object.__setattr__(self, "above", as_number("above", self.above, optional=True))
+        as_volume_key("inside", self.inside)
         if not 0 <= self.lower < self.upper <= 100:
             msg = f"percentiles are 0 <= lower < upper <= 100, got {self.lower!r}, {self.upper!r}"
             raise ValueError(msg)

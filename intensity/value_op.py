@@ -76,7 +76,14 @@ class Facts(Protocol):
         """Two integers below 2^64: a key for random numbers that belong to voxels of the lattice.
 
         A function of seed, epoch, item and step. A step that was put before patches are cut has
-        one key for all patches of its case.
+        one key for all patches of its case. It is no part of what is recorded: an op whose
+        random numbers are to come back draws a number, and asks for ``key_from`` that.
+        """
+
+    def key_from(self, drawn: int) -> tuple[int, int]:
+        """Return the same of a number that the op drew, so that a record repeats the voxels.
+
+        Volumes of one sample, for which parameters are drawn together, get different keys.
         """
 
     def statistics(self, above: float | None = None) -> VolumeStatistics:
@@ -104,6 +111,16 @@ class ValueOp:
     statistics can follow."""
     kind: ClassVar[str] = "intensity"
     """The kind of volume that it changes where none is named."""
+
+    @property
+    def waited_for(self) -> str:
+        """What of it later spatial ops wait for, where it does not commute."""
+        return self.name
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether it may look at voxels around a patch, that is, have a halo."""
+        return type(self).halo is not ValueOp.halo
 
     @property
     def mask_key(self) -> str | None:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import TALLY, Grid, Origin
-from ..core.recorded import Recorded
+from ..core.errors import VoxpipeError, placed
+from ..core.recorded import Recorded, refuse_unlike
 from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
@@ -38,7 +39,13 @@ class ValueStep:
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it."""
-        return self.op.draw(generator) if self.recorded is None else self.recorded.drawn
+        if self.recorded is None:
+            return self.op.draw(generator)
+        try:
+            refuse_unlike(self.op, self.recorded.drawn, lambda op: op.draw(generator))
+        except VoxpipeError as error:
+            raise error.at(self.origin)  # noqa: B904
+        return self.recorded.drawn
 
     def describe(self) -> str:
         """Return the op in the words of the user."""
@@ -80,7 +87,10 @@ def applied(acting: Sequence[tuple[ValueStep, Drawn, Facts]], array: NDArray[Any
     for step, drawn, facts in acting:
         if not step.op.keeps_dtype and array.dtype != np.float32:
             array = array.astype(np.float32)
-        array = step.op.apply(array, drawn, facts)
+        try:
+            array = step.op.apply(array, drawn, facts)
+        except Exception as error:
+            raise placed(error, step.origin)  # noqa: B904
         TALLY.count(value_passes=1)
     return array
 
@@ -91,7 +101,10 @@ def folded(
     """Return the first steps as one epilogue, as far as that goes, and the others."""
     together: Epilogue | None = None
     for n, (step, drawn, facts) in enumerate(acting):
-        epilogue = step.op.as_epilogue(drawn, facts)
+        try:
+            epilogue = step.op.as_epilogue(drawn, facts)
+        except Exception as error:
+            raise placed(error, step.origin)  # noqa: B904
         if epilogue is None:
             return together, acting[n:]
         together = epilogue if together is None else together.then(epilogue)

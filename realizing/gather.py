@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
 from ..core.origin import warn
 from ..spatial import LazyPatch
+from ..volumes import Volume
 from ..volumes.stores.joining import reads_of
 from .memory import Layout, batch_memory
 from .realized import Realized
@@ -43,6 +45,8 @@ class Gather:
         try:
             keys = _keys(items)
             arrays = [key for key in keys if _is_array(items[0][key])]
+            if not arrays:
+                _refuse_unopened(items[0])
             layouts = [_layout(key, items) for key in arrays]
             memory = dict(zip(arrays, batch_memory().take(layouts), strict=True))
             slots = [
@@ -90,6 +94,16 @@ class Gather:
 
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
 _OTHER = "Use torch's batch() and collate() for other items."
+
+
+def _refuse_unopened(sample: Any) -> None:
+    """Say so where paths would be collected, and nothing else."""
+    if not isinstance(sample, Sample):
+        return
+    told = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
+    if told:
+        msg = f"batch_patches() stacks voxels, and the sample has {', '.join(told)} not opened yet"
+        raise SampleError(msg, do="Put open_volume() before it.").at(case=sample.case)
 
 
 def _keys(samples: Sequence[Any]) -> list[str]:

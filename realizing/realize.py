@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from ..core import Origin, Sample
+from ..core import META, Origin, Sample
 from ..core.errors import SampleError, placed
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
@@ -60,16 +60,33 @@ class ApplyValue:
         name = self.step.op.name
         if not isinstance(item, Sample):
             msg = f"a sample expected, got {type(item).__name__}"
-            raise SampleError(msg, do=f"Put {name}() after open_volume().").at(self.origin)
+            do = f"Put {name}() after open_volume()."
+            if isinstance(item, Mapping) and META in item:
+                do = f"Put {name}() before batch_patches(): it changes one sample."
+            raise SampleError(msg, do=do).at(self.origin)
+        self._refuse_unopened(item)
         keys = self.keys if self.keys is not None else _of_kind(item, self.step.op.kind)
         for key in keys:
             if key not in item:
                 msg = f"{name}() is to change {key!r}, but the sample has {', '.join(item)}"
                 raise SampleError(msg, do="Name one of these in keys=.").at(self.origin, item.case)
-        changed = {key: self._changed(item, key) for key in keys}
+        try:
+            changed = {key: self._changed(item, key) for key in keys}
+        except Exception as error:
+            raise placed(error, self.origin, item.case)  # noqa: B904
         data = {key: new for key, (new, _) in changed.items()}
         patches = {key: patch for key, (_, patch) in changed.items() if patch is not None}
         return item.replace(data={**dict(item), **data}, patches={**item.patches, **patches})
+
+    def _refuse_unopened(self, sample: Sample) -> None:
+        """Say so where there is nothing yet whose values could change."""
+        if sample.patches or any(isinstance(thing, LazyPatch) for thing in sample.values()):
+            return
+        name = self.step.op.name
+        told = ", ".join(f"{key!r} ({type(thing).__name__})" for key, thing in sample.items())
+        msg = f"{name}() changes opened volumes, and the sample has {told or 'nothing'}"
+        do = "Put open_volume() before it."
+        raise SampleError(msg, do=do).at(self.origin, sample.case)
 
     def _changed(self, sample: Sample, key: str) -> tuple[Any, LazyPatch | None]:
         """Return the volume with the op applied; and, if it is realized, what it is made of."""

@@ -15,6 +15,7 @@ import numpy as np
 from ..core.amounts import (
     Entry,
     as_entry,
+    as_flag,
     as_probability,
     ends_of,
     entries_of,
@@ -26,6 +27,7 @@ __all__ = [
     "Amount",
     "amount_at",
     "as_amount",
+    "as_flag",
     "as_probability",
     "as_triple",
     "draw_amount",
@@ -113,20 +115,6 @@ def per_axis(amount: Amount) -> tuple[Entry, Entry, Entry]:
     if isinstance(amount, tuple) and len(amount) == 3:
         return amount
     return (amount, amount, amount)
-
-
-def as_flag(name: str, value: Any) -> bool:
-    """Return True or False.
-
-    Raises
-    ------
-    ValueError
-        It is neither; what counts as true elsewhere in Python is not taken.
-    """
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    msg = f"{name} is True or False, got {value!r}"
-    raise ValueError(msg)
 
 
 def as_choice(name: str, value: Any, choices: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """What every spatial op does to a grid, written down from its documentation, op by op.
 
 Nothing is shared with the ops but what they drew: no matrices, no plans. NumPy, float64; nibabel
-says what an orientation is. An op that is not written down here speaks for itself, alone.
+says what an orientation is. An op of a plug-in speaks for itself, alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 from ..core import Grid
 from ..spatial import Displacement, Elastic, SpatialOp, SpatialPlan
 from .spatial_oracle import Floats, spline_at
+
+_OURS = __name__.split(".", 1)[0]
 
 Back = Callable[[Floats], Floats]
 """Places on the output of an op, (3, N), to places on its input."""
@@ -36,10 +38,21 @@ class Moved:
 
 
 def moved_by(op: SpatialOp, drawn: Mapping[str, Any], grid: Grid) -> Moved:
-    """Return what ``op`` does to ``grid``; one that is not written down here speaks for itself."""
-    known = next((_OPS[k.__name__] for k in type(op).__mro__ if k.__name__ in _OPS), None)
+    """Return what ``op`` does to ``grid``.
+
+    An op of a plug-in that is not written down here speaks for itself.
+
+    Raises
+    ------
+    LookupError
+        One of our own is not written down.
+    """
+    known = written_down(type(op))
     if known is not None:
         return known(op, drawn, grid)
+    if type(op).__module__.split(".", 1)[0] == _OURS:
+        msg = f"{type(op).__name__} is not written down here, so nothing would be compared"
+        raise LookupError(msg)
     alone = op.then(SpatialPlan.identity(grid), drawn)
 
     def back(where: Floats) -> Floats:
@@ -50,6 +63,11 @@ def moved_by(op: SpatialOp, drawn: Mapping[str, Any], grid: Grid) -> Moved:
         return np.asarray(found)
 
     return Moved(back, alone.grid, bool(getattr(op, "hard", False)), alone.is_displaced)
+
+
+def written_down(op: type) -> Callable[[Any, Mapping[str, Any], Grid], Moved] | None:
+    """Return what says here what an op does; None for one of which nothing is said."""
+    return next((_OPS[k.__name__] for k in op.__mro__ if k.__name__ in _OPS), None)
 
 
 def _apply(matrix: Floats, where: Floats) -> Floats:

@@ -16,9 +16,23 @@ KEYWORD_ONLY = frozenset(
     {
         *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
         *("end", "center", "slices", "scale"),
-        *("otherwise", "overhang", "divisible"),
+        *("otherwise", "others", "overhang", "divisible"),
     }
 )
+
+
+WORDS = {
+    "angle": "degrees",
+    "scale": "zoom",
+    "scales": "zoom",
+    "scale_range": "zoom",
+    "rotate_range": "rotate",
+    "translation": "translate",
+    "translate_range": "translate",
+    "shear_range": "shear",
+    "prob": "p",
+}
+"""What MONAI and TorchIO call our arguments."""
 
 
 def signature_of(
@@ -61,7 +75,8 @@ def bound(
     known = [parameter for parameter in signature.parameters if parameter != "parent"]
     for given in kwargs:
         if given not in known:
-            near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+            near = [WORDS[given]] if WORDS.get(given) in known else []
+            near = near or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
             meant = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(known)}"
             msg = f"{name}() has no argument {given!r}{meant}"
             raise TypeError(msg)

@@ -10,6 +10,7 @@ from typing import Any
 from ...core import Origin, Sample
 from ...core.errors import PatchSizeError, SampleError
 from ...spatial import LazyPatch, MaskedPatch, stored_labels
+from ...spatial.placing.mask_index import OTHER, Classes
 from ...volumes import Volume
 
 
@@ -38,21 +39,25 @@ class InsideMask:
         patch = MaskedPatch(self.size, volume, self.mask, **self.settings)
         return replace(patch, stored=self._stored(patch, sample[self.mask]))
 
-    def _stored(self, patch: MaskedPatch, thing: Any) -> tuple[tuple[int, ...], ...]:
+    def _stored(self, patch: MaskedPatch, thing: Any) -> Classes:
         """Return the stored labels of each class, where they are others."""
         who, key = "lazy_patch(mask=)", patch.key
         if not patch.classes:
             stored_labels(thing, (), who, key)
             return ()
-        found = tuple(stored_labels(thing, (label,), who, key) for label in patch.classes)
-        return () if found == tuple((label,) for label in patch.classes) else found
+        found = tuple(
+            label if label == OTHER else stored_labels(thing, (label,), who, key)
+            for label in patch.classes
+        )
+        as_stored = tuple(label if label == OTHER else (label,) for label in patch.classes)
+        return () if found == as_stored else found
 
 
 def masked_by(
     size: Sequence[int],
     mask: Any,
     min_share: float,
-    class_weights: Mapping[int, float] | None,
+    class_weights: Mapping[Any, float] | None,
     otherwise: str,
     sampling: str,
     origin: Origin,
@@ -103,7 +108,10 @@ def volume_named(key: str, sample: Sample, argument: str) -> Any:
         return Volume(thing, kind="label")
     have = ", ".join(map(repr, sample)) or "nothing"
     what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
+    do = "Name one of them; write vp.Volume(array, affine=...) around an array."
+    if key in sample.patches:
+        what = "which is realized already"
+        do = "Move realize() after this pipe: it asks volumes, not voxels."
     raise SampleError(
-        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}",
-        do="Name one of them; write vp.Volume(array, affine=...) around an array.",
+        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}", do=do
     )

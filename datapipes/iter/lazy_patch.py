@@ -73,6 +73,7 @@ class LazyPatches(DataPipe):
     class_weights
         With ``mask``: how often a voxel of each label is in the middle, ``{0: 1, 2: 3}``. Labels
         that a volume lacks leave their part to the others; ``min_share`` is of the drawn one.
+        ``"other"`` stands for all that are not listed, together.
     otherwise
         With ``mask``, where it has no such place: ``"error"``, or a patch ``"anywhere"``.
     align
@@ -134,7 +135,7 @@ class LazyPatches(DataPipe):
         align: Size | None = None,
         mask: str | Volume | None = None,
         min_share: float = 0.0,
-        class_weights: Mapping[int, float] | None = None,
+        class_weights: Mapping[Any, float] | None = None,
         otherwise: str = "error",
         name: str = "lazy_patch",
     ) -> None:

@@ -21,8 +21,11 @@ def moving_with(sample: Any, of: str | None, what: str, origin: Origin | None) -
     lazy = {key: thing for key, thing in sample.items() if isinstance(thing, LazyPatch)}
     key = next(iter(lazy), None) if of is None else of
     if key not in lazy:
-        msg = f"{what} move with {key!r}, but the lazy volumes are {', '.join(lazy) or 'none'}"
-        do = f"Put move_{what}() after open_volume(), and before realize()."
+        told = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
+        msg = f"{what} move with {'one' if key is None else repr(key)}, but {told}"
+        do = f"Put move_{what}() after open_volume()."
+        if sample.patches:
+            do = f"Put move_{what}() before realize(): it asks plans, not voxels."
         raise SampleError(msg, do=do).at(origin, sample.case)
     return lazy[key]
 

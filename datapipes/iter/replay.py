@@ -28,7 +28,9 @@ class Replay(PerItem):
 
     Notes
     -----
-    Random numbers that belong to voxels (noise) are not recorded, only their strength.
+    Of random numbers that belong to voxels (noise), their key is recorded. They come back where
+    voxels lie alike, in patches and under keys of the same names; ops of your own do as well
+    where they ask for ``facts.key_from`` a number that they drew.
 
     Examples
     --------

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region, Stream
-from ...core.errors import GraphError, PatchSizeError, UnknownFormat
+from ...core.errors import GraphError, PatchSizeError
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_op import Halo
 from ...intensity.value_step import applied, folded, total_halo, types_of
@@ -28,7 +28,7 @@ from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
-from .volume_like import VolumeLike
+from .volume_like import VolumeLike, refuse_complex
 
 if TYPE_CHECKING:
     import torch
@@ -122,8 +122,13 @@ class LazyPatch(NoArithmetic):
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
         before = getattr(self.volume, "draws", {})
-        drawn = ((step.stream_name, self._drawn(step)) for step in self.values)
-        mine = {name: values for name, values in drawn if values is None or values}
+        drawn = ((step, self._drawn(step)) for step in self.values)
+        # What may act or not is recorded where it acted without further parameters, too.
+        mine = {
+            step.stream_name: values
+            for step, values in drawn
+            if values is None or values or hasattr(step.op, "p")
+        }
         return {**before, **self.pending.draws, **mine}
 
     @property
@@ -297,7 +302,8 @@ class LazyPatch(NoArithmetic):
         for step, drawn in acting:
             salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
             stream = replace(self._stream(step), name=salted)
-            facts = PatchFacts(self.volume, plan, stream, self.statistics, tuple(before), step.mask)
+            earlier, asked = tuple(before), self.statistics
+            facts = PatchFacts(self.volume, plan, stream, asked, earlier, step.mask, step.key)
             before.append((step, drawn, facts))
         return before[start:]
 
@@ -331,18 +337,10 @@ class LazyPatch(NoArithmetic):
             nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
             source = Source(nothing, start, plan.bounds)
         else:
-            self._refuse_complex()
+            refuse_complex(self.volume)
             voxels = volume.read(region, *self._box(volume, plan))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
         resample(source, plan.matrix, self.policy, out, plan.lowered, epilogue=epilogue)
-
-    def _refuse_complex(self) -> None:
-        """Say so before a voxel is read; ``Volume.numpy()`` returns complex numbers."""
-        if np.dtype(self.volume.dtype).kind == "c":
-            raise UnknownFormat(
-                f"{self.volume.name} holds complex numbers, of which no patch can be resampled.",
-                do="Store magnitude and phase, or the two parts, as channels of real numbers.",
-            )
 
     def _box(self, volume: Any, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
         """Return where in its source region the patch has taps, if that may spare chunks."""

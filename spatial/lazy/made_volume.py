@@ -184,5 +184,5 @@ def breaks(patch: LazyPatch) -> tuple[str, ...]:
         return ()
     made = patch.volume.patch
     by = [step for step in made.values if not step.op.commutes]
-    told = [f"{step.op.name}{f' at {step.origin}' if step.origin else ''}" for step in by]
+    told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
     return (*breaks(made), " and ".join(told) or "flush")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,15 +12,15 @@ import numpy as np
 
 from ...core import Grid, Stream
 from ...core.histogram import Floats, Histogram
+from ...core.remembered import Remembered
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from ..plans.plan import SpatialPlan
 
 Acting = tuple[ValueStep, Drawn, Any]
 """A step that acts, with what it drew and its facts."""
 
-# Of numbers that a volume's histogram gave: a few hundred bytes each.
-MOST_REMEMBERED = 4096
-_REMEMBERED: OrderedDict[tuple[Any, ...] | None, float] = OrderedDict()
+# Of numbers that a volume's histogram gave.
+_REMEMBERED: Remembered[float] = Remembered()
 
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
 # voxel is found on either side of it, no lattice lies half way between two by design.
@@ -45,6 +43,8 @@ class PatchFacts:
     """The steps before this one that act, with their facts."""
     mask: Any = None
     """The volume inside which statistics are taken."""
+    volume_key: str = ""
+    """Under which key of the sample the volume is."""
 
     @property
     def grid(self) -> Grid:
@@ -70,6 +70,10 @@ class PatchFacts:
         """A key for random numbers that belong to voxels of the lattice."""
         return self.stream.key()
 
+    def key_from(self, drawn: int) -> tuple[int, int]:
+        """Return a key of a drawn number and of which volume of the sample this is."""
+        return Stream(drawn, 0, (), self.volume_key).key()
+
     @property
     def stored(self) -> Any:
         """The volume that lies in a file."""
@@ -88,10 +92,10 @@ class PatchFacts:
 
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
-        both = [v for v in (self.stored, self.mask) if v is not None]
-        if not all(hasattr(v, "token") for v in both):
+        masks = [self.mask, *(step.mask for step, _, _ in changing)]
+        if not all(v is None or hasattr(v, "token") for v in (self.stored, *masks)):
             return None
-        volumes = tuple((v.token, v.header.stamp) for v in both)
+        volumes = [None if v is None else (v.token, v.header.stamp) for v in (self.stored, *masks)]
         return (*volumes, above, *((step.op, json.dumps(drawn)) for step, drawn, _ in changing))
 
     def _recorded(self) -> RecordedStatistics:
@@ -118,17 +122,13 @@ class Counted:
     name: tuple[Any, ...] | None
 
     def _number(self, what: str, *arguments: float) -> float:
-        key = None if self.name is None else (*self.name, what, *arguments)
-        found = _REMEMBERED.get(key)
-        if found is None:
+        def asked() -> float:
             number = getattr(self.histogram(), what)
-            found = float(number(*arguments) if arguments else number)
-            if key is not None:
-                _REMEMBERED[key] = found
-        while len(_REMEMBERED) > MOST_REMEMBERED:
-            with suppress(KeyError):  # another thread may have been faster
-                _REMEMBERED.popitem(last=False)
-        return found
+            return float(number(*arguments) if arguments else number)
+
+        if self.name is None:
+            return asked()
+        return _REMEMBERED.get_or((*self.name, what, *arguments), asked)
 
     @property
     def mean(self) -> float:

@@ -28,8 +28,8 @@ def replayed(patch: LazyPatch, draws: Mapping[str, Any]) -> LazyPatch:
     Returns
     -------
     LazyPatch
-        Random numbers that belong to voxels (noise) are those of its own item: a record holds
-        parameters, not voxels.
+        Of random numbers that belong to voxels (noise), a record holds the key. They are those of
+        the recorded sample where the patch lies as that did.
     """
     if isinstance(patch.volume, MadeVolume):
         patch = made_of(patch, replayed(patch.volume.patch, draws), patch.volume.soft)

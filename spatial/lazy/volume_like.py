@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
+from ...core.errors import UnknownFormat
 
 
 class VoxelsLike(Protocol):
@@ -51,3 +52,12 @@ class VolumeLike(Protocol):
 
     def read(self, region: Region, box: OrientedBox | None = None) -> VoxelsLike:
         """Return the voxels of a region inside the volume; they are only needed in the box."""
+
+
+def refuse_complex(volume: VolumeLike) -> None:
+    """Raise for complex numbers, before a voxel is read; ``Volume.numpy()`` returns them."""
+    if np.dtype(volume.dtype).kind == "c":
+        raise UnknownFormat(
+            f"{volume.name} holds complex numbers, of which no patch can be resampled.",
+            do="Store magnitude and phase, or the two parts, as channels of real numbers.",
+        )

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ...core import Origin
-from ...core.recorded import Recorded
+from ...core.recorded import Recorded, refuse_unlike
 from ..plans.plan import SpatialPlan
 
 Drawn = Mapping[str, Any]
@@ -72,7 +72,11 @@ class Step:
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it."""
-        return self.op.draw(generator, plan) if self.recorded is None else self.recorded.drawn
+        if self.recorded is None:
+            return self.op.draw(generator, plan)
+        drawn = self.recorded.drawn
+        refuse_unlike(self.op, drawn, lambda op: op.draw(generator, plan))
+        return drawn
 
     def describe(self) -> str:
         """Return the op in the words of the user."""

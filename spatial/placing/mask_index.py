@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
+from ...core.remembered import Remembered
 from ...volumes.cache.cache_directory import cache_directory, write_whole
 from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
 from ...volumes.content import content_key
@@ -30,16 +29,21 @@ from ..plans.policy import LABEL
 from ..resampling.resample import Source, resample
 from .sampling_mask import SamplingMask, Triple, counted
 
-Classes = tuple[int | tuple[int, ...], ...]
-"""Labels, or several that are one class; empty for one class of all that is not 0."""
+Label = Any
+"""A whole number, several that are one class, or ``OTHER``."""
+OTHER = "other"
+"""All labels that are not listed, as one class."""
+Classes = tuple[Label, ...]
+"""Labels; empty for one class of all that is not 0."""
 
 # A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
 MOST_BYTES = 256 * 1024**2
 # Of what is kept on disk: another one is not read.
 _VERSION = 2
 
-_LOCK = threading.Lock()
-_KNOWN: OrderedDict[tuple[Any, ...], SamplingMask] = OrderedDict()
+_KNOWN: Remembered[SamplingMask | None] = Remembered(
+    MOST_BYTES, lambda mask: 0 if mask is None else mask.nbytes
+)
 
 
 def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> SamplingMask | None:
@@ -67,11 +71,11 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
         Classes of a volume of several channels.
     """
     key = (volume.token, volume.header.stamp, grid.shape, grid.rows, cell, classes)
-    with _LOCK:
-        found = _KNOWN.get(key)
-        if found is not None:
-            _KNOWN.move_to_end(key)
-            return found
+    return _KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
+
+
+def _loaded_or_counted(volume: Any, grid: Grid, key: tuple[Any, ...]) -> SamplingMask | None:
+    *_, cell, classes = key
     file = _file(volume, key)
     found = None if file is None else _load(file, grid.shape, cell, len(classes) or 1)
     if found is None:
@@ -80,17 +84,12 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
         found = SamplingMask(grid.shape, cell, _counts(volume, grid, cell, classes))
         if file is not None:
             _save(file, found)
-    with _LOCK:
-        _KNOWN[key] = found
-        while len(_KNOWN) > 1 and sum(mask.nbytes for mask in _KNOWN.values()) > MOST_BYTES:
-            _KNOWN.popitem(last=False)
     return found
 
 
 def forget_masks() -> None:
     """Drop what is kept in memory."""
-    with _LOCK:
-        _KNOWN.clear()
+    _KNOWN.clear()
 
 
 def _counts(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> NDArray[np.uint32]:
@@ -135,7 +134,15 @@ def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]
     if not classes:
         yield (values != 0).any(axis=0, keepdims=True)
     for label in classes:
-        yield np.isin(values, label) if isinstance(label, tuple) else values == label
+        if label == OTHER:
+            listed = [each for other in classes if other != OTHER for each in _each(other)]
+            yield ~np.isin(values, listed)
+        else:
+            yield np.isin(values, label) if isinstance(label, tuple) else values == label
+
+
+def _each(label: Label) -> tuple[int, ...]:
+    return label if isinstance(label, tuple) else (label,)
 
 
 def _unit(cell: Triple, chunks: Triple | None) -> Triple:

@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Origin, Region
-from ...core.errors import PatchSizeError
+from ...core.amounts import entries_of
+from ...core.errors import MissingLabel, PatchSizeError
+from ...core.origin import warn
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
 from ..ops.sizes import of_grid, told_size
 from ..plans import inverse
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
-from .mask_index import sampling_mask
+from .mask_index import OTHER, Classes, Label, sampling_mask
 from .patch import UniformPatch, patch_size, warn_if_larger
 from .sampling_mask import SamplingMask, cell_for
 from .uniform_region import UniformRegion
@@ -65,34 +67,37 @@ class MaskedPatch:
     min_share: float = 0.0
     """Part of the patch that voxels of the drawn class take up at least."""
     class_weights: Any = ()
-    """How often each label is drawn, as a mapping; empty: all that is not 0 is one class."""
+    """How often each label is drawn, as a mapping; ``"other"`` stands for all labels that are not
+    listed. Empty: all that is not 0 is one class."""
     otherwise: str = "error"
     """``"error"`` or ``"anywhere"``: what happens where the mask has no such place."""
     origin: Origin | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
     token: str = ""
     """Of the mask: ops are equal if their masks are."""
-    stored: tuple[tuple[int, ...], ...] = ()
+    stored: Classes = ()
     """The labels of the mask that each class is, where they were given other numbers."""
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
     asks_stored: ClassVar[bool] = True
+    sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", patch_size(self.size, one=True))
         object.__setattr__(self, "class_weights", weights_of(self.class_weights))
         object.__setattr__(self, "mask", getattr(self.mask, "stored", self.mask))
         object.__setattr__(self, "token", self.mask.token)
-        if not 0 <= self.min_share <= 1:
-            msg = f"min_share is a part between 0 and 1, got {self.min_share!r}"
+        share: Any = self.min_share
+        if not isinstance(share, (int, float, np.number)) or not 0 <= share <= 1:
+            msg = f"min_share is a part from 0 to 1, got {self.min_share!r}"
             raise PatchSizeError(msg)
         if self.otherwise not in OTHERWISE:
             msg = f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}"
             raise PatchSizeError(msg)
 
     @property
-    def classes(self) -> tuple[int, ...]:
+    def classes(self) -> Classes:
         """Labels that are told apart; none if all that is not 0 is one class."""
         return tuple(label for label, _ in self.class_weights)
 
@@ -115,6 +120,7 @@ class MaskedPatch:
         mask = self.sampling_mask(plan)
         if mask is None:  # an estimate: where patches lie does not change what they cost
             return self._anywhere(numbers[0], plan)
+        self._warn_of_missing(mask)
         present = _inside(plan)
         for index in self._order(mask, present, numbers[0, 0]):
             start = self._place(mask, index, present, numbers, plan)
@@ -138,6 +144,21 @@ class MaskedPatch:
         where = f"by the classes {{{weights}}} of" if weights else "inside"
         least = f", at least {self.min_share:g} of it" if self.min_share else ""
         return f"patch {size} {where} {self.key!r}{least}"
+
+    def _warn_of_missing(self, mask: SamplingMask) -> None:
+        """Warn where a listed label is missing, and there are others that are not listed."""
+        totals = [mask.total(index) for index in range(len(self.classes))]
+        # Without any of them there is an error, or the user asked for none.
+        if all(totals) or not any(totals) or sum(totals) == math.prod(mask.shape):
+            return
+        missing = [label for label, total in zip(self.classes, totals, strict=True) if not total]
+        # The text names no case, so that Python shows it once.
+        text = (
+            f"class_weights lists {', '.join(map(repr, missing))}, which a mask does not hold; it "
+            "holds labels that are not listed"
+        )
+        do = f"List the labels that there are, or write {OTHER!r} for all that are not listed."
+        warn(f"{text}\n  {do}", MissingLabel, self.origin)
 
     def _order(self, mask: SamplingMask, present: Region, number: float) -> list[int]:
         """Return the class that is drawn, then the others as they would be without it."""
@@ -253,7 +274,7 @@ class MaskedRegion:
         return f"{self.region.describe()}, inside {self.patch.key!r}"
 
 
-def weights_of(given: Any) -> tuple[tuple[int, float], ...]:
+def weights_of(given: Any) -> tuple[tuple[Label, float], ...]:
     """Return class weights as pairs, in the order of the labels.
 
     Raises
@@ -261,18 +282,39 @@ def weights_of(given: Any) -> tuple[tuple[int, float], ...]:
     PatchSizeError
         They are no whole labels with weights, or none is above 0.
     """
-    pairs = list(given.items() if isinstance(given, Mapping) else given or ())
-    if not pairs:
+    pairs = list(given.items()) if isinstance(given, Mapping) else _as_pairs(given)
+    if pairs is not None and not pairs:
         return ()
-    sound = all(
-        int(label) == label and math.isfinite(weight) and weight >= 0 for label, weight in pairs
-    )
-    if not sound or not any(weight for _, weight in pairs):
+    sound = pairs is not None and all(_is_label(a) and _is_weight(w) for a, w in pairs)
+    if pairs is None or not sound or not any(weight for _, weight in pairs):
         raise PatchSizeError(
             f"class_weights maps labels to weights from 0, got {given!r}",
-            do="Write {0: 1, 1: 2}, for instance: label 1 is in the middle twice as often.",
+            do="Write {0: 1, 1: 2}, for instance: label 1 is in the middle twice as often; "
+            f"{{0: 1, {OTHER!r}: 1}} for all labels that are not listed together.",
         )
-    return tuple(sorted((int(label), float(weight)) for label, weight in pairs))
+    plain = [(a if a == OTHER else int(a), float(weight)) for a, weight in pairs]
+    return tuple(sorted(plain, key=lambda pair: (pair[0] == OTHER, pair[0])))
+
+
+def _as_pairs(given: Any) -> list[tuple[Any, Any]] | None:
+    """Return pairs as such, None where it is something else."""
+    entries = () if given is None else given
+    if not isinstance(entries, (tuple, list)):
+        return None
+    pairs = [entries_of(entry) for entry in entries]
+    return None if any(len(pair) != 2 for pair in pairs) else [(a, b) for a, b in pairs]
+
+
+def _is_label(label: Any) -> bool:
+    return label == OTHER or (_is_finite(label) and int(label) == label)
+
+
+def _is_weight(weight: Any) -> bool:
+    return _is_finite(weight) and weight >= 0
+
+
+def _is_finite(number: Any) -> bool:
+    return isinstance(number, (int, float, np.number)) and math.isfinite(number)
 
 
 def _inside(plan: SpatialPlan) -> Region:

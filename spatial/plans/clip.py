@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +44,6 @@ class Clip:
     def to_json(self) -> dict[str, Any]:
         """Return the clip as plain data."""
         return {"matrix": self.matrix.tolist(), "shape": list(self.shape)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Clip:
-        """Return the clip that :meth:`to_json` described."""
-        return cls(np.array(data["matrix"]), data["shape"])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Clip):

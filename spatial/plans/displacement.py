@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -141,11 +141,6 @@ class Displacement:
     def to_json(self) -> dict[str, Any]:
         """Return the field as plain data."""
         return {"control": self.control.tolist(), "matrix": self.matrix.tolist()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Displacement:
-        """Return the field that :meth:`to_json` described."""
-        return cls(np.array(data["control"]), np.array(data["matrix"]))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Displacement):

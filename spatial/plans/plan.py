@@ -23,6 +23,7 @@ from .clip import Clip
 from .displacement import Displacement, Moves
 from .downsampling import reaches, with_halo
 from .explain import explained
+from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
 from .pull_back import Matrix, extremes, source_box, touched, whole_rows
 from .stages import NO_STAGES, Lowered, Stage, lowered, moves_of
@@ -312,25 +313,25 @@ class SpatialPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
         return {
+            "version": VERSION,
             "source": self.source.to_json(),
             "matrix": self.matrix.tolist(),
             "shape": list(self.shape),
             "bounds": [list(pair) for pair in self.bounds],
-            "stages": [{_NAMES[type(stage)]: stage.to_json()} for stage in self.stages],
+            "stages": [{NAMES[type(stage)]: stage.to_json()} for stage in self.stages],
             "keeps_dtype": self.keeps_dtype,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SpatialPlan:
-        """Return the plan that :meth:`to_json` described."""
-        return cls(
-            Grid.from_json(data["source"]),
-            np.array(data["matrix"]),
-            data["shape"],
-            Region(*zip(*data["bounds"], strict=True)),
-            tuple(_stage(stage) for stage in data["stages"]),
-            bool(data["keeps_dtype"]),
-        )
+        """Return the plan that :meth:`to_json` described.
+
+        Raises
+        ------
+        BadPlan
+            A field is missing, unknown, of another form or not finite; or the version is another.
+        """
+        return cls(*arguments_of(data))
 
     def explain(
         self, policy: Policy = INTENSITY, dtype: DTypeLike | None = None, channels: int = 1
@@ -362,17 +363,6 @@ class SpatialPlan:
     def __getstate__(self) -> dict[str, Any]:
         # What was computed is computed again: a plan travels as what it says.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
-
-
-_NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
-
-
-def _stage(data: Mapping[str, Any]) -> Stage:
-    for kind, name in _NAMES.items():
-        if name in data:
-            return kind.from_json(data[name])
-    msg = f"a stage of a plan is one of {', '.join(_NAMES.values())}, got {', '.join(data)}"
-    raise ValueError(msg)
 
 
 def _points(points: Any) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@ that happens to come last in a chain.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -67,6 +68,10 @@ class Policy:
             object.__setattr__(self, "dtype", _result_type(self.dtype))
         if self.antialias != LEVEL or not isinstance(self.antialias, str):
             object.__setattr__(self, "antialias", _as_flag(self.antialias))
+        kind = "" if self.dtype is None else self.dtype.kind
+        if kind in ("i", "u") and not math.isfinite(self.fill):
+            msg = f"fill={self.fill:g} is no number of the type {self.dtype}"
+            raise ValueError(msg)
         if self.antialias and self.mode == "nearest":
             msg = (
                 f"antialias={self.antialias!r} smooths before interpolating, and mode='nearest' "

@@ -108,7 +108,7 @@ def test_no_boxes_are_fine() -> None:
         (lambda: opened([[1, 2, 3]]).move_boxes(), r"holds no boxes \(N, 6\)"),
         (lambda: opened([[5, 0, 0, 1, 1, 1]]).move_boxes(), r"begins at its lowest corner"),
         (lambda: opened().move_boxes(least=2), r"least is a part from 0 to 1, got 2"),
-        (lambda: opened().realize().move_boxes(), r"the lazy volumes are none"),
+        (lambda: opened().realize().move_boxes(), r"no volume is lazy"),
         (lambda: opened().batch_patches(1).move_boxes(), r"a sample expected"),
     ],
 )

@@ -256,11 +256,14 @@ def test_a_soft_crop_commutes_with_cropping_the_result(
     size = [min(s, n - a) for s, n, a in zip(size, plan.shape, start, strict=True)]
     policy = Policy("linear", "reflection")
 
-    patch = realized(volume, plan.crop(start, size), policy, np.float64)
+    cut = plan.crop(start, size)
+    patch = realized(volume, cut, policy, np.float64)
 
     whole = realized(volume, plan, policy, np.float64)
     box = tuple(slice(a, a + s) for a, s in zip(start, size, strict=True))
-    assert np.allclose(patch, whole[(slice(None), *box)], rtol=0, atol=TOLERANCE)
+    # A part that is so small that it stays within the tolerance of a copy is one; the whole is not.
+    limit = 3 * COPY_TOLERANCE * RANGE if cut.is_copy else TOLERANCE
+    assert np.allclose(patch, whole[(slice(None), *box)], rtol=0, atol=limit)
 
 
 @given(shape=shapes, size=shapes, seed=st.integers(0, 2**32))

@@ -331,7 +331,7 @@ def test_a_damaged_file_in_the_cache_is_made_again(tmp_path):
 
 def test_memory_is_bounded(monkeypatch):
     """The least recently used go first."""
-    monkeypatch.setattr(mask_index, "MOST_BYTES", 3000)
+    monkeypatch.setattr(mask_index._KNOWN, "most", 3000)
     volumes = [Volume(np.ones((8, 8, 8), np.uint8)) for _ in range(4)]
     for volume in volumes:
         sampling_mask(volume, volume.grid, (2, 2, 2), ())  # 64 cells, 1280 bytes

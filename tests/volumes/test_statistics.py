@@ -113,8 +113,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 def test_what_is_remembered_is_bounded(monkeypatch):
     """A run over many volumes does not remember all of them."""
-    monkeypatch.setattr(statistics, "MOST_REMEMBERED", 3)
-    monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
+    monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)(most=3))
 
     for n in range(10):
         volume_statistics(Volume(np.full((2, 2, 2), n)))

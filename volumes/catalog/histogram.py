@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.histogram import Histogram
+from ...core.remembered import Remembered
 from ..cache.cache_directory import cache_directory, write_whole
 from ..volume import Volume
 from .distribution import Distribution
@@ -21,7 +21,7 @@ from .statistics import SLAB_VOXELS, slabs
 # An entry takes up to 4 MiB.
 MOST_REMEMBERED = 16
 
-_REMEMBERED: OrderedDict[tuple[Any, ...], Histogram] = OrderedDict()
+_REMEMBERED: Remembered[Histogram] = Remembered(MOST_REMEMBERED)
 
 
 def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
@@ -61,18 +61,16 @@ def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
         )
     both = [v for v in (volume, mask) if v is not None]
     key = tuple((v.token, v.header.stamp) for v in both)
-    found = _REMEMBERED.get(key)
-    if found is None:
-        contents = [v.content_key for v in both]
-        name = f"{'-'.join(map(str, contents))}.npy" if all(contents) else None
-        file = cache_directory() / "histograms" / name if name else None
-        found = (file and _load(file)) or _compute(volume, mask)
-        if file:
-            _save(file, found)
-    _REMEMBERED[key] = found
-    while len(_REMEMBERED) > MOST_REMEMBERED:
-        with suppress(KeyError):  # another thread may have been faster
-            _REMEMBERED.popitem(last=False)
+    return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume, mask))
+
+
+def _loaded_or_computed(volume: Volume, mask: Volume | None) -> Histogram:
+    contents = [v.content_key for v in (volume, mask) if v is not None]
+    name = f"{'-'.join(map(str, contents))}.npy" if all(contents) else None
+    file = cache_directory() / "histograms" / name if name else None
+    found = (file and _load(file)) or _compute(volume, mask)
+    if file:
+        _save(file, found)
     return found
 
 

@@ -7,7 +7,6 @@ cannot change it. Kept per process, and for files on disk under a key that chang
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import VolumeError
+from ...core.remembered import Remembered
 from ..cache.cache_directory import cache_directory, write_whole
 from ..content import content_key
 from ..pyramid import at_level, coarser_levels
 from ..volume import Volume
-from .statistics import MOST_REMEMBERED, SLAB_VOXELS, slabs
+from .statistics import SLAB_VOXELS, slabs
 
-_REMEMBERED: OrderedDict[tuple[Any, ...], Region] = OrderedDict()
+_REMEMBERED: Remembered[Region] = Remembered()
 # Of what is kept on disk: another one is not read.
 _VERSION = 1
 T = TypeVar("T")
@@ -90,14 +90,12 @@ def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
     Region(2:4, 5:6, 1:7)
     """
     key = (volume.token, volume.header.stamp, interest, level)
-    found = _REMEMBERED.get(key)
-    if found is None:
-        found = _known(volume, interest, level) or _computed(volume, interest, level)
-        _keep(volume, interest, level, found)
-    _REMEMBERED[key] = found
-    while len(_REMEMBERED) > MOST_REMEMBERED:
-        with suppress(KeyError):  # another thread may have been faster
-            _REMEMBERED.popitem(last=False)
+    return _REMEMBERED.get_or(key, lambda: _known_or_computed(volume, interest, level))
+
+
+def _known_or_computed(volume: Volume, interest: Interest, level: int) -> Region:
+    found = _known(volume, interest, level) or _computed(volume, interest, level)
+    _keep(volume, interest, level, found)
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import VolumeError
+from ...core.remembered import Remembered
 from ..cache.cache_directory import cache_directory, write_whole
 from ..volume import Volume
 from .class_boxes import Box, ClassBoxes
@@ -28,9 +28,6 @@ from .moments import Moments
 
 # One slab in float64 takes 32 MiB: well in memory, large enough to hide the Python loop.
 SLAB_VOXELS = 4 * 1024**2
-# An entry takes about a hundred bytes.
-MOST_REMEMBERED = 4096
-
 
 PERCENTILES = (0.5, 1.0, 5.0, 50.0, 95.0, 99.0, 99.5)
 """Ranks of the percentiles that are kept; as many from either end, so a slope may be negative."""
@@ -121,7 +118,7 @@ def _box(numbers: Sequence[Any]) -> Box:
 _NUMBERS = ("mean", "std", "minimum", "maximum")
 
 
-_REMEMBERED: OrderedDict[tuple[Any, ...], Statistics] = OrderedDict()
+_REMEMBERED: Remembered[Statistics] = Remembered()
 
 
 def volume_statistics(volume: Volume) -> Statistics:
@@ -159,18 +156,16 @@ def volume_statistics(volume: Volume) -> Statistics:
     if recorded is not None:
         return recorded
     key = (volume.token, volume.header.stamp, volume.kind)
-    found = _REMEMBERED.get(key)
-    if found is None:
-        content = volume.content_key
-        name = f"{content}-label.json" if volume.kind == "label" else f"{content}.json"
-        file = cache_directory() / "statistics" / name if content else None
-        found = (file and _load(file)) or _compute(volume)
-        if file:
-            _save(file, found)
-    _REMEMBERED[key] = found
-    while len(_REMEMBERED) > MOST_REMEMBERED:
-        with suppress(KeyError):  # another thread may have been faster
-            _REMEMBERED.popitem(last=False)
+    return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume))
+
+
+def _loaded_or_computed(volume: Volume) -> Statistics:
+    content = volume.content_key
+    name = f"{content}-label.json" if volume.kind == "label" else f"{content}.json"
+    file = cache_directory() / "statistics" / name if content else None
+    found = (file and _load(file)) or _compute(volume)
+    if file:
+        _save(file, found)
     return found
 
 

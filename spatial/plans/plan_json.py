@@ -1,0 +1,128 @@
+"""A plan from plain data: what was written, perhaps by something else, is looked at first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Grid, Region
+from ...core.amounts import is_integer
+from ...core.errors import BadPlan
+from .clip import Clip
+from .displacement import Displacement
+from .stages import Stage
+
+# Another one is not read.
+VERSION = 1
+NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
+"""What stages are called."""
+
+_PLAN = ("version", "source", "matrix", "shape", "bounds", "stages", "keeps_dtype")
+_DO = "Write plans with SpatialPlan.to_json(), of this version of voxpipe."
+_LAST_ROW = [0.0, 0.0, 0.0, 1.0]
+Triple = tuple[int, int, int]
+
+
+def arguments_of(data: Any) -> tuple[Any, ...]:
+    """Return the arguments of ``SpatialPlan`` that ``SpatialPlan.to_json`` described.
+
+    Raises
+    ------
+    BadPlan
+        A field is missing, unknown, of another form or not finite; or the version is another one.
+    """
+    if isinstance(data, Mapping) and data.get("version") != VERSION:
+        given = f"is of version {data['version']!r}" if "version" in data else "has no version"
+        msg = f"the plan {given}, and {VERSION} is what is read here"
+        raise BadPlan(msg, do=_DO)
+    _, source, matrix, shape, bounds, stages, keeps_dtype = _fields("a plan", data, _PLAN)
+    grid_shape, affine = _fields("source", source, ("shape", "affine"))
+    grid = Grid(_shape("source.shape", grid_shape), _matrix("source.affine", affine))
+    if grid.is_singular:
+        raise _bad("source.affine", "a matrix that has an inverse", affine)
+    if not isinstance(keeps_dtype, bool):
+        raise _bad("keeps_dtype", "true or false", keeps_dtype)
+    if not _is_list(stages):
+        raise _bad("stages", "a list", stages)
+    return (
+        grid,
+        _matrix("matrix", matrix),
+        _shape("shape", shape),
+        _bounds(bounds),
+        tuple(_stage(f"stages[{n}]", stage) for n, stage in enumerate(stages)),
+        keeps_dtype,
+    )
+
+
+def _stage(name: str, data: Any) -> Stage:
+    kind = next(iter(data), None) if isinstance(data, Mapping) and len(data) == 1 else None
+    if kind == "clip":
+        matrix, shape = _fields(f"{name}.clip", data[kind], ("matrix", "shape"))
+        where = f"{name}.clip"
+        return Clip(_matrix(f"{where}.matrix", matrix), _shape(f"{where}.shape", shape))
+    if kind == "displacement":
+        where = f"{name}.displacement"
+        control, matrix = _fields(where, data[kind], ("control", "matrix"))
+        points = _numbers(f"{where}.control", control)
+        if points.ndim != 4 or points.shape[0] != 3 or not points.size:
+            raise _bad(f"{where}.control", "numbers of shape (3, I, J, K)", points.shape)
+        return Displacement(points, _matrix(f"{where}.matrix", matrix))
+    raise _bad(name, f"one of {', '.join(NAMES.values())}, by its name", data)
+
+
+def _fields(what: str, data: Any, names: Sequence[str]) -> list[Any]:
+    """Return the values of exactly these fields."""
+    if not isinstance(data, Mapping):
+        raise _bad(what, f"a mapping with {', '.join(names)}", data)
+    missing = [name for name in names if name not in data]
+    unknown = [str(name) for name in data if name not in names]
+    for told, how in ((missing, "lacks"), (unknown, "has unknown fields,")):
+        if told:
+            raise BadPlan(f"{what} {how} {', '.join(told)}", do=_DO)
+    return [data[name] for name in names]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _numbers(name: str, value: Any) -> NDArray[np.float64]:
+    try:
+        array = np.array(value)
+    except ValueError:
+        array = np.array(None)
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
+        raise _bad(name, "finite numbers in rows of one length", value)
+    return array.astype(np.float64)
+
+
+def _matrix(name: str, value: Any) -> NDArray[np.float64]:
+    matrix = _numbers(name, value)
+    if matrix.shape != (4, 4) or matrix[3].tolist() != _LAST_ROW:
+        raise _bad(name, "a matrix of 4x4 whose last row is 0 0 0 1", value)
+    return matrix
+
+
+def _shape(name: str, value: Any) -> Triple:
+    if not _is_list(value) or len(value) != 3 or not all(is_integer(n) and n >= 0 for n in value):
+        raise _bad(name, "three integers from 0", value)
+    return (int(value[0]), int(value[1]), int(value[2]))
+
+
+def _bounds(value: Any) -> Region:
+    pairs: list[Any] = list(value) if _is_list(value) and len(value) == 3 else [None]
+    for pair in pairs:
+        if not _is_list(pair) or len(pair) != 2 or not all(map(is_integer, pair)):
+            raise _bad("bounds", "three pairs of integers [start, stop]", value)
+        if pair[0] > pair[1]:
+            raise _bad("bounds", "pairs with start <= stop", value)
+    return Region(*zip(*pairs, strict=True))
+
+
+def _bad(name: str, wanted: str, value: Any) -> BadPlan:
+    told = repr(value)
+    told = told if len(told) <= 80 else f"{told[:77]}..."
+    return BadPlan(f"{name} is {wanted}, got {told}", do=_DO)
