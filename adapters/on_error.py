@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ..core.errors import GraphError
 from ..core.whole import whole
-from ..datapipes import PerItem
-from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, find, origin_of
+from ..graph import NoCut, Pipe, Rewritten, Rule, origin_of
 from ..graph.served import split_of
 from ..realizing import DATA_ERRORS, ErrorPolicy
 from ..realizing.failing import ACTIONS, RAISE
 from .adapter import Adapter
+from .noted import Noted
 
 # A few broken files in a data set are usual; more of them are a missing disk or wrong credentials.
 BUDGET = 10
@@ -106,25 +106,10 @@ class OnError(Adapter):
         return f"OnError({self.policy.action!r}, budget={self.policy.budget})"
 
 
-class Excused(PerItem):
-    """Passes items on, and says for the reading service what may fail."""
-
-    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
-
-    def __init__(self, parent: Pipe, policy: ErrorPolicy) -> None:
-        super().__init__(parent)
-        self.policy = policy
-
-    def instructions(self) -> tuple[()]:
-        """Return nothing: whoever makes a batch catches the errors."""
-        return ()
-
-    def apply(self, item: Any) -> Any:
-        """Return the item as it is."""
-        return item
+class Excused(Noted[ErrorPolicy]):
+    """Says to the reading service what may fail."""
 
 
 def policy_of(sink: Pipe) -> ErrorPolicy:
     """Return what is done about errors in a graph: as set nearest to its sink."""
-    found = find(sink, Excused)
-    return found[-1].policy if found else ErrorPolicy()
+    return Excused.on(sink, ErrorPolicy())

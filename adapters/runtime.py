@@ -5,29 +5,27 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from ..core.errors import GraphError
 from ..core.whole import whole
-from ..datapipes import PerItem
 from ..datapipes.iter import BatchPatches, Realize
 from ..graph import (
     Change,
     Pipe,
     Rewritten,
     Rule,
-    Traits,
     chained_name,
     describe,
-    find,
     origin_of,
     parents_of,
     walk,
     with_parents,
 )
 from .adapter import Adapter
+from .noted import Noted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,25 +124,10 @@ class Runtime(Adapter):
         return f"Runtime({', '.join(f'{k}={v!r}' for k, v in given.items())})"
 
 
-class Annotated(PerItem):
-    """Passes items on, and says for the reading service with what the graph runs."""
-
-    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
-
-    def __init__(self, parent: Pipe, hints: Hints) -> None:
-        super().__init__(parent)
-        self.hints = hints
-
-    def instructions(self) -> tuple[()]:
-        """Return nothing: whoever runs the graph looks at the hints."""
-        return ()
-
-    def apply(self, item: Any) -> Any:
-        """Return the item as it is."""
-        return item
+class Annotated(Noted[Hints]):
+    """Says to the reading service with what the graph runs."""
 
 
 def hints_of(sink: Pipe) -> Hints:
     """Return what a graph asks for: as set nearest to its sink."""
-    found = find(sink, Annotated)
-    return found[-1].hints if found else Hints()
+    return Annotated.on(sink, Hints())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
 from ..core.errors import GraphError
-from ..datapipes import PerItem
-from ..graph import NoCut, Pipe, Rewritten, Rule, Traits, chained_name, find, origin_of
+from ..graph import NoCut, Pipe, Rewritten, Rule, chained_name, origin_of
 from ..graph.served import split_of
 from .adapter import Adapter
+from .noted import Noted
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
 # seconds from a busy network disk.
@@ -131,25 +130,10 @@ class Timeout(Adapter):
         return f"Timeout(item={self.limits.item:g})"
 
 
-class Limited(PerItem):
-    """Passes items on, and says for the reading service how long they may take."""
-
-    traits: ClassVar[Any] = Traits(per_item=True, watches=True)
-
-    def __init__(self, parent: Pipe, limits: Limits) -> None:
-        super().__init__(parent)
-        self.limits = limits
-
-    def instructions(self) -> tuple[()]:
-        """Return nothing: whoever asks for a batch watches the clock."""
-        return ()
-
-    def apply(self, item: Any) -> Any:
-        """Return the item as it is; whoever asks for it watches the clock."""
-        return item
+class Limited(Noted[Limits]):
+    """Says to the reading service how long items may take; who asks for a batch watches."""
 
 
 def limits_of(sink: Pipe) -> Limits:
     """Return the limits that hold for a graph: those set nearest to its sink."""
-    found = find(sink, Limited)
-    return found[-1].limits if found else Limits()
+    return Limited.on(sink, Limits())

@@ -16,9 +16,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-from ..adapters.on_error import Excused
-from ..adapters.runtime import Annotated
-from ..adapters.timeout import Limited
+from ..adapters.noted import Noted
 from ..core import Stream
 from ..core.errors import GraphError
 from ..datapipes.epoch import set_epoch
@@ -28,9 +26,6 @@ from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.seeding import seed_globals, seeded_globals
 from ..realizing import Outcome
-
-# What these say is for the service: it watches the clock, catches errors, starts processes.
-_SAID = (Limited, Excused, Annotated)
 
 
 def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
@@ -45,14 +40,14 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
     end = _end_of(sink)
     body = parents_of(end[0])[0] if end else sink
     for pipe in end:
-        if isinstance(pipe, _SAID):
+        if isinstance(pipe, Noted):  # notes are for the service, which reads them off its graph
             body = with_parents(pipe, [body])
     left = next((pipe for pipe in walk(body) if traits_of(pipe).here), None)
     if left is not None and not isinstance(service, InProcessReadingService):
         msg = f"{describe(left)} stays in the process of the loader, and {describe(sink)} after it "
         msg += "does not take its items one by one"
         raise GraphError(msg, do="Put it at the end of the chain.").at(origin_of(left))
-    return body, Tail(tuple(pipe for pipe in end if not isinstance(pipe, _SAID)))
+    return body, Tail(tuple(pipe for pipe in end if not isinstance(pipe, Noted)))
 
 
 def _end_of(sink: Pipe) -> tuple[Pipe, ...]:
