@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from ...core import TALLY, Region
 from ...core.errors import BadHeader, TruncatedVolume, VolumeNotFound
-from ..backend import Backend, Channels, no_options
+from ..backend import Channels, no_options
 from ..cache.cache_directory import cache_budget, cache_directory
 from ..cache.decode import copy
 from ..cache.decoded_cache import DecodedCache
@@ -22,6 +22,7 @@ from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels, refuse_unreadable
 from .blosc2_array import Blosc2Backend
 from .blosc2_frame import HEAD_BYTES, FrameHeader, frame_sizes, read_frame_header
+from .one_remote_file import OneRemoteFile
 from .zarr_layout import plain_layout
 
 # Between making the copy and mapping it, another process may need its room; each time at least
@@ -29,10 +30,8 @@ from .zarr_layout import plain_layout
 _ATTEMPTS = 3
 
 
-class RemoteBlosc2(Backend):
+class RemoteBlosc2(OneRemoteFile):
     """A ``.b2nd`` that is copied when its voxels are first asked for."""
-
-    remote = True
 
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
@@ -48,16 +47,6 @@ class RemoteBlosc2(Backend):
         TALLY.count(headers=1)
         chunks = layout.spatial_part(frame.blocks)
         super().__init__(Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream"), name)
-
-    @property
-    def content_key(self) -> str:
-        """A name for this file in this version, where the store tells versions apart."""
-        return self._file.content_key
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no read has found another version."""
-        return self._file.is_current
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the blocks that the region touches, of the copy that the first call makes."""

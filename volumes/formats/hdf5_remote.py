@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import TALLY, Region
 from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
@@ -24,7 +24,6 @@ from ..stores.location import remote_errors
 from ..stores.range_file import RangeFile
 from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels, plain
-from .chunked_backend import ChunkedBackend
 from .hdf5 import (
     CACHE_BYTES,
     OPTIONS,
@@ -36,6 +35,7 @@ from .hdf5 import (
 )
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, filters_of
 from .npy_remote import RemoteArray
+from .one_remote_file import OneRemoteFile, RemoteChunks
 from .zarr_layout import Layout
 
 # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
@@ -89,10 +89,8 @@ def open_remote_hdf5(
     return RemoteArray(remote, layout.stored, header.disk_dtype, offset, affine=header.affine)
 
 
-class ChunkedRemoteHdf5(ChunkedBackend):
+class ChunkedRemoteHdf5(RemoteChunks):
     """A dataset in chunks that were written through usual filters: only those needed are read."""
-
-    remote = True
 
     def __init__(
         self,
@@ -104,7 +102,7 @@ class ChunkedRemoteHdf5(ChunkedBackend):
         header: Header,
         layout: Layout,
     ) -> None:
-        self._remote, self._ranges, self._file = remote, ranges, file
+        self._file, self._ranges, self._h5 = remote, ranges, file
         token = content_key(remote.cache_key, (dataset.name,))
         index = ChunkIndex(dataset, self._asking)
         decoder = ChunkFilters(dataset, filters, index)
@@ -120,38 +118,15 @@ class ChunkedRemoteHdf5(ChunkedBackend):
         )
         super().__init__(array, layout, header, remote.name)
 
-    @property
-    def content_key(self) -> str:
-        """A name for this file in this version, where the store tells versions apart."""
-        return self._remote.content_key
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no read has found another version."""
-        return self._remote.is_current
-
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Read the chunks that the region touches, of these only those that the box touches."""
-        with self._remote.errors():
-            return super().read(region, channels, box)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Fetch the stored chunks; errors name the URL."""
-        with self._remote.errors():
-            return super().fetch(region, channels)
-
     @contextmanager
     def _asking(self) -> Iterator[None]:
         with _own_errors(self._ranges), hdf5_errors(self.name):
             yield
 
 
-class RemoteHdf5(Backend):
+class RemoteHdf5(OneRemoteFile):
     """A dataset of other filters. One thread reads; the chunks of a region come side by side."""
 
-    remote = True
     # h5py keeps this much of the file decoded.
     resident_bytes = CACHE_BYTES
 
@@ -164,20 +139,10 @@ class RemoteHdf5(Backend):
         header: Header,
         layout: Layout,
     ) -> None:
-        self._remote, self._ranges, self._file = remote, ranges, file
+        self._file, self._ranges, self._h5 = remote, ranges, file
         self._dataset, self._layout = dataset, layout
         self._lock = threading.Lock()
         super().__init__(header, remote.name)
-
-    @property
-    def content_key(self) -> str:
-        """A name for this file in this version, where the store tells versions apart."""
-        return self._remote.content_key
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no read has found another version."""
-        return self._remote.is_current
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the chunks that the region touches, and decode them."""
@@ -207,12 +172,12 @@ class RemoteHdf5(Backend):
         return sorted(
             (place.byte_offset, place.byte_offset + place.size)
             for place in found
-            if place.byte_offset is not None and place.byte_offset + place.size <= self._remote.size
+            if place.byte_offset is not None and place.byte_offset + place.size <= self._file.size
         )
 
     @contextmanager
     def _reading(self, index: tuple[slice, ...]) -> Iterator[None]:
-        with self._lock, self._remote.errors(), _own_errors(self._ranges):
+        with self._lock, self._file.errors(), _own_errors(self._ranges):
             try:
                 yield
             except (VoxpipeError, MemoryError):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...core import TALLY, OrientedBox, Region
 from ...core.errors import TruncatedVolume
-from ..backend import Backend, Channels
+from ..backend import Channels
 from ..header import IDENTITY, Header, channels_first
 from ..scheme import REMOTE_ROWS_GAP, REMOTE_RUN
 from ..stores.coalesce import Span, coalesce
@@ -21,13 +21,14 @@ from ..stores.read_ahead import Ticket
 from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels, plain
 from .npy import read_npy_header
+from .one_remote_file import OneRemoteFile
 from .raw_backends import rows_of
 
 # Format 1.0 pads its header to 64 bytes and rarely needs two of these; 2.0 may be longer.
 _HEAD_BYTES = 4096
 
 
-class RemoteArray(Backend):
+class RemoteArray(OneRemoteFile):
     """An array that lies in a remote file as it is. A region is a few range requests.
 
     Parameters
@@ -39,8 +40,6 @@ class RemoteArray(Backend):
     affine
         Of the volume.
     """
-
-    remote = True
 
     def __init__(
         self,
@@ -63,16 +62,6 @@ class RemoteArray(Backend):
         self._stored = {2: (1, 2), 3: (1, 2, 3), 4: (0, 1, 2, 3)}.get(len(shape), ())
         whole = channels_first(np.broadcast_to(np.empty((), dtype), shape), file.name)
         super().__init__(Header(whole.shape, affine, dtype, access="range"), file.name)
-
-    @property
-    def content_key(self) -> str:
-        """A name for this file in this version, where the store tells versions apart."""
-        return self._file.content_key
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no read has found another version."""
-        return self._file.is_current
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the rows of the region, neighbours in one request."""

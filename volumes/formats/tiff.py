@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import TALLY
 from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
-from ..backend import Backend, Channels, no_options
+from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.ranged_chunks import Lookup, RangedChunks
@@ -30,8 +30,9 @@ from ..stores.ranges import LocalRanges, RangeStore, ReadRange
 from ..stores.remote import RemoteStore
 from ..stores.remote_file import RemoteFile
 from ..stores.remote_ranges import RemoteRanges
-from ..voxels import Voxels, refuse_unreadable
+from ..voxels import refuse_unreadable
 from .chunked_backend import ChunkedBackend
+from .one_remote_file import RemoteChunks
 from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, read_tiff
 from .zarr_layout import Layout, named_layout
@@ -99,10 +100,8 @@ class LocalTiff(LocalFile, TiffBackend):
         super().__init__(image, layout, store, token, name, stamp)
 
 
-class RemoteTiff(TiffBackend):
+class RemoteTiff(RemoteChunks, TiffBackend):
     """A TIFF behind a URL, of which ranges are read."""
-
-    remote = True
 
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
@@ -118,28 +117,6 @@ class RemoteTiff(TiffBackend):
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
         super().__init__(image, layout, _one_object(self._file.store), token, name)
-
-    @property
-    def content_key(self) -> str:
-        """A name for this file in this version, where the store tells versions apart."""
-        return self._file.content_key
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no read has found another version."""
-        return self._file.is_current
-
-    def read(
-        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
-    ) -> Voxels:
-        """Read the segments that the region touches."""
-        with self._file.errors():
-            return super().read(region, channels, box)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Fetch the stored segments; errors name the URL."""
-        with self._file.errors():
-            return super().fetch(region, channels)
 
 
 class MappedTiff(LocalFile, MappedBackend):

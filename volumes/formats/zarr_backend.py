@@ -30,6 +30,7 @@ from ..stores.remote import open_remote
 from ..stores.remote_file import RemoteFile
 from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
+from .one_remote_file import OneRemoteFile
 from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
 from .zarr_image import image_of
 from .zarr_nodes import (
@@ -224,10 +225,8 @@ class RemoteZarr(ZarrBackend):
             return super().fetch(region, channels)
 
 
-class RemoteZipZarr(ZarrBackend):
+class RemoteZipZarr(OneRemoteFile, ZarrBackend):
     """A zarr array or group in a zip archive behind a URL, of which ranges are read."""
-
-    remote = True
 
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
@@ -244,16 +243,6 @@ class RemoteZipZarr(ZarrBackend):
                     "archive behind a URL.",
                     do="Copy the archive to a local disk.",
                 ) from None
-
-    @property
-    def content_key(self) -> str:
-        """A name for the archive in this version, where the store tells versions apart."""
-        return self._file.content_key
-
-    @property
-    def is_current(self) -> bool:
-        """Whether no read has found another version."""
-        return self._file.is_current
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with self._file.errors():
