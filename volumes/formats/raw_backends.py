@@ -13,7 +13,7 @@ from ...core import TALLY, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ..backend import Backend, Channels
 from ..cache.cache_directory import cache_budget, cache_directory
-from ..cache.decode import BEST_RATIOS, decode
+from ..cache.compressed_streams import BEST_RATIOS, decompress
 from ..cache.decoded_cache import DecodedCache
 from ..disk.hints import Hint
 from ..disk.local_voxels import RawFile, placed_layout
@@ -63,7 +63,7 @@ def open_raw(
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as compressed:
                 compressed.seek(skip)
-                decode(compressed, raw, encoding, fields.end, name)
+                decompress(compressed, raw, encoding, fields.end, name)
 
         return DecodedRaw(fields, files, name, write)
     check_length(fields, files[-1].size, name)
