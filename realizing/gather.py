@@ -16,7 +16,7 @@ from ..core.origin import warn
 from ..spatial import LazyPatch
 from ..volumes import Volume
 from ..volumes.stores.joining import reads_of
-from .memory import Layout, batch_memory
+from .memory import ArraySpec, batch_memory
 from .realized import Realized
 from .threads import in_threads
 
@@ -47,8 +47,8 @@ class Gather:
             arrays = [key for key in keys if _is_array(items[0][key])]
             if not arrays:
                 _refuse_unopened(items[0])
-            layouts = [_layout(key, items) for key in arrays]
-            memory = dict(zip(arrays, batch_memory().take(layouts), strict=True))
+            specs = [_spec_of(key, items) for key in arrays]
+            memory = dict(zip(arrays, batch_memory().take(specs), strict=True))
             slots = [
                 (out, sample, key)
                 for key, stack in memory.items()
@@ -118,7 +118,7 @@ def _keys(samples: Sequence[Any]) -> list[str]:
     return list(samples[0])
 
 
-def _layout(key: str, samples: Sequence[Any]) -> Layout:
+def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
     shapes = []
     for sample in samples:
         try:
