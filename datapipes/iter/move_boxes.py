@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.amounts import is_number
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import SpatialPlan
@@ -72,7 +73,7 @@ class MoveBoxes(Moving):
         with_: str | Collection[str] = (),
     ) -> None:
         super().__init__(parent, keys, of, with_)
-        if isinstance(least, bool) or not isinstance(least, (int, float)) or not 0 <= least <= 1:
+        if not is_number(least) or not 0 <= least <= 1:
             msg = f"least is a part from 0 to 1, got {least!r}"
             raise SampleError(msg).at(self.origin)
         self.least = float(least)
