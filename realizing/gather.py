@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
 from ..core.origin import warn
+from ..core.sample import case_of
 from ..spatial import LazyPatch
 from ..volumes import Volume
 from ..volumes.stores.joining import reads_of
@@ -89,7 +90,7 @@ class Gather:
                 else:
                     out[...] = thing.realize()
         except Exception as error:
-            raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
+            raise placed(error, case=case_of(sample))  # noqa: B904
 
 
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
@@ -124,7 +125,7 @@ def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
         try:
             shapes.append(tuple(sample[key].shape))
         except Exception as error:
-            raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
+            raise placed(error, case=case_of(sample))  # noqa: B904
         if shapes[-1] != shapes[0]:
             msg = (
                 f"{key} of {_name(samples[0])} is {shapes[0]}, "
