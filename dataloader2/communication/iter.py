@@ -160,18 +160,19 @@ def DataPipeBehindQueues(  # noqa: N802  torchdata's name
     if not isinstance(protocol, IterDataPipeQueueProtocolServer):
         msg = f"an IterDataPipeQueueProtocolServer expected, got {type(protocol).__name__}"
         raise TypeError(msg)
-    where = (process_name, loop_id)
     server = _ItemServer(
-        EnsureNonBlockingDataPipe(source_datapipe), protocol, where, request_counter
+        EnsureNonBlockingDataPipe(source_datapipe),
+        protocol,
+        (process_name, loop_id),
+        request_counter,
+        (worker_info, custom_reset_fn),
     )
-    server.of_worker = (worker_info, custom_reset_fn)
     return server.serve(blocking_request_get)
 
 
 class _ItemServer(Server):
     """Answers for an iterable pipe."""
 
-    of_worker: tuple[Any, Any]
     _failure: Exception | None = None
     _left: int | None = None
 

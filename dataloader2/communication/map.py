@@ -91,18 +91,18 @@ def DataPipeBehindQueues(  # noqa: N802  torchdata's name
     if not isinstance(protocol, MapDataPipeQueueProtocolServer):
         msg = f"a MapDataPipeQueueProtocolServer expected, got {type(protocol).__name__}"
         raise TypeError(msg)
-    where = (process_name, loop_id)
     server = _KeyServer(
-        EnsureNonBlockingMapDataPipe(source_datapipe), protocol, where, request_counter
+        EnsureNonBlockingMapDataPipe(source_datapipe),
+        protocol,
+        (process_name, loop_id),
+        request_counter,
+        (worker_info, custom_reset_fn),
     )
-    server.of_worker = (worker_info, custom_reset_fn)
     return server.serve(blocking_request_get)
 
 
 class _KeyServer(Server):
     """Answers for a map-style pipe."""
-
-    of_worker: tuple[Any, Any]
 
     def answers(self) -> dict[type[m.Request], Any]:
         return {
