@@ -252,20 +252,16 @@ class LazyPatch(NoArithmetic):
         nothing to wait for, as with arrays in memory, or pages that are there.
         """
         # A plan is not worked out for nothing: that reads headers, and may warn.
-        return self._begin(self.plan) if self._looks_ahead else None
+        return self._begin(self.plan) if looks_ahead(self.volume) else None
 
     def prefetch_plan(self, plan: SpatialPlan) -> Any:
         """Begin to bring in what :meth:`realize_plan` is going to read."""
-        return self._begin(plan) if self._looks_ahead else None
+        return self._begin(plan) if looks_ahead(self.volume) else None
 
     def _begin(self, plan: SpatialPlan) -> Any:
         volume, wide, _ = self.reads_from(plan)
         region = wide.source_region(self.policy)
         return None if region.is_empty else volume.prefetch(region, *self._box(volume, wide))
-
-    @property
-    def _looks_ahead(self) -> bool:
-        return looks_ahead(self.volume)
 
     @property
     def _acting(self) -> list[tuple[ValueStep, Drawn]]:
