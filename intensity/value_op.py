@@ -7,7 +7,7 @@ interpolation, in the memory of the batch, so a chain stays lazy however many it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -48,6 +48,15 @@ class VolumeStatistics(RecordedStatistics, Protocol):
 
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed, 0 to 100."""
+
+
+def kept_percentile(
+    recorded: RecordedStatistics, q: float, counted: Callable[[], VolumeStatistics]
+) -> float:
+    """Return a percentile as recorded, where that ``keeps`` it; else the counted one."""
+    keeps = getattr(recorded, "keeps", None)
+    known: Any = recorded if keeps is not None and keeps(q) else counted()
+    return float(known.percentile(q))
 
 
 class Facts(Protocol):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
 from ..plans.one_after_another import one_after_another
+from ..volume_like import stored_of
 
 if TYPE_CHECKING:
     from ..plans.plan import SpatialPlan
@@ -113,7 +114,7 @@ class MadeVolume:
     @property
     def stored(self) -> Any:
         """The volume that lies in a file, below any number of these."""
-        return getattr(self.patch.volume, "stored", self.patch.volume)
+        return stored_of(self.patch.volume)
 
     @property
     def draws(self) -> Mapping[str, Any]:

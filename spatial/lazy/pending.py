@@ -21,6 +21,7 @@ from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
 from ..plans.one_after_another import one_after_another
 from ..plans.plan import SpatialPlan
+from ..volume_like import made_like
 
 # Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
@@ -170,10 +171,10 @@ class PendingPlan:
         return self._whole(self._resolved[3])
 
     def _whole(self, plan: SpatialPlan) -> SpatialPlan:
-        made: Any = next(iter(self.references.values()))
+        made = made_like(next(iter(self.references.values())))
         return (
             plan
-            if not hasattr(made, "patch")
+            if made is None
             else one_after_another(made.part_of(made.patch.pending.from_stored), plan)
         )
 
@@ -181,9 +182,9 @@ class PendingPlan:
     def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None], SpatialPlan]:
         grid = common_grid(self.references)
         plan = SpatialPlan.identity(grid)
-        view = getattr(next(iter(self.references.values())), "view", None)
-        if view is not None:  # a made volume may have more than what it was made of shows
-            plan = plan.crop(view.start, view.shape)
+        made = made_like(next(iter(self.references.values())))
+        if made is not None:  # it may have more than what it was made of shows
+            plan = plan.crop(made.view.start, made.view.shape)
         draws: dict[str, Drawn | None] = {}
         try:
             generator = _SPARE.pop()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 from ...core import Region
+from ...core.amounts import as_choice, as_count, as_flag, is_finite, is_integer
 from ...core.errors import PatchSizeError
-from ..amounts import as_choice, as_count, as_flag
 from ..plans.plan import SpatialPlan
 from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn
@@ -220,8 +219,7 @@ def _as_threshold(above: Any) -> float | str:
         return 0.0
     if isinstance(above, str) and is_statistic(above):
         return above
-    is_number = isinstance(above, Real) and not isinstance(above, bool)
-    if not is_number or not math.isfinite(above):
+    if not is_finite(above):
         msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
         raise ValueError(msg)
     return float(above)
@@ -232,7 +230,7 @@ def _as_labels(labels: Any) -> tuple[int, ...] | None:
         return None
     is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
     each = tuple(labels) if is_several else (labels,)
-    if not each or not all(isinstance(n, Integral) and not isinstance(n, bool) for n in each):
+    if not each or not all(map(is_integer, each)):
         msg = f"labels are whole numbers, one or several, got {labels!r}"
         raise ValueError(msg)
     return tuple(sorted({int(n) for n in each}))
