@@ -173,6 +173,8 @@ class Demand:
     """Patches in a batch."""
     batch_bytes: int = 0
     """Bytes of this key in one batch."""
+    made_bytes: int = 0
+    """Most bytes that a patch is made of in between, where voxels are sampled anew."""
     rate: float = USUAL_RATE
     """Patches per second that are wanted."""
     patch: Triple = (1, 1, 1)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
 from ..plans.one_after_another import one_after_another
+from ..plans.policy import INTENSITY, Policy
 
 if TYPE_CHECKING:
     from ..plans.plan import SpatialPlan
@@ -138,24 +139,34 @@ def made_of(patch: LazyPatch, before: LazyPatch, soft: bool = False) -> LazyPatc
     return replace(patch, volume=made, pending=pending)
 
 
-def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any, Region]:
-    """Return what a patch reads: the stored volume or a level of it, and which voxels of that.
+class StoredRead(NamedTuple):
+    """What a patch reads of a file, through any number of made volumes."""
 
-    Through any number of made volumes.
-    """
-    volume, region, _ = leveled_read(patch, plan)
-    return volume, region
+    volume: Any
+    """The stored volume, or a level of it."""
+    region: Region
+    """The voxels that are read of that."""
+    level: int = 0
+    """How many levels coarser than the volume; 0 for itself."""
+    plan: SpatialPlan | None = None
+    """The plan by which they are resampled; None where nothing is read."""
+    policy: Policy = INTENSITY
+    """How they are sampled."""
+    made_bytes: int = 0
+    """Bytes of the voxels that are made on the way, beside those of the patch."""
 
 
-def leveled_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any, Region, int]:
-    """Return what :func:`stored_read` does, and which level of the stored volume that is."""
+def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> StoredRead:
+    """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes."""
     volume, wide, level = patch.reads_from(plan)
     region = wide.source_region(patch.policy)
     if not isinstance(volume, MadeVolume):
-        return volume, region, level
+        return StoredRead(volume, region, level, wide, patch.policy)
     if region.is_empty:
-        return volume.stored, region, 0
-    return leveled_read(volume.patch, volume.part(region))
+        return StoredRead(volume.stored, region)
+    below = stored_read(volume.patch, volume.part(region))
+    made = region.size * volume.shape[0] * volume.dtype.itemsize
+    return below._replace(made_bytes=below.made_bytes + made)
 
 
 def whole_plan(patch: LazyPatch) -> SpatialPlan:
