@@ -46,6 +46,18 @@ class SpatialOp(Protocol):
         """Return the op in the words of the user, on one line."""
 
 
+def displaces(op: SpatialOp) -> bool:
+    """Whether an op moves voxels by other than a matrix; it says so by a ``displaces`` of its own.
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import Elastic, Rotate
+    >>> displaces(Rotate(15)), displaces(Elastic(1, spacing=8))
+    (False, True)
+    """
+    return bool(getattr(op, "displaces", False))
+
+
 @dataclass(frozen=True)
 class Step:
     """One op where it stands in a chain."""
