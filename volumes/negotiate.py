@@ -158,8 +158,8 @@ _REMEDIES = {
     "memory_bytes= of the reading service.",
     BUFFERS: "Use fewer workers or threads_per_worker, smaller patches or smaller chunks, or raise "
     "memory_bytes= of the reading service.",
-    MADE: "Use fewer workers or threads_per_worker, or put what voxels are sampled anew after behind "
-    "the spatial pipes.",
+    MADE: "Use fewer workers or threads_per_worker, or put spatial pipes before what voxels are "
+    "sampled anew after.",
     ON_THE_WAY: "Store the volumes in smaller chunks, or raise memory_bytes= of the reading "
     "service.",
 }

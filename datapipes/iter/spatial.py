@@ -12,6 +12,7 @@ from ...graph import Pipe
 from ...spatial import LazyPatch, PendingPlan, SpatialOp, Step, joined
 from ..datapipe import DataPipe, PerItem, stream_name, wrong_item
 from .form import bound
+from .likely_mistakes import tell_mistakes
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 
 
@@ -42,6 +43,7 @@ class SpatialPipe(PerItem):
             refuse_conflict(self.sampling, self.origin, parent)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
+        tell_mistakes(op, self.origin)
         self.stream_names = (stream_name(parent, name or cls.chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin),)
         self.adding = Adding(self.steps)

@@ -81,7 +81,13 @@ def test_the_demand_is_what_is_read(folder: Path) -> None:
 
 def test_what_is_made_between_counts_as_memory(folder: Path) -> None:
     """And is named where there is too little."""
-    chain = patches(folder).blur(1, keys="image").zoom(0.1)
+    chain = (
+        patches(folder)
+        .blur(1, keys="image")
+        .zoom(0.5)
+        .zoom(0.2, keep_size=False, name="b")
+        .crop_or_pad(8)
+    )
     with loader_of(chain) as loader:
         scheme = loader.schemes()["image"]
     assert scheme.memory[MADE] > scheme.memory["batches"]
