@@ -12,8 +12,8 @@ from typing import Any
 
 # 3.14 and 3.1416 are pi too.
 _ROUNDED_PI = 0.002
-# An image of less than half its size on its own grid is mostly padding.
-_MOSTLY_PADDING = 0.5
+# MONAI's offsets are 0.1 to 0.3; an image of less than 0.4 of its size is mostly padding.
+_MOSTLY_PADDING = 0.4
 
 
 def numbers_of(amount: Any) -> tuple[float, ...]:
@@ -50,13 +50,13 @@ def radians(name: str, degrees: Any) -> tuple[str, ...]:
 
 
 def offsets(name: str, factors: Any) -> tuple[str, ...]:
-    """Tell where every factor is below a half.
+    """Tell where every factor is below 0.4.
 
     Examples
     --------
     >>> offsets("zoom", (0.05, 0.1))[0].split(":")[0]
     'factor-far-below-1'
-    >>> offsets("zoom", (0.2, 1.0)), offsets("zoom", 0.5)
+    >>> offsets("zoom", (0.2, 1.0)), offsets("zoom", 0.4)
     ((), ())
     """
     most = max(numbers_of(factors))

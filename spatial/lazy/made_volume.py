@@ -196,4 +196,6 @@ def breaks(patch: LazyPatch) -> tuple[str, ...]:
     made = patch.volume.patch
     by = [step for step in made.values if not step.op.commutes]
     told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
-    return (*breaks(made), " and ".join(told) or "flush")
+    because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
+    why = f" ({'; '.join(because)})" if because else ""
+    return (*breaks(made), (" and ".join(told) or "flush") + why)

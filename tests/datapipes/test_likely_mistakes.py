@@ -35,7 +35,7 @@ MISTAKES = [
 MEANT = [
     *("rotate((-15, 15))", "rotate(1)", "rotate((-1, 1))", "rotate((-1.7, 1.7))"),
     *("rotate((0.5, 10))", "rotate((0, 0, 3))", "rotate(0)", "augment(flip=0.5)"),
-    *("zoom((0.3, 1))", "zoom(0.5)", "zoom(0.25, keep_size=False)"),
+    *("zoom((0.3, 1))", "zoom(0.45)", "zoom(0.25, keep_size=False)"),
     "one_of([Rotate(10), Zoom(0.9)])",
     *("rescale_percentiles()", "rescale_percentiles(0, 1.5)"),
     *("foreground_crop('image', above='p1')", "foreground_crop('image', above='mean')"),
