@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
+from ..ops.op import is_hard
 from ..plans.one_after_another import one_after_another
 from ..plans.policy import INTENSITY, Policy
 
@@ -198,4 +199,14 @@ def breaks(patch: LazyPatch) -> tuple[str, ...]:
     told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
     because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
     why = f" ({'; '.join(because)})" if because else ""
-    return (*breaks(made), (" and ".join(told) or "flush") + why)
+    return (*breaks(made), (" and ".join(told) or _cut(made) or "flush") + why)
+
+
+def _cut(made: LazyPatch) -> str:
+    """Return the hard crop after which a volume from another grid begins anew, if one does."""
+    steps = made.pending.steps if made.pending.moving is not None else ()
+    last = next((step for step in reversed(steps) if is_hard(step.op)), None)
+    if last is None:
+        return ""
+    place = f" at {last.origin}" if last.origin else ""
+    return f"{last.op.name}{place} (a hard crop of a volume that was brought to another grid)"

@@ -58,6 +58,22 @@ def displaces(op: SpatialOp) -> bool:
     return bool(getattr(op, "displaces", False))
 
 
+def is_hard(op: SpatialOp) -> bool:
+    """Whether an op may cut hard, so that what lies outside is gone.
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import Crop, Rotate
+    >>> is_hard(Crop(0, 8, hard=True)), is_hard(Crop(0, 8)), is_hard(Rotate(15))
+    (True, False, False)
+    """
+    inner = getattr(op, "op", op)  # of a crop that is decided by a volume
+    chains = getattr(op, "members", ())
+    return bool(getattr(inner, "hard", False)) or any(
+        is_hard(one) for chain in chains for _, one in chain
+    )
+
+
 @dataclass(frozen=True)
 class Step:
     """One op where it stands in a chain."""
