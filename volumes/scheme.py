@@ -173,8 +173,6 @@ class Demand:
     """Patches in a batch."""
     batch_bytes: int = 0
     """Bytes of this key in one batch."""
-    made_bytes: int = 0
-    """Most bytes that a patch is made of in between, where voxels are sampled anew."""
     rate: float = USUAL_RATE
     """Patches per second that are wanted."""
     patch: Triple = (1, 1, 1)
@@ -188,6 +186,8 @@ class Demand:
     scattered: bool = True
     """Whether a volume's patches come between those of others, or again while its chunks are kept;
     else nothing of it is needed any more once its visit is over."""
+    made_bytes: int = 0
+    """Most bytes that a patch is made of in between, where voxels are sampled anew."""
 
 
 @dataclass(frozen=True)
