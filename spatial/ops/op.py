@@ -63,8 +63,8 @@ def is_hard(op: SpatialOp) -> bool:
 
     Examples
     --------
-    >>> from voxpipe.spatial import Crop, Rotate
-    >>> is_hard(Crop(0, 8, hard=True)), is_hard(Crop(0, 8)), is_hard(Rotate(15))
+    >>> from voxpipe.spatial import CenterCrop, Rotate
+    >>> is_hard(CenterCrop(8, hard=True)), is_hard(CenterCrop(8)), is_hard(Rotate(15))
     (True, False, False)
     """
     inner = getattr(op, "op", op)  # of a crop that is decided by a volume
