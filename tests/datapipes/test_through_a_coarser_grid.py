@@ -74,7 +74,7 @@ def test_fewer_voxels_are_made() -> None:
 @given(
     factor=st.sampled_from([1.7, 2, 2.5, 3, 5]),
     axes=st.sampled_from([0, 1, 2, None]),
-    start=st.tuples(*[st.integers(0, 20)] * 3),
+    start=st.tuples(*[st.integers(0, 18)] * 3),
     first=st.sampled_from([0, 90, (3, 9, -4)]),
     size=st.integers(1, 14),
 )
@@ -90,8 +90,8 @@ def test_a_patch_is_the_part_of_the_whole(
     part = next(iter(pipe.crop(start, size)))["image"].realize()
 
     i, j, k = start
-    inside = whole[:, i : i + size, j : j + size, k : k + size]
-    assert np.abs(part[tuple(slice(0, n) for n in inside.shape)] - inside).max(initial=0) < 2e-4
+    expected = whole[:, i : i + size, j : j + size, k : k + size]
+    assert np.abs(part - expected).max() < 2e-4
 
 
 @pytest.mark.parametrize(
