@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core.amounts import as_flag, as_number, as_volume_key, entries_of
+from ..core.likely_mistakes import parts
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts
@@ -138,6 +139,11 @@ class RescalePercentiles(AffineValueOp):
             msg = f"percentiles are 0 <= lower < upper <= 100, got {self.lower!r}, {self.upper!r}"
             raise ValueError(msg)
         object.__setattr__(self, "out", as_pair("out", self.out))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return parts("upper", [self.lower, self.upper])
 
     @property
     def mask_key(self) -> str | None:

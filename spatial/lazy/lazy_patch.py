@@ -380,9 +380,9 @@ class LazyPatch(NoArithmetic):
         flushes; displacements are left out. Where a coarser level is read, ``level`` says which,
         and the region is of that one.
         """
-        from .made_volume import leveled_read
+        from .made_volume import stored_read
 
-        _, region, level = leveled_read(self)
+        _, region, level, *_ = stored_read(self)
         return {
             "file": self.volume.name,
             "region": [list(pair) for pair in region],

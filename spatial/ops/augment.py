@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...core.likely_mistakes import offsets, radians
 from ...core.rows import NO_TURN
 from ..amounts import Amount, amount_at, as_amount, as_probabilities, as_probability
 from ..plans.matrices import Space, as_space, pull_back, scaling, shearing, turning
@@ -56,6 +57,11 @@ class Augment:
         object.__setattr__(self, "flip", as_probabilities("flip", self.flip, 3, "three, per axis"))
         object.__setattr__(self, "p", as_probability("p", self.p))
         object.__setattr__(self, "space", as_space(self.space))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return (*radians("rotate", self.rotate), *offsets("zoom", self.zoom))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return what each part does, or None."""

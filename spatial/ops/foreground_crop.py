@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from ...core import Region
 from ...core.amounts import as_choice, as_count, as_flag, is_finite, is_integer
 from ...core.errors import PatchSizeError
+from ...core.likely_mistakes import parts
 from ..plans.plan import SpatialPlan
 from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn
@@ -74,6 +75,12 @@ class ForegroundCrop(NotAnswered):
         object.__setattr__(self, "otherwise", as_choice("otherwise", self.otherwise, _OTHERWISE))
         object.__setattr__(self, "level", as_count("level", self.level))
         object.__setattr__(self, "hard", as_flag("hard", self.hard))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant; ``"p1"`` may be."""
+        name = self.above if isinstance(self.above, str) else ""
+        return parts("above", [float(name[1:])]) if name.startswith("p") and name != "p1" else ()
 
     @property
     def needs(self) -> BoxNeed:

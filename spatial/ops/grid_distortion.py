@@ -51,6 +51,7 @@ class GridDistortion:
 
     name: ClassVar[str] = "grid_distortion"
     lattice: ClassVar[bool] = False
+    displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limit", _as_limit(self.limit))
