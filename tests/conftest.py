@@ -30,7 +30,11 @@ def private_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def one_description_of_s3():
-    """Let all clients of botocore share the description of S3, a megabyte of JSON each."""
+    """Let all clients of botocore share the description of S3, of 30 000 objects each.
+
+    fsspec keeps the client of every server that a test ever had, and each collection of garbage
+    would go through all of theirs.
+    """
     from botocore.loaders import JSONFileLoader
 
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +81,6 @@ def nothing_left_behind():
     """Fail a test that leaves a process, a thread or an open file."""
     before = leftovers.alive()
     yield
-    leftovers.forget_file_systems()
     left = leftovers.left_behind(before)
     if left:
         what = "\n  ".join(sorted(f"{kind} {name}" for kind, name in left))

@@ -75,19 +75,6 @@ def release():
         close()
 
 
-def forget_file_systems():
-    """Drop the file systems that fsspec keeps for each URL and key that there ever was.
-
-    Each test's server is at an address of its own. The client of one bucket is tens of thousands
-    of objects, through which every later collection of garbage would go.
-    """
-    spec = sys.modules.get("fsspec.asyn")
-    kinds = [] if spec is None else [spec.AsyncFileSystem]
-    for kind in kinds:
-        kind.clear_instance_cache()
-        kinds.extend(kind.__subclasses__())
-
-
 def services():
     """Return what Python, fsspec, zarr and matplotlib open once and keep for the process."""
     tracker, server = resource_tracker._resource_tracker, forkserver._forkserver

@@ -9,8 +9,7 @@ import threading
 import fsspec.asyn
 import pytest
 import zarr
-from fsspec.implementations.http import HTTPFileSystem
-from leftovers import alive, forget_file_systems, left_behind
+from leftovers import alive, left_behind
 
 NO_GRACE = 0.0
 linux = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux's /proc")
@@ -80,13 +79,3 @@ def test_the_event_loop_of_zarr_is_forgiven(tmp_path):
 
     assert array[:].sum() == 4
     assert left_behind(before) == set()
-
-
-def test_file_systems_of_one_test_are_gone_in_the_next():
-    """A URL of its own for each test would keep a client for each."""
-    first = HTTPFileSystem(use_listings_cache=False)
-    assert HTTPFileSystem(use_listings_cache=False) is first
-
-    forget_file_systems()
-
-    assert HTTPFileSystem(use_listings_cache=False) is not first
