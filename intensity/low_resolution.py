@@ -26,6 +26,14 @@ def _reach(factor: float) -> int:
 class LowResolution(RandomValueOp):
     """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between.
 
+    Along each axis in turn, with ``m = floor(x / factor)`` and ``t = x / factor - m``, a voxel
+    becomes ``(1 - t) v(k_m) + t v(k_m+1)``, where ``k_m = round(m factor)`` is a voxel that stays.
+
+    References
+    ----------
+    Isensee et al., "nnU-Net: a self-configuring method for deep learning-based biomedical image
+    segmentation", Nature Methods 18 (2021): one of its augmentations, nearest down, and up again.
+
     Examples
     --------
     >>> LowResolution((1, 2), p=0.25).describe()
@@ -60,6 +68,13 @@ class LowResolution(RandomValueOp):
 @dataclass(frozen=True)
 class Anisotropy(RandomValueOp):
     """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between.
+
+    The formula is that of ``LowResolution``, along the axis that was drawn.
+
+    References
+    ----------
+    Billot et al., "Partial volume segmentation of brain MRI scans of any resolution and contrast",
+    MICCAI 2020: thick slices, brought back to the spacing before.
 
     Examples
     --------

@@ -97,6 +97,15 @@ class Rescale(AffineValueOp):
 class RescalePercentiles(AffineValueOp):
     """Bring two percentiles of the volume to ``out``, and clamp what lies beyond.
 
+    ``out[0] + (out[1] - out[0]) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
+    linear between the two values next in rank, as ``numpy.percentile`` has them.
+
+    References
+    ----------
+    Nyul and Udupa, "On standardizing the MR image intensity scale", Magnetic Resonance in Medicine
+    42 (1999): why percentiles. Hyndman and Fan, "Sample quantiles in statistical packages", The
+    American Statistician 50 (1996): which, their definition 7.
+
     Examples
     --------
     >>> RescalePercentiles(0.5, 99.5).describe()
