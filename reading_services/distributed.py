@@ -130,9 +130,9 @@ class DistributedReadingService:
 
     # As the only one.
 
-    def budgets(self) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first."""
-        return self._own.budgets()
+    def budgets(self, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first; ``remote`` for volumes of URLs."""
+        return self._own.budgets(remote=remote)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""

@@ -62,8 +62,8 @@ class InProcessReadingService:
         self.hooks = checked_hooks(init_fn, reset_fn)
         self.memory_bytes = checked(memory_bytes)
 
-    def budgets(self) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first."""
+    def budgets(self, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first; the same for ``remote`` ones."""
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=1)

@@ -71,10 +71,10 @@ class SequentialReadingService:
         """Workers of this rank."""
         return int(getattr(self._inner, "num_workers", 0))
 
-    def budgets(self) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first."""
+    def budgets(self, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first; ``remote`` for volumes of URLs."""
         own: Any = self._inner if hasattr(self._inner, "budgets") else InProcessReadingService()
-        offers: tuple[Budget, ...] = own.budgets()
+        offers: tuple[Budget, ...] = own.budgets(remote=remote)
         return offers
 
     def checkpoint(self) -> bytes | None:

@@ -64,7 +64,10 @@ WRONG_TYPES = [
 ]
 WRONG_VALUES = [
     (lambda: workers(num_workers=-1), f"num_workers {COUNT} 0, got -1"),
-    (lambda: workers(worker_prefetch_cnt=-1), f"worker_prefetch_cnt {COUNT} 0, got -1"),
+    (
+        lambda: workers(worker_prefetch_cnt=-1),
+        f"worker_prefetch_cnt {COUNT} 0, or None for the default, got -1",
+    ),
     (
         lambda: vp.InProcessReadingService(memory_bytes=0),
         f"memory_bytes {BYTES} 1, {DEFAULT}, got 0",
