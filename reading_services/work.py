@@ -43,6 +43,11 @@ from .worker_hooks import NO_HOOKS, Hooks
 _RAISES = ErrorPolicy()
 _NO_HINTS = Hints()
 _END = object()
+# What it costs that a graph is not split.
+_DEPENDS = (
+    "batches depend on the number of workers, and a state is for as many; to resume makes the "
+    "batches of the epoch again"
+)
 _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
@@ -101,7 +106,8 @@ class Planned:
 
     def at(self, step: int, item: int, job: Job) -> Doing:
         """Return what a worker does, of the numbers that it notes."""
-        what = f"batch {job.index} of {job.files(item)}"
+        files = job.files(item)
+        what = f"batch {job.index} of {files}" if files else job.place(item)
         if step == NOWHERE:
             return Doing(what)
         seconds = self.seconds_at(step)
@@ -178,11 +184,11 @@ class Replicated:
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""
         if self.shards and workers:
-            how = f"each of {workers} workers runs the whole graph on its share"
+            how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
         elif workers:
             how = "one worker runs the whole graph; add .sharding_filter() to use more"
         else:
-            how = "this process runs the whole graph"
+            how = f"this process runs the whole graph; {_DEPENDS}"
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
 
 
@@ -324,7 +330,10 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
     """
     set_epoch(split.planner, seed, epoch)
     if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
-        yield from items_from(split.planner, start)
+        try:
+            yield from items_from(split.planner, start)
+        except Exception as error:
+            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
         return
     items = iter(split.planner)
     for number in count():

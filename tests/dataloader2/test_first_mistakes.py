@@ -65,7 +65,7 @@ def test_an_adapter_in_the_form_of_torchdata_runs():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"batch_size": 4}, "DataLoader2 has no batch_size; give .batch(4) at the end"),
+        ({"batch_size": 4}, r"DataLoader2 has no batch_size; give \.batch\(4\) at the end"),
         ({"drop_last": True}, r"\.batch\(..., drop_last=True\)"),
         ({"collate_fn": list}, r"\.batch\(...\)\.collate\(...\)"),
     ],
