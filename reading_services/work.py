@@ -23,6 +23,7 @@ from ..graph import (
     Cut,
     NoCut,
     Pipe,
+    clone,
     cut,
     describe,
     explain_graph,
@@ -36,7 +37,7 @@ from ..volumes.stores.joining import Table
 from .part import DROP, WHOLE, WRAP, Part
 from .pipe_runner import PipeRunner, Share, as_raised
 from .seeding import seeded_globals
-from .sharing import RANKS, WORKERS, levels
+from .sharing import RANKS, WORKERS, apply_shares, levels
 from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
@@ -352,10 +353,21 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return len(work.graph)
+        return len(_of_rank(work))
     items = len(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
+
+
+def _of_rank(work: Replicated) -> Pipe:
+    """Return a whole graph with the share of the rank with which all of them end."""
+    ranks = work.part.ranks
+    if ranks == 1:
+        return work.graph
+    own = clone(work.graph)
+    # Shares of the first are longest.
+    apply_shares(own, ranks=ranks, rank=ranks - 1 if work.part.uneven == DROP else 0)
+    return own
 
 
 def _described(pipes: tuple[Pipe, ...]) -> list[str]:

@@ -15,9 +15,13 @@ FILE = os.path.basename(__file__)
 notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes on errors")
 
 
+class Seven(ValueError):
+    """What nobody else raises."""
+
+
 def boom(number):
     if number == 7:
-        raise ValueError("seven")
+        raise Seven("seven")
     return number
 
 
@@ -46,12 +50,14 @@ class Own(IterDataPipe):
 
 def line_of(text):
     """Return the first line of this file that holds a text."""
-    return 1 + next(n for n, line in enumerate(Path(__file__).read_text().split("\n")) if text in line)
+    return 1 + next(
+        n for n, line in enumerate(Path(__file__).read_text().split("\n")) if text in line
+    )
 
 
 def noted(pipe, service=None):
     """Return what is noted on the error of an epoch."""
-    with DataLoader2(pipe, None, service, seed=1) as loader, pytest.raises(ValueError) as e:
+    with DataLoader2(pipe, None, service, seed=1) as loader, pytest.raises(Seven) as e:
         list(loader)
     assert e.value.args == ("seven",)
     return e.value.__notes__
