@@ -1,4 +1,4 @@
-"""What a batch size means on ranks: the items of all ranks together, whether a graph is split or not.
+"""What a batch size means on ranks: the items of all ranks together, of any graph.
 
 A plan is divided batch by batch. A graph that is not split runs on every rank, on its share of the
 items: there the pipe that gathers at its end is given the part of one rank.

@@ -1,5 +1,7 @@
 """A batch size is that of all ranks together, also where a graph is not split."""
 
+from dataclasses import replace
+
 import pytest
 from ranks import run_ranks
 from torch.utils.data.datapipes.iter import FileLister, IterableWrapper
@@ -13,6 +15,7 @@ from voxpipe.dataloader2 import (
 )
 from voxpipe.reading_services.batch_of_ranks import explained, gathered_by, with_own_batches
 from voxpipe.reading_services.part import Part
+from voxpipe.reading_services.work import batch_count, replicated
 
 WORLD = 2
 FIRST = Part(0, WORLD, "drop")
@@ -33,7 +36,7 @@ def whole(folder):
 
 def taken(pipe, service):
     with DataLoader2(pipe, None, service, seed=4) as loader:
-        return list(loader), len(loader)
+        return list(loader)
 
 
 def scenes(rank, folder):
@@ -69,16 +72,15 @@ def ranks(tmp_path_factory):
 @pytest.mark.parametrize("graph", ["split", "whole", "workers"])
 def test_a_shuffle_more_does_not_double_the_batch(ranks, graph):
     """Of a batch of four each of two ranks has two, and all items come once."""
-    batches = [found[graph][0] for found in ranks]
+    batches = [found[graph] for found in ranks]
 
     assert [[len(batch) for batch in own] for own in batches] == [[2, 2]] * WORLD
     assert sorted(n for own in batches for batch in own for n in batch) == list(range(8))
-    assert [found[graph][1] for found in ranks] == [2] * WORLD
 
 
 def test_what_is_not_gathered_goes_round_in_shares(ranks):
     """There is no batch to divide."""
-    assert [len(found["items"][0]) for found in ranks] == [4, 4]
+    assert [len(found["items"]) for found in ranks] == [4, 4]
 
 
 @pytest.mark.parametrize("graph", ["split", "whole"])
@@ -128,3 +130,13 @@ def test_a_batch_of_one_is_an_item():
 
     assert with_own_batches(pipe, FIRST) is pipe
     assert explained(pipe, FIRST, whole=False) == "rank 0 of 2: of each 2 items it has one"
+
+
+@pytest.mark.parametrize(("uneven", "expected"), [("drop", 2), ("pad", 3)])
+def test_the_length_is_that_of_the_rank_with_which_all_end(uneven, expected):
+    """Of nine items one rank has five, the other four: in batches of two."""
+    graph = IterableWrapper(range(9)).sharding_filter().batch(2)
+    work = replace(replicated(graph, "a test"), part=Part(0, WORLD, uneven))
+
+    assert batch_count(work) == expected
+    assert len(graph) == 5

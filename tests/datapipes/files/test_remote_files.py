@@ -58,7 +58,7 @@ def test_a_timeout_is_for_the_whole_wait(monkeypatch):
         gone = server.url
     urls = IterableWrapper([gone + "/a"])
 
-    with pytest.raises(StoreUnavailable, match="more time: timeout=seconds, now 0.2") as e:
+    with pytest.raises(StoreUnavailable, match="more time: timeout=seconds, now") as e:
         list(urls.read_from_http(timeout=0.2))
     assert "VOXPIPE_REMOTE_DEADLINE" not in str(e.value)
 
