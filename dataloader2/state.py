@@ -93,14 +93,14 @@ class State:
             raise StateMismatch(msg, do="The list of cases must be the same, in the same order.")
         if state.shares != shares:
             saved, own = _words(state.shares), _words(shares)
-            msg = f"the state was saved with {saved}, this loader has {own}"
+            msg = f"the state was saved with {saved} of the graph, this loader has {own}"
             raise StateMismatch(msg, do=_as_before(state.shares))
         return state
 
 
 def _words(shares: int) -> str:
     count = abs(shares)
-    told = f"{count} share{'' if count == 1 else 's'} of the graph"
+    told = f"{count or 'no'} share{'' if count == 1 else 's'}"
     return told + (", as they are ready" if shares < 0 else "")
 
 
