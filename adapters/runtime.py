@@ -12,6 +12,7 @@ import torch
 from ..core.errors import GraphError
 from ..core.whole import whole
 from ..datapipes.iter import BatchPatches, Realize
+from ..datapipes.iter.stack.devices import need_cuda
 from ..graph import (
     Change,
     Pipe,
@@ -58,8 +59,16 @@ class Runtime(Adapter):
 
     Raises
     ------
+    ValueError
+        Nothing is asked for.
+    NoDevice
+        It is a CUDA device that is not there. This is a ``RuntimeError``.
     GraphError
         When the loader is made: there is no such pipe.
+
+    Notes
+    -----
+    ``processes`` is for services that have workers; a loader without one of them warns.
 
     Examples
     --------
@@ -78,11 +87,17 @@ class Runtime(Adapter):
     ) -> None:
         if at is not None and (threads is None or processes is not None or device is not None):
             raise ValueError("at= belongs to threads=; processes and device hold for the graph")
+        if threads is None and processes is None and device is None:
+            raise ValueError("Runtime() says nothing: give threads=, processes= or device=")
+        where = None if device is None else torch.device(device)
+        if where is not None and where.type == "cuda":
+            do = "Leave device= out where there is no GPU."
+            need_cuda(f"Runtime(device={str(where)!r})", where, do=do)
         self.at = at
         self.hints = Hints(
             None if threads is None else whole("threads", threads, least=1),
             None if processes is None else whole("processes", processes, least=0),
-            None if device is None else str(torch.device(device)),
+            None if where is None else str(where),
         )
 
     def rules(self) -> Sequence[Rule]:

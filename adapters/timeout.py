@@ -93,8 +93,10 @@ class Timeout(Adapter):
     ) -> None:
         named = (("item", item), ("start", start), ("stop", stop), ("idle", idle))
         for name, value in named:
+            msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{msg}; math.inf is for no limit")
             if not value > 0:
-                msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
                 raise ValueError(msg)
         self._at = at
         self._seconds = item

@@ -32,11 +32,13 @@ class Origin:
     call: str
     """The call as written, shortened: ``lazy_patch((96, 96, 96))``."""
     file: str
-    """Path of the script, as Python knows it."""
+    """Path of the script, as Python knows it; empty where that is not known."""
     line: int
     """Line number in ``file``."""
 
     def __str__(self) -> str:
+        if not self.file:  # it does not know where it was written
+            return self.call
         return f".{self.call}   {os.path.basename(self.file)}:{self.line}"
 
 

@@ -17,7 +17,7 @@ from ..graph import Pipe, fingerprint, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.work import Place, Planned, batch_count
 from ..realizing import ErrorPolicy, Failure
-from .asked import checked_service, checked_state, refuse_others
+from .asked import chain_for_state, checked_service, checked_state, refuse_others
 from .compiled import Compiled, compiled
 from .epoch_setter import EpochSetter
 from .explaining import Explaining
@@ -74,7 +74,7 @@ class DataLoader2(Explaining, Telling):
         seed: int | None = None,
         **others: NoReturn,
     ) -> None:
-        refuse_others(others)
+        refuse_others(others, datapipe)
         self._seed: int | None = None
         self._hash_of_data: str | None = None
         self._epoch = 0
@@ -252,7 +252,7 @@ class DataLoader2(Explaining, Telling):
     def from_state(
         cls,
         state: Mapping[str, Any],
-        datapipe: Pipe,
+        datapipe: Pipe | None = None,
         datapipe_adapter_fn: AdapterLike | Iterable[AdapterLike] | None = None,
         reading_service: ReadingService | None = None,
     ) -> DataLoader2:
@@ -263,10 +263,12 @@ class DataLoader2(Explaining, Telling):
 
         Raises
         ------
+        TypeError
+            There is no chain: the call is torchdata's.
         StateMismatch
             If it belongs to another chain, list of cases or version.
         """
-        loader = cls(datapipe, datapipe_adapter_fn, reading_service)
+        loader = cls(chain_for_state(datapipe), datapipe_adapter_fn, reading_service)
         try:
             loader.load_state_dict(state)
         except BaseException:

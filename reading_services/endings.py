@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from .script import UNGUARDED
 from .worker import ORPHANED
 
 _CRASHES = frozenset(
@@ -12,6 +13,8 @@ _CRASHES = frozenset(
     if hasattr(signal, name)
 )
 
+_GUARD = 'Put the code that iterates under if __name__ == "__main__": workers import the script.'
+
 
 def ending(exitcode: int | None) -> str:
     """Return how a process ended, as the rest of a sentence."""
@@ -19,6 +22,8 @@ def ending(exitcode: int | None) -> str:
         return "closed its channel"
     if exitcode < 0:
         return f"was killed by {signal.Signals(-exitcode).name}"
+    if exitcode == UNGUARDED:
+        return "imported the script, which began the loop again"
     if exitcode == ORPHANED:
         return "found its channel closed and ended"
     return f"ended with exit status {exitcode}"
@@ -33,11 +38,10 @@ def advice(exitcode: int | None, was_up: bool) -> str:
         )
     if exitcode == -signal.SIGBUS:
         return "A file that it had mapped became shorter, or its disk failed."
+    if exitcode == UNGUARDED:
+        return _GUARD
     if not was_up:
-        return (
-            'Put the code that iterates under if __name__ == "__main__": workers import the '
-            "script. Its own message is above."
-        )
+        return f"{_GUARD} Its own message is above."
     if exitcode in _CRASHES:
         return (
             "Compiled code crashed: run with num_workers=0 and python -X faulthandler to see where."

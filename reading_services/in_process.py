@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
+from ..core.origin import warn
 from ..core.whole import whole
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of, walk
@@ -71,8 +72,17 @@ class InProcessReadingService:
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
         if self.hooks:
-            return replicated(graph, f"{self.hooks.names()} is handed the whole graph", self.hooks)
-        return work_of(graph)
+            reason = f"{self.hooks.names()} is handed the whole graph"
+            work: Work = replicated(graph, reason, self.hooks)
+        else:
+            work = work_of(graph)
+        if work.hints.processes:
+            warn(
+                f"Runtime(processes={work.hints.processes}) asks for workers, and everything runs "
+                "in this process; give reading_service=MultiProcessingReadingService()",
+                UserWarning,
+            )
+        return work
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
         """Start one pass from ``place`` on."""

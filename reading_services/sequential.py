@@ -112,7 +112,7 @@ class SequentialReadingService:
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where what runs."""
-        part = "" if self._outer is None else f"{self._outer.divided(work).part}\n"
+        part = "" if self._outer is None else f"{self._outer.told(work)}\n"
         return part + self._inner.explain(work)
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from ..graph import (
     Cut,
     NoCut,
     Pipe,
+    clone,
     cut,
     describe,
     explain_graph,
@@ -36,13 +37,18 @@ from ..volumes.stores.joining import Table
 from .part import DROP, WHOLE, WRAP, Part
 from .pipe_runner import PipeRunner, Share, as_raised
 from .seeding import seeded_globals
-from .sharing import RANKS, WORKERS, levels
+from .sharing import RANKS, WORKERS, apply_shares, levels
 from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
 _RAISES = ErrorPolicy()
 _NO_HINTS = Hints()
 _END = object()
+# What it costs that a graph is not split.
+_DEPENDS = (
+    "batches depend on the number of workers, and a state is for as many; to resume makes the "
+    "batches of the epoch again"
+)
 _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
@@ -101,7 +107,8 @@ class Planned:
 
     def at(self, step: int, item: int, job: Job) -> Doing:
         """Return what a worker does, of the numbers that it notes."""
-        what = f"batch {job.index} of {job.files(item)}"
+        files = job.files(item)
+        what = f"batch {job.index} of {files}" if files else job.place(item)
         if step == NOWHERE:
             return Doing(what)
         seconds = self.seconds_at(step)
@@ -178,11 +185,11 @@ class Replicated:
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""
         if self.shards and workers:
-            how = f"each of {workers} workers runs the whole graph on its share"
+            how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
         elif workers:
             how = "one worker runs the whole graph; add .sharding_filter() to use more"
         else:
-            how = "this process runs the whole graph"
+            how = f"this process runs the whole graph; {_DEPENDS}"
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
 
 
@@ -324,7 +331,10 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
     """
     set_epoch(split.planner, seed, epoch)
     if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
-        yield from items_from(split.planner, start)
+        try:
+            yield from items_from(split.planner, start)
+        except Exception as error:
+            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
         return
     items = iter(split.planner)
     for number in count():
@@ -343,10 +353,21 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return len(work.graph)
+        return len(_of_rank(work))
     items = len(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
+
+
+def _of_rank(work: Replicated) -> Pipe:
+    """Return a whole graph with the share of the rank with which all of them end."""
+    ranks = work.part.ranks
+    if ranks == 1:
+        return work.graph
+    own = clone(work.graph)
+    # Shares of the first are longest.
+    apply_shares(own, ranks=ranks, rank=ranks - 1 if work.part.uneven == DROP else 0)
+    return own
 
 
 def _described(pipes: tuple[Pipe, ...]) -> list[str]:

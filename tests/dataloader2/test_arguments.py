@@ -42,7 +42,7 @@ WRONG_TYPES = [
     (lambda: loader(num_workers=2), f"DataLoader2 has no num_workers; give {SERVICE}"),
     (
         lambda: loader(batch_size=2),
-        "DataLoader2 has no batch_size; give .batch_patches(...) at the end of the chain",
+        "DataLoader2 has no batch_size; give .batch_patches(2) at the end of the chain",
     ),
     (
         lambda: loader(sed=2),
