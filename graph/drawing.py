@@ -21,7 +21,7 @@ def nodes_and_edges(
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> source = IterableWrapper([1, 2], deepcopy=False)
     >>> nodes_and_edges(source.batch(2).zip(source))
-    (['IterableWrapper([1, 2], deepcopy=False)', 'batch(2)', 'zip()'], [(0, 1), (1, 2), (0, 2)])
+    (['IterableWrapper(list of 2, deepcopy=False)', 'batch(2)', 'zip()'], [(0, 1), (1, 2), (0, 2)])
     """
     labels: list[str] = []
     edges: list[tuple[int, int]] = []
