@@ -68,6 +68,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .hidden import public_name
 from .origin import Origin
 
 
@@ -89,8 +90,9 @@ class VoxpipeError(Exception):
     """
 
     def __init__(self, what: str, *, do: str = "") -> None:
-        super().__init__(what)
-        self.what = what
+        # A URL with its key may stand in a name, or in what somebody else said.
+        self.what = public_name(what)
+        super().__init__(self.what)
         self.do = do
         self.case: str = ""
         self.origin: Origin | None = None
@@ -100,7 +102,7 @@ class VoxpipeError(Exception):
         if self.origin is None:
             self.origin = origin
         if not self.case:
-            self.case = case
+            self.case = public_name(case)
         return self
 
     def __str__(self) -> str:
@@ -124,7 +126,7 @@ def placed(error: Exception, origin: Origin | None = None, case: str = "") -> Ex
     """
     if isinstance(error, VoxpipeError):
         return error.at(origin, case)
-    told = [f"in case {case}"] if case else []
+    told = [f"in case {public_name(case)}"] if case else []
     told += [f"at {origin}"] if origin is not None else []
     add_note = getattr(error, "add_note", None)
     if add_note is not None:
