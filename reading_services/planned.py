@@ -72,7 +72,12 @@ class PooledEpoch:
         if not self._restarts.allows(death, doing, was_starting=worker.failed_to_start()):
             self._pool.broken = True
             return None
-        fresh = self._pool.replace(worker)
+        try:
+            fresh = self._pool.replace(worker)
+        except (OSError, EOFError) as error:  # the system's, or that of a fork server that is gone
+            self._pool.broken = True
+            self._restarts.refused(death, error)
+            return None
         # It has to start, and makes again what the other one had made in part.
         self._begin_wait()
         return fresh
