@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from ..core.errors import GraphError
+from ..datapipes.iter.stack.leaving import STOP_SECONDS as THREAD_SECONDS
 from ..graph import NoCut, Pipe, Rewritten, Rule, chained_name, origin_of
 from ..graph.served import split_of
 from .adapter import Adapter
@@ -65,7 +66,8 @@ class Timeout(Adapter):
     start
         Seconds that the first batch of an epoch may take in addition.
     stop
-        Seconds that workers get to end by themselves.
+        Seconds that workers, and threads of pipes here (``prefetch``, ``threadpool_map``,
+        ``async_map_batches``), get to end by themselves.
     idle
         Seconds for which a process may stay at one pipe of the same item (of the same batch, where
         pipes take it as a whole). A batch may then take as long as it goes on:
@@ -79,7 +81,8 @@ class Timeout(Adapter):
     ``idle`` and ``at`` see pipes behind the cut (``explain()`` shows it), in workers and here.
 
     Without this adapter the limits are 600, 120 and 1 s with workers, and none in
-    process, where nothing can be interrupted without a thread.
+    process, where nothing can be interrupted without a thread. Threads get 2 s then; Python cannot
+    end one that is in a call of yours: it goes on, and a warning names it.
     """
 
     def __init__(
@@ -132,6 +135,11 @@ class Timeout(Adapter):
 
 class Limited(Noted[Limits]):
     """Says to the reading service how long items may take; who asks for a batch watches."""
+
+
+def thread_seconds(limits: Limits) -> float:
+    """Return for how long threads of this process are waited for when an epoch is left."""
+    return limits.stop if limits.enforced else THREAD_SECONDS
 
 
 def limits_of(sink: Pipe) -> Limits:

@@ -9,7 +9,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
+from ..adapters.timeout import thread_seconds
 from ..core.whole import whole
+from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of, walk
 from ..realizing import Job, Outcome, with_threads
@@ -100,6 +102,7 @@ class InProcessEpoch:
     def __init__(self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0) -> None:
         self.last = -1
         begin(self)
+        self._seconds = thread_seconds(work.limits)
         self._loan = CHUNKS.lend(work.cache_bytes)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
         pipe = prefetcher_of(work)
@@ -124,7 +127,8 @@ class InProcessEpoch:
         close = getattr(self._batches, "close", None)
         try:
             if close is not None:
-                close()
+                with leaving(self._seconds):
+                    close()
         finally:
             end(self)
             self._loan.close()

@@ -88,6 +88,7 @@ class WorkerPool:
         self.broken = False
         self.affinity = Affinity()
         self.workers: list[Worker] = []
+        self._woken, self._wake = context.Pipe(duplex=False)
         self._payloads = list(payloads)
         own = script_of_this_process()
         if context.get_start_method() == "forkserver":
@@ -202,7 +203,11 @@ class WorkerPool:
             by_handle[worker.channel] = worker
             by_handle[worker.process.sentinel] = worker
         left, poll = deadline - time.monotonic(), self.limits.poll
-        ready = connection.wait(list(by_handle), wait_of(left if poll is None else min(left, poll)))
+        handles = [self._woken, *by_handle]
+        ready = connection.wait(handles, wait_of(left if poll is None else min(left, poll)))
+        if self._woken in ready:
+            self._woken.recv_bytes()
+            return
         if poll is not None:
             self._look_for_overdue()
         if not ready:
@@ -279,6 +284,11 @@ class WorkerPool:
             late.at(doing.origin)
         raise late
 
+    def wake(self) -> None:
+        """End the wait for answers that another thread is in, or else the next one."""
+        with contextlib.suppress(OSError):  # it is stopped
+            self._wake.send_bytes(b"")
+
     def stop(self) -> None:
         """Stop every process, by asking and then by killing, and close every channel."""
         self.broken = True
@@ -292,6 +302,8 @@ class WorkerPool:
         end = time.monotonic() + half
         # Last in, first out; what fails at one worker, or Ctrl-C meanwhile, spares no other.
         with contextlib.ExitStack() as each:
+            each.callback(self._wake.close)
+            each.callback(self._woken.close)
             for worker in reversed(workers):
                 each.callback(_free, worker, end + half)
             for worker in reversed(workers):
