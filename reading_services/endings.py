@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from .worker import ORPHANED
+from .worker import DEAF, ORPHANED
 
 _CRASHES = frozenset(
     -getattr(signal, name)
@@ -21,6 +21,8 @@ def ending(exitcode: int | None) -> str:
         return f"was killed by {signal.Signals(-exitcode).name}"
     if exitcode == ORPHANED:
         return "found its channel closed and ended"
+    if exitcode == DEAF:
+        return "could take no message and ended"
     return f"ended with exit status {exitcode}"
 
 
@@ -38,6 +40,8 @@ def advice(exitcode: int | None, was_up: bool) -> str:
             'Put the code that iterates under if __name__ == "__main__": workers import the '
             "script. Its own message is above."
         )
+    if exitcode == DEAF:
+        return "Its own message is above; for lack of memory, try fewer workers."
     if exitcode in _CRASHES:
         return (
             "Compiled code crashed: run with num_workers=0 and python -X faulthandler to see where."

@@ -46,6 +46,8 @@ from .transport.slots import HAS_SLOTS, Slot, SlotWriter
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
 ORPHANED = 113
+# One that cannot take a message, e.g. for lack of memory; the consumer starts another.
+DEAF = 114
 # What the names of our environment variables begin with.
 SETTINGS = "VOXPIPE_"
 
@@ -138,6 +140,10 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
             inbox.put(message)
     except (EOFError, OSError):
         pass
+    except BaseException:  # a worker that hears nothing is worse than one that is gone
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+        os._exit(DEAF)
     # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
     os._exit(ORPHANED)
 

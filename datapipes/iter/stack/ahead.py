@@ -147,6 +147,10 @@ class Ahead:
         while self._held:
             StreamWrapper.close_streams(self._held.popleft()[0])
 
+    def left(self) -> threading.Thread | None:
+        """Return the thread as long as it runs."""
+        return self._thread if self._thread.is_alive() else None
+
     def _refuse_child(self) -> None:
         if os.getpid() != self._process:
             msg = "this iterator was begun before a fork, and its thread is in the other process; "
