@@ -12,11 +12,9 @@ from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
 from .columns import Columns
-from .footprint import bytes_of
+from .footprint import BUFFER_BYTES, bytes_of
 from .threads import Threads
 
-BUFFER_BYTES = 256 * 2**20
-"""Bytes that finished results may take while they wait for their turn, unless told otherwise."""
 # What ThreadPoolExecutor itself takes where it is not told.
 _EXTRA_THREADS, _MOST_THREADS = 4, 32
 
