@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from ..core.errors import GraphError
 from ..datapipes.iter.stack.leaving import STOP_SECONDS as THREAD_SECONDS
@@ -95,7 +96,9 @@ class Timeout(Adapter):
         at: str | None = None,
     ) -> None:
         given = {"start": start, "stop": stop, "idle": idle}
-        self._given = {name: value for name, value in given.items() if value is not None}
+        self._given: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
         for name, value in {"item": item, **self._given}.items():
             if not value > 0:
                 msg = f"a timeout is a positive number of seconds, got {name}={value!r}"

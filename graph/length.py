@@ -6,6 +6,7 @@ asked once for each way to it, 2**n times behind *n* diamonds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import IterDataPipe
@@ -20,6 +21,9 @@ class _Counted(IterDataPipe[Any]):
     def __init__(self, length: int | Exception) -> None:
         super().__init__()
         self._length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("this stands for a length, and has no items")
 
     def __len__(self) -> int:
         if isinstance(self._length, Exception):
@@ -57,7 +61,7 @@ def item_count(sink: Pipe) -> int:
 
 def _asked(pipe: Any, parents: list[Pipe]) -> int | Exception:
     try:
-        return len(with_parents(pipe, parents))  # type: ignore[arg-type]
+        return len(with_parents(pipe, parents))
     except (TypeError, NotImplementedError) as error:
         return error
     except Exception:  # it looks for more than a length in its parents
