@@ -6,12 +6,13 @@ asked once for each way to it, 2**n times behind *n* diamonds.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-from .node import Pipe, parents_of, with_parents
+from .node import Pipe, parents_of, swap_parents
 from .walk import walk
 
 
@@ -61,7 +62,7 @@ def item_count(sink: Pipe) -> int:
 
 def _asked(pipe: Any, parents: list[Pipe]) -> int | Exception:
     try:
-        return len(with_parents(pipe, parents))
+        return len(_seen_on(pipe, parents) if parents else pipe)
     except (TypeError, NotImplementedError) as error:
         return error
     except Exception:  # it looks for more than a length in its parents
@@ -70,3 +71,23 @@ def _asked(pipe: Any, parents: list[Pipe]) -> int | Exception:
         return len(pipe)
     except Exception as error:
         return error
+
+
+def _seen_on(pipe: Any, parents: list[Pipe]) -> Any:
+    """Return something with the length that ``pipe`` has on other parents.
+
+    Not a copy as others are: the pass of ``pipe`` may be running, and torch's pipes clear their
+    buffers when a copy, which shares them, is dropped.
+    """
+    kind: Any = type(pipe)
+    twin: Any = object.__new__(_without_end(kind))
+    vars(twin).update(vars(pipe))
+    old = parents_of(pipe)
+    swap_parents(twin, {id(a): b for a, b in zip(old, parents, strict=True)})
+    return twin
+
+
+@functools.lru_cache(maxsize=256)
+def _without_end(kind: type) -> type:
+    """Return the class without what it does when it is dropped."""
+    return type(kind)(kind.__name__, (kind,), {"__del__": lambda self: None})

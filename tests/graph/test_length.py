@@ -75,6 +75,16 @@ def test_a_pipe_that_looks_into_its_parent_is_asked_itself():
     assert item_count(shared) == item_count(shared.zip(source)) == 5
 
 
+def test_a_pass_that_runs_is_not_disturbed():
+    """Torch's shuffle clears its buffer when it is dropped, and a copy would share that."""
+    pipe = IterableWrapper(range(9)).shuffle(buffer_size=4).batch(1)
+    items = iter(pipe)
+    first = next(items)
+
+    assert item_count(pipe) == 9
+    assert sorted([*first, *(item for (item,) in items)]) == list(range(9))
+
+
 def test_the_loader_counts_with_and_without_workers():
     """Its length, and its first batch with workers, ask a shared source no oftener."""
     pipe = IterableWrapper(range(3))
