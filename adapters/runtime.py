@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,13 +16,10 @@ from ..graph import (
     Change,
     Pipe,
     Rewritten,
-    Rule,
     chained_name,
     describe,
     origin_of,
-    parents_of,
-    walk,
-    with_parents,
+    rebuilt,
 )
 from .adapter import Adapter
 from .noted import Noted
@@ -100,10 +96,6 @@ class Runtime(Adapter):
             None if where is None else str(where),
         )
 
-    def rules(self) -> Sequence[Rule]:
-        """Return nothing: hints are added."""
-        return ()
-
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the hints on its sink, or with those of one pipe on that."""
         if self.at is not None:
@@ -115,23 +107,24 @@ class Runtime(Adapter):
         return Rewritten(pipe, Annotated(pipe, hints))
 
     def _with_threads(self, sink: Pipe) -> Rewritten:
-        made: dict[int, Pipe] = {}
         changes = []
-        for old in walk(sink):
-            new: Any = with_parents(old, [made[id(parent)] for parent in parents_of(old)])
+
+        def with_threads(old: Pipe, new: Any) -> Pipe:
             if isinstance(new, (Realize, BatchPatches)) and chained_name(old) == self.at:
                 new = copy.copy(new)
                 new.threads = self.hints.threads
                 became = f"{self.hints.threads} threads"
                 changes.append(Change("runtime", describe(old), became=became))
-            made[id(old)] = new
+            return new  # type: ignore[no-any-return]
+
+        after = rebuilt(sink, with_threads)
         if not changes:
             raise GraphError(
                 f"Runtime(at={self.at!r}): threads are for realize and batch_patches, and there "
                 "is no such pipe",
                 do="Give the adapter after FuseSpatial, which may take realize() out.",
             ).at(origin_of(sink))
-        return Rewritten(sink, made[id(sink)], tuple(changes))
+        return Rewritten(sink, after, tuple(changes))
 
     def __repr__(self) -> str:
         given = {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}

@@ -69,6 +69,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .hidden import public_name
 from .origin import Origin
 
 
@@ -90,8 +91,9 @@ class VoxpipeError(Exception):
     """
 
     def __init__(self, what: str, *, do: str = "") -> None:
-        super().__init__(what)
-        self.what = what
+        # A URL with its key may stand in a name, or in what somebody else said.
+        self.what = public_name(what)
+        super().__init__(self.what)
         self.do = do
         self.case: str = ""
         self.item: str = ""
@@ -105,7 +107,7 @@ class VoxpipeError(Exception):
         if self.origin is None:
             self.origin = origin
         if not (self.case or self.item):
-            self.case, self.item = case, "" if case else item
+            self.case, self.item = public_name(case), "" if case else item
         return self
 
     def __str__(self) -> str:
@@ -140,7 +142,7 @@ def placed(
     """
     if isinstance(error, VoxpipeError):
         return error.at(origin, case, item)
-    told = [_within(case, item)] if case or item else []
+    told = [_within(public_name(case), item)] if case or item else []
     told += [f"at {origin}"] if origin is not None else []
     add_note = getattr(error, "add_note", None)
     if add_note is not None:

@@ -15,6 +15,7 @@ from ..core.whole import whole
 from ..diagnosing import Pace
 from ..graph import Pipe, fingerprint, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Place, Planned, batch_count
 from ..realizing import ErrorPolicy, Failure
 from .asked import chain_for_state, checked_service, checked_state, refuse_others
@@ -28,8 +29,6 @@ from .negotiated import Negotiated
 from .state import State, checkpoint_of, restore_service
 from .stats import Waits
 from .telling import Telling
-
-MAX_SEED = 2**64
 
 
 class DataLoader2(Explaining, Telling):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from .script import UNGUARDED
-from .worker import ORPHANED
+from .worker import DEAF, ORPHANED
 
 _CRASHES = frozenset(
     -getattr(signal, name)
@@ -26,6 +26,8 @@ def ending(exitcode: int | None) -> str:
         return "imported the script, which began the loop again"
     if exitcode == ORPHANED:
         return "found its channel closed and ended"
+    if exitcode == DEAF:
+        return "could take no message and ended"
     return f"ended with exit status {exitcode}"
 
 
@@ -42,6 +44,8 @@ def advice(exitcode: int | None, was_up: bool) -> str:
         return _GUARD
     if not was_up:
         return f"{_GUARD} Its own message is above."
+    if exitcode == DEAF:
+        return "Its own message is above; for lack of memory, try fewer workers."
     if exitcode in _CRASHES:
         return (
             "Compiled code crashed: run with num_workers=0 and python -X faulthandler to see where."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -9,8 +10,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
+from ..adapters.timeout import thread_seconds
 from ..core.origin import warn
 from ..core.whole import whole
+from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of, walk
 from ..realizing import Job, Outcome, with_threads
@@ -110,6 +113,8 @@ class InProcessEpoch:
     def __init__(self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0) -> None:
         self.last = -1
         begin(self)
+        self._freed = False
+        self._seconds = thread_seconds(work.limits)
         self._loan = CHUNKS.lend(work.cache_bytes)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
         pipe = prefetcher_of(work)
@@ -130,14 +135,34 @@ class InProcessEpoch:
         return batch
 
     def close(self) -> None:
-        """Close the volumes, unless another epoch of this process may read them."""
+        """End the thread, and close the volumes unless another epoch may read them."""
         close = getattr(self._batches, "close", None)
         try:
             if close is not None:
-                close()
+                with leaving(self._seconds):
+                    close()
         finally:
+            if not self._freed:
+                self._freed = True
+                self._free_after(getattr(self._batches, "left", _nobody)())
+
+    def _free_after(self, thread: threading.Thread | None) -> None:
+        """Close the volumes, once a thread that could not be stopped reads them no more."""
+        if thread is None:
             end(self)
             self._loan.close()
+            return
+
+        def free() -> None:
+            thread.join()
+            end(self)
+            self._loan.close()
+
+        threading.Thread(target=free, name="voxpipe-free", daemon=True).start()
+
+
+def _nobody() -> None:
+    """Return no thread: everything runs in the consumer's own."""
 
 
 def _runs_functions(work: Work) -> bool:

@@ -27,6 +27,7 @@ from ..graph import (
     cut,
     describe,
     explain_graph,
+    item_count,
     origin_of,
     raised_at,
     traits_of,
@@ -353,8 +354,8 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return len(_of_rank(work))
-    items = len(work.cut.planner)
+        return item_count(_of_rank(work))
+    items = item_count(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
 

@@ -51,6 +51,8 @@ _PLAIN = (
     "Let workers yield plain data: read streams and open files in a map() at the end of the chain "
     "(webdataset(decode=True) reads its own), or use num_workers=0."
 )
+# One that cannot take a message, e.g. for lack of memory; the consumer starts another.
+DEAF = 115
 # What the names of our environment variables begin with.
 SETTINGS = "VOXPIPE_"
 
@@ -143,6 +145,10 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
             inbox.put(message)
     except (EOFError, OSError):
         pass
+    except BaseException:  # a worker that hears nothing is worse than one that is gone
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+        os._exit(DEAF)
     # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
     os._exit(ORPHANED)
 
