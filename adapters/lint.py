@@ -132,7 +132,7 @@ class Lint(Adapter):
         if isinstance(refusal, NoCut) and "not-split" not in self.ignore:
             what = f"the graph cannot be split: {refusal.reason}"
             found.append(Mistake("not-split", what, _SPLIT, origin_of(pipe)))
-        divided = any(traits_of(here).shards for here in walk(pipe))
+        divided = any(traits_of(here).shards or traits_of(here).deals for here in walk(pipe))
         if isinstance(refusal, NoCut) and not divided and "no-sharding" not in self.ignore:
             found.append(Mistake("no-sharding", _UNDIVIDED, _DIVIDE, origin_of(pipe)))
         return found

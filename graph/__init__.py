@@ -1,6 +1,7 @@
 """The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""
 
 from .cut import Cut, NoCut, cut
+from .dealing import before_dealing, dealing_point
 from .drawing import to_dot, to_mermaid
 from .explain import explain_graph, explain_rewritten
 from .fingerprint import fingerprint
@@ -32,9 +33,11 @@ __all__ = [
     "Rule",
     "Site",
     "Traits",
+    "before_dealing",
     "chained_name",
     "clone",
     "cut",
+    "dealing_point",
     "describe",
     "explain_graph",
     "explain_rewritten",

@@ -83,6 +83,12 @@ class DistributedReadingService:
         part = Part(rank, count, self.uneven)
         if isinstance(work, Planned):
             part.size(work.cut.group)
+            if count > 1 and work.cut.sifts:
+                raise GraphError(
+                    "what is left out after items are dealt out is not known to the other ranks: "
+                    "they would have more batches",
+                    do="Put the filter before .sharding_round_robin_dispatch().",
+                )
         elif count > 1 and not work.shards_ranks:
             raise GraphError(
                 f"every one of {count} ranks would yield all items: {work.reason}",

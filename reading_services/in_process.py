@@ -17,6 +17,7 @@ from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
 from .ahead import tickets_of
+from .dealing import at_once, items_to_deal
 from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import Replica
 from .running import begin, end
@@ -200,11 +201,13 @@ def _handed(job: Job) -> Any:
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
     # A copy: the graph of the loader stays as it is, also where it holds running state.
-    replica = Replica(clone(work.graph), work.share(0, 1), work.hooks)
-    for index in count():
-        try:
-            batch = replica.run(index, seed, epoch)
-        except StopIteration:
-            return
-        if not place.holds(index):
-            yield index, batch
+    replica = Replica(clone(work.of_worker()), work.share(0, 1), work.hooks)
+    with closing(items_to_deal(work, seed, epoch)) as dealt:
+        replica.fed(at_once(dealt))
+        for index in count():
+            try:
+                batch = replica.run(index, seed, epoch)
+            except StopIteration:
+                return
+            if not place.holds(index):
+                yield index, batch

@@ -24,15 +24,18 @@ from ..graph import (
     NoCut,
     Pipe,
     cut,
+    dealing_point,
     describe,
     explain_graph,
     origin_of,
     raised_at,
+    replace_pipe,
     traits_of,
     walk,
 )
 from ..realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
 from ..volumes.stores.joining import Table
+from .dealt import Dealt
 from .part import DROP, WHOLE, WRAP, Part
 from .pipe_runner import PipeRunner, Share, as_raised
 from .seeding import seeded_globals
@@ -162,6 +165,14 @@ class Replicated:
     """Functions of the user's that prepare the graph of each worker."""
     hints: Hints = _NO_HINTS
     """What the graph asks for itself."""
+    point: Pipe | None = None
+    """Where its items are dealt out to workers; None where each worker makes its own."""
+
+    def of_worker(self) -> Pipe:
+        """Return what a worker runs: the graph, or of it what comes after the point."""
+        if self.point is None:
+            return self.graph
+        return replace_pipe(self.graph, self.point, Dealt(self.point))
 
     def share(self, worker: int, workers: int) -> Share:
         """Return the share of one worker of this rank."""
@@ -177,6 +188,8 @@ class Replicated:
 
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""
+        if self.point is not None:
+            return self._explain_dealt(workers)
         if self.shards and workers:
             how = f"each of {workers} workers runs the whole graph on its share"
         elif workers:
@@ -184,6 +197,19 @@ class Replicated:
         else:
             how = "this process runs the whole graph"
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
+
+    def _explain_dealt(self, workers: int) -> str:
+        assert self.point is not None
+        where = f"to {workers} workers" if workers else "in this process"
+        after = "what gathers or mixes items sees a worker's share" if workers > 1 else ""
+        lines = [
+            f"not planned: {self.reason}",
+            "run once, in this process",
+            _indent(explain_graph(self.point)),
+            f"dealt out item by item {where}{after and '; '}{after}",
+            _indent(explain_graph(self.of_worker())),
+        ]
+        return "\n".join(lines)
 
 
 def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
@@ -218,7 +244,8 @@ def work_of(graph: Pipe) -> Work:
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
     """Leave a verified graph whole, for ``reason``."""
     divided = levels(graph)
-    shards = WORKERS in divided or bool(hooks)
+    point = dealing_point(graph)
+    shards = WORKERS in divided or bool(hooks) or point is not None
     return Replicated(
         graph,
         reason,
@@ -227,6 +254,7 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         shards_ranks=RANKS in divided or bool(hooks),
         hooks=hooks or NO_HOOKS,
         hints=hints_of(graph),
+        point=point,
     )
 
 
@@ -286,7 +314,7 @@ def jobs(
         excuses.noted.clear()
         return Job(index, part.of(items), part.rank, noted)
 
-    items = _planned(split, seed, epoch, index * size)
+    items = planned(split.planner, seed, epoch, index * size)
     for item in _excusing(items, excuses) if errors.tolerates else items:
         if part.uneven == WRAP and len(first) < size:
             first.append(item)
@@ -317,16 +345,18 @@ def _excusing(items: Iterator[Any], excuses: Excuses) -> Iterator[Any]:
         yield item
 
 
-def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
-    """Yield what the planner yields from item ``start`` on.
+def planned(
+    planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
+) -> Iterator[Any]:
+    """Yield what a planner, or such a part of the graph ``of``, yields from item ``start`` on.
 
     A user's function in it draws the same in every run.
     """
-    set_epoch(split.planner, seed, epoch)
-    if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
-        yield from items_from(split.planner, start)
+    set_epoch(planner if of is None else of, seed, epoch)
+    if not any(traits_of(pipe).opaque for pipe in walk(planner)):
+        yield from items_from(planner, start)
         return
-    items = iter(split.planner)
+    items = iter(planner)
     for number in count():
         stream = Stream(seed, epoch, (number,), "user functions of the planner")
         with seeded_globals(stream.integer()):
@@ -344,6 +374,8 @@ def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
         return len(work.graph)
+    if work.cut.sifts:
+        raise TypeError("how many batches there are is not known: items may be left out")
     items = len(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)

@@ -53,7 +53,7 @@ class Prefetcher(Running):
     [0, 1, 2]
     """
 
-    traits: ClassVar[Traits] = Traits(per_item=True)
+    traits: ClassVar[Traits] = Traits(per_item=True, ahead=True)
     running = ("_ahead",)
     _ahead: Ahead | None
 
