@@ -17,7 +17,7 @@ from .node import (
     traits_of,
     with_parents,
 )
-from .raised import raised_at, standing_at
+from .raised import raised_at, standing_at, working_at
 from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
 from .surgery import insert_after, remove_pipe, replace_pipe
 from .verify import verify
@@ -61,4 +61,5 @@ __all__ = [
     "verify",
     "walk",
     "with_parents",
+    "working_at",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from ..core import Origin
-from .node import is_pipe, origin_of
+from .node import Pipe, is_pipe, origin_of
 
 
 def raised_at(error: BaseException) -> Origin | None:
@@ -32,6 +32,21 @@ def standing_at(frame: FrameType | None) -> Origin | None:
     return _innermost(_outwards(frame))
 
 
+def working_at(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
+    """Return the pipe that a running frame works for, and the frames that tell one item of it.
+
+    These are its own and that of what it calls: as long as somebody keeps them, another call of
+    the same function has others.
+    """
+    inner: tuple[FrameType, ...] = ()
+    for outer in _outwards(frame):
+        owner = _owner(outer)
+        if owner is not None:
+            return owner, (outer, *inner)
+        inner = (outer,)
+    return None, ()
+
+
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
@@ -40,10 +55,16 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _innermost(frames: Iterator[FrameType]) -> Origin | None:
     for frame in frames:
-        if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-            continue
-        owner = frame.f_locals.get("self")
-        if owner is not None and is_pipe(owner):
+        owner = _owner(frame)
+        if owner is not None:
             # One without a known line is no reason to blame the pipe that reads from it.
             return origin_of(owner)
     return None
+
+
+def _owner(frame: FrameType) -> Pipe | None:
+    """Return the pipe of which a frame runs a method."""
+    if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+        return None
+    owner = frame.f_locals.get("self")
+    return owner if owner is not None and is_pipe(owner) else None

@@ -11,6 +11,7 @@ from ..core.errors import GraphError
 from ..graph import Pipe, fingerprint, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessReadingService
+from .one_rank import OneRank
 from .part import UNEVEN, WRAP, Part
 from .ranks import Ranks, checked_timeout, is_started
 from .reading_service import Epoch, ReadingService
@@ -133,6 +134,10 @@ class DistributedReadingService:
             joined = "".join(hashes).encode()
             self._agreed_data = hashlib.blake2b(joined, digest_size=8).hexdigest()
         return self._agreed_data
+
+    def alone(self) -> ReadingService:
+        """Return a service that makes this rank's part and waits for no other."""
+        return OneRank(copy.copy(self), copy.copy(self._own))
 
     # As the only one.
 

@@ -22,6 +22,7 @@ from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import Replica
 from .running import begin, end
 from .spending import budgets, checked
+from .transport.budget import default_slot_bytes
 from .watched import Watched
 from .work import Place, Planned, Replicated, Work, jobs, replicated, work_of
 from .worker_hooks import InitFunction, ResetFunction, checked_hooks
@@ -49,6 +50,9 @@ class InProcessReadingService:
         Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
         that needs more is refused before it begins. None for 256 MiB, and for
         a quarter of the memory or all of it where that does not suffice.
+    prefetch_bytes
+        Bytes that the batches which are made ahead may take, each counted as the largest so far.
+        None for an eighth of the memory.
     """
 
     def __init__(
@@ -58,8 +62,20 @@ class InProcessReadingService:
         reset_fn: ResetFunction | None = None,
         *,
         memory_bytes: int | None = None,
+        prefetch_bytes: int | None = None,
     ) -> None:
         self.prefetch_cnt = whole("prefetch_cnt", prefetch_cnt, least=0)
+        self.prefetch_bytes = (
+            None
+            if prefetch_bytes is None
+            else whole(
+                "prefetch_bytes",
+                prefetch_bytes,
+                least=0,
+                unit="bytes",
+                do="or None for the default",
+            )
+        )
         self.hooks = checked_hooks(init_fn, reset_fn)
         self.memory_bytes = checked(memory_bytes)
 
@@ -78,7 +94,8 @@ class InProcessReadingService:
     def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
         """Start one pass from ``place`` on."""
         ahead = 0 if _runs_functions(work) else self.prefetch_cnt
-        return InProcessEpoch(work, seed, epoch, place, ahead)
+        most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
+        return InProcessEpoch(work, seed, epoch, place, ahead, most)
 
     def shares(self, work: Work) -> int:
         """Return 1 for a graph that cannot be split: one process runs it whole."""
@@ -98,7 +115,15 @@ class InProcessReadingService:
 class InProcessEpoch:
     """One pass in this process."""
 
-    def __init__(self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0) -> None:
+    def __init__(
+        self,
+        work: Work,
+        seed: int,
+        epoch: int,
+        place: Place,
+        ahead: int = 0,
+        ahead_bytes: int = 0,
+    ) -> None:
         self.last = -1
         begin(self)
         self._loan = CHUNKS.lend(work.cache_bytes)
@@ -107,7 +132,7 @@ class InProcessEpoch:
         if pipe is not None and not work.limits.enforced:
             self._batches = MadeAhead(self._batches, pipe)
         elif work.limits.enforced or ahead:
-            self._batches = Watched(self._batches, work.limits, ahead, work.seconds_at)
+            self._batches = Watched(self._batches, work.limits, ahead, work.seconds_at, ahead_bytes)
 
     def __iter__(self) -> InProcessEpoch:
         return self

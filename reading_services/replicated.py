@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ..core.errors import WorkerDied
@@ -16,6 +16,7 @@ from .restarts import Restarts
 from .room import Room
 from .told import raise_from_worker
 from .transport.messages import Done, Exhausted, Failed, Took
+from .watched import Watched
 from .work import Place, Replicated
 
 
@@ -89,7 +90,9 @@ class ReplicatedEpoch(PooledEpoch):
         super().__init__(pool, end, work, restarts, room)
         self._dealer: Dealer | None = None
         if work.point is not None:
-            items = items_to_deal(work, seed, epoch)
+            items: Iterator[Any] = items_to_deal(work, seed, epoch)
+            if work.limits.enforced:
+                items = Watched(items, work.limits)
             self._dealer = Dealer(items, len(pool.workers), deal_bytes)
         self._by_place = in_order and keeps_order(work)
         self._run = (seed, epoch)

@@ -117,7 +117,8 @@ class Planned:
 
     def seconds_at(self, step: int) -> float:
         """Return for how long a process may stay at a step that it notes."""
-        return math.inf if step == NOWHERE else self.limits.at(self._steps[step])
+        # Another epoch of this process may note steps that this one has not.
+        return self.limits.at(self._steps[step]) if 0 <= step < len(self._steps) else math.inf
 
     @cached_property
     def _steps(self) -> tuple[Pipe, ...]:

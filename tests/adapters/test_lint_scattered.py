@@ -1,4 +1,4 @@
-"""A shuffle that makes chunks be decoded again and again is told; one where that does not matter, not."""
+"""A shuffle that has chunks decoded again and again is told; not where that does not matter."""
 
 import numpy as np
 import pytest
