@@ -18,6 +18,7 @@ from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..datapipes.excuse import Excuses, excusing
+from ..datapipes.length import length
 from ..datapipes.skipping import items_from
 from ..graph import (
     Cut,
@@ -374,10 +375,10 @@ def planned(
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return len(work.graph)
+        return length(work.graph)
     if work.cut.sifts:
         raise TypeError("how many batches there are is not known: items may be left out")
-    items = len(work.cut.planner)
+    items = length(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
 
