@@ -7,13 +7,16 @@ the question is.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-from ..graph import Pipe, is_pipe, parents_of, with_parents
+from ..graph import Pipe, is_pipe, parents_of, walk
+from ..graph.node import swap_parents
 
 _UNKNOWN = (TypeError, NotImplementedError)
 _answered: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
@@ -34,8 +37,8 @@ class _Asked(IterDataPipe[Any]):
 
     def get_length_by_instance(self, instance: int) -> int:
         """Return the length of a branch, which torch's branches ask their trunk for."""
-        trunk: Any = _asking(self.pipe[0]())
-        return int(trunk.get_length_by_instance(instance))
+        trunk: Any = self.pipe[0]()
+        return int(type(trunk).get_length_by_instance(_settings(trunk), instance))
 
 
 def length(pipe: Any) -> int:
@@ -59,9 +62,14 @@ def length(pipe: Any) -> int:
     answered = _answered.get()
     if answered is not None:
         return _remembered(pipe, answered)
-    token = _answered.set({})
+    answered = {}
+    token = _answered.set(answered)
     try:
-        return _remembered(pipe, _answered.get() or {})
+        # Parents first: a chain of hundreds would be too deep to ask from its end.
+        for each in walk(pipe) if is_pipe(pipe) else ():
+            with contextlib.suppress(Exception):  # nobody may want to know
+                _remembered(each, answered)
+        return _remembered(pipe, answered)
     finally:
         _answered.reset(token)
 
@@ -69,7 +77,7 @@ def length(pipe: Any) -> int:
 def _remembered(pipe: Any, answered: dict[int, Any]) -> int:
     if id(pipe) not in answered:
         try:
-            answered[id(pipe)] = len(_asking(pipe))
+            answered[id(pipe)] = _own_length(pipe)
         except _UNKNOWN as error:
             answered[id(pipe)] = error
     answer = answered[id(pipe)]
@@ -78,8 +86,21 @@ def _remembered(pipe: Any, answered: dict[int, Any]) -> int:
     return int(answer)
 
 
-def _asking(pipe: Any) -> Any:
-    """Return a pipe that asks its parents through here; one of torch's does not by itself."""
+def _own_length(pipe: Any) -> int:
+    """Ask a pipe, so that it asks its parents through here; one of torch's does not by itself."""
     if not is_pipe(pipe) or not type(pipe).__module__.startswith("torch.utils.data."):
-        return pipe
-    return with_parents(pipe, [_Asked(parent) for parent in parents_of(pipe)])
+        return len(pipe)
+    try:
+        return int(type(pipe).__len__(_settings(pipe)))
+    except AttributeError:  # it has none, or wants more of a parent
+        return len(pipe)
+
+
+def _settings(pipe: Pipe) -> Any:
+    """Return what torch's pipe holds, with other parents.
+
+    No copy of the pipe: when one of a shuffle goes, it empties the buffer that both have.
+    """
+    settings: Any = SimpleNamespace(**vars(pipe))
+    swap_parents(settings, {id(parent): _Asked(parent) for parent in parents_of(pipe)})
+    return settings

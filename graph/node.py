@@ -100,8 +100,19 @@ def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
     old = parents_of(pipe)
     if len(old) == len(parents) and all(a is b for a, b in zip(old, parents, strict=True)):
         return pipe
-    twin = copy.copy(pipe)
+    twin = copied(pipe)
     swap_parents(twin, {id(a): b for a, b in zip(old, parents, strict=True)})
+    return twin
+
+
+def copied(pipe: Pipe) -> Pipe:
+    """Return a copy of ``pipe`` alone, on the same parents.
+
+    With a buffer of its own: torch's shuffle empties the one it has when it goes.
+    """
+    twin = copy.copy(pipe)
+    if isinstance(vars(twin).get("_buffer"), list):
+        vars(twin)["_buffer"] = list(vars(twin)["_buffer"])
     return twin
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
 from ..core.errors import GraphError
-from .node import Pipe, describe, origin_of, parents_of, with_parents
+from .node import Pipe, copied, describe, origin_of, parents_of, with_parents
 
 P = TypeVar("P")
 
@@ -60,5 +59,5 @@ def clone(sink: Pipe) -> Pipe:
     for pipe in walk(sink):
         parents = parents_of(pipe)
         twin = with_parents(pipe, [made[id(p)] for p in parents])
-        made[id(pipe)] = copy.copy(pipe) if twin is pipe else twin
+        made[id(pipe)] = copied(pipe) if twin is pipe else twin
     return made[id(sink)]

@@ -9,6 +9,7 @@ buffer that is bounded by the number of jobs in flight.
 from __future__ import annotations
 
 import multiprocessing as mp
+from collections.abc import Callable
 from typing import Any
 
 from ..core.origin import warn
@@ -187,21 +188,8 @@ class MultiProcessingReadingService:
         if not self.num_workers or (isinstance(work, Planned) and not work.cut.realizing):
             return InProcessEpoch(work, seed, epoch, place)
         pool = self._pool_for(work)
-        if isinstance(work, Planned):
-            return PlannedEpoch(
-                pool,
-                self._end_epoch,
-                work,
-                seed,
-                epoch,
-                place,
-                limit=self._jobs_per_worker(),
-                in_order=self.order == "plan",
-                waiting=self.main_prefetch_cnt,
-                restarts=Restarts(self.max_restarts),
-                room=self._room(),
-            )
-        return ReplicatedEpoch(
+        kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
+        return kind(
             pool,
             self._end_epoch,
             work,
@@ -213,7 +201,6 @@ class MultiProcessingReadingService:
             in_order=self.order == "plan",
             restarts=Restarts(self.max_restarts),
             room=self._room(),
-            deal_bytes=self._ahead_bytes(),
         )
 
     def _room(self) -> Room:

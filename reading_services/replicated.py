@@ -85,7 +85,6 @@ class ReplicatedEpoch(PooledEpoch):
         in_order: bool = True,
         restarts: Restarts,
         room: Room,
-        deal_bytes: int = 0,
     ) -> None:
         super().__init__(pool, end, work, restarts, room)
         self._dealer: Dealer | None = None
@@ -93,7 +92,7 @@ class ReplicatedEpoch(PooledEpoch):
             items: Iterator[Any] = items_to_deal(work, seed, epoch)
             if work.limits.enforced:
                 items = Watched(items, work.limits)
-            self._dealer = Dealer(items, len(pool.workers), deal_bytes)
+            self._dealer = Dealer(items, len(pool.workers), room.limit)
         self._by_place = in_order and keeps_order(work)
         self._run = (seed, epoch)
         self._place = place

@@ -24,6 +24,7 @@ from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.stores.joining import Table, using_joinings
 from ..volumes.stores.read_ahead import AHEAD
 from .ahead import Inbox
+from .kept_memory import keep_freed_memory
 from .script import ScriptUnpickler
 from .transport.batches import pack
 from .transport.channels import send_descriptor
@@ -105,6 +106,7 @@ def run_worker(
     # Ctrl-C goes to the whole process group; the consumer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt(settings.environment, os.environ)
+    keep_freed_memory()
     LEDGER.take()  # a forked child inherits what its parent has counted
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
     if settings.ahead_bytes is not None:

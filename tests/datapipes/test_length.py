@@ -6,6 +6,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.datapipes.length import length
+from voxpipe.graph import clone
 
 
 class Source(IterDataPipe):
@@ -98,3 +99,25 @@ def told_by(function, pipe):
         return function(pipe)
     except TypeError as error:
         return str(error)
+
+
+def test_asking_leaves_a_running_pass_alone():
+    """Also that of a shuffle, whose copies empty its buffer when they go."""
+    pipe = IterableWrapper(range(10)).shuffle()
+    items = iter(pipe.map(str))
+    first = next(items)
+
+    assert length(pipe.map(str)) == 10
+    assert sorted([first, *items]) == [str(n) for n in range(10)]
+
+
+def test_a_copy_of_a_chain_leaves_a_running_pass_alone():
+    """A copy of a shuffle has a buffer of its own, which it empties when it goes."""
+    pipe = IterableWrapper(range(10)).shuffle()
+    items = iter(pipe)
+    first = next(items)
+
+    del_me = clone(pipe)
+    del del_me
+
+    assert sorted([first, *items]) == list(range(10))

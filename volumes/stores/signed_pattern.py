@@ -150,11 +150,13 @@ class Pattern:
         moment = headers["x-amz-date"]
         scope = f"{moment[:8]}/{self.region}/s3/aws4_request"
         digest = hashlib.sha256(canonical.encode()).hexdigest()
-        signing = _signing_key(credentials, scope)
-        to_sign = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}".encode()
+        # A copy of what has begun with the key: unlike ``hmac.digest`` it does not let other
+        # threads have the interpreter, for which this one would then wait.
+        signing = _signing(credentials, scope).copy()
+        signing.update(f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{digest}".encode())
         return (
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
-            f"SignedHeaders={listed}, Signature={hmac.digest(signing, to_sign, 'sha256').hex()}"
+            f"SignedHeaders={listed}, Signature={signing.hexdigest()}"
         )
 
 
@@ -172,12 +174,12 @@ def _listed(names: tuple[str, ...]) -> tuple[list[str], str]:
 
 
 @lru_cache(maxsize=8)
-def _signing_key(credentials: Credentials, scope: str) -> bytes:
-    """Return what everything in a scope (day, region, service) is signed with."""
+def _signing(credentials: Credentials, scope: str) -> hmac.HMAC:
+    """Return what signs everything in a scope (day, region, service), with nothing signed yet."""
     signing = f"AWS4{credentials.secret_key}".encode()
     for part in scope.split("/"):
         signing = hmac.digest(signing, part.encode(), "sha256")
-    return signing
+    return hmac.new(signing, digestmod="sha256")
 
 
 def split_url(url: str) -> tuple[str, str]:
