@@ -26,6 +26,7 @@ from ..graph import (
 )
 from ..graph.served import split_of
 from .adapter import Adapter
+from .scattered import scattered
 
 # The model and the rest of the loader want memory too.
 _PREFETCH_PART = 4
@@ -93,6 +94,7 @@ class Lint(Adapter):
     early-device        samples go to a device one by one, before they are batched
     large-prefetch      ``prefetch()`` may hold more than a quarter of the memory
     not-split           the graph cannot be split, so workers run all of it
+    scattered-chunks    patches are shuffled over more volumes than memory keeps chunks of
     no-sharding         it cannot, and nothing divides it: every worker or rank has all items
     ==================  ==================================================================
 
@@ -128,11 +130,15 @@ class Lint(Adapter):
                 if told is not None:
                     found.append(Mistake(name, *told, origin_of(here)))
             seen[id(here)] = _after(here, before)
+        again = None if "scattered-chunks" in self.ignore else scattered(pipe)
+        if again is not None:
+            shuffle, what, do = again
+            found.append(Mistake("scattered-chunks", what, do, origin_of(shuffle)))
         refusal = split_of(pipe)
         if isinstance(refusal, NoCut) and "not-split" not in self.ignore:
             what = f"the graph cannot be split: {refusal.reason}"
             found.append(Mistake("not-split", what, _SPLIT, origin_of(pipe)))
-        divided = any(traits_of(here).shards for here in walk(pipe))
+        divided = any(traits_of(here).shards or traits_of(here).deals for here in walk(pipe))
         if isinstance(refusal, NoCut) and not divided and "no-sharding" not in self.ignore:
             found.append(Mistake("no-sharding", _UNDIVIDED, _DIVIDE, origin_of(pipe)))
         return found
@@ -321,6 +327,7 @@ _CHECKS: dict[str, _Check] = {
     "repeated-draws": _repeated_draws,
     "early-device": _early_device,
     "large-prefetch": _large_prefetch,
+    "scattered-chunks": lambda pipe, before, splits: None,
     "no-sharding": lambda pipe, before, splits: None,
     "not-split": lambda pipe, before, splits: None,
 }

@@ -8,7 +8,16 @@ from typing import Any
 
 from ..core.errors import GraphError
 from ..datapipes.iter.stack.leaving import STOP_SECONDS as THREAD_SECONDS
-from ..graph import NoCut, Pipe, Rewritten, chained_name, origin_of
+from ..graph import (
+    NoCut,
+    Pipe,
+    Rewritten,
+    before_dealing,
+    chained_name,
+    origin_of,
+    traits_of,
+    walk,
+)
 from ..graph.served import split_of
 from .adapter import Adapter
 from .noted import Noted
@@ -40,7 +49,7 @@ class Limits:
     enforced: bool = False
     """Whether the user asked: in-process waits are only watched then, which takes a thread."""
     idle: float = math.inf
-    """For which a process that makes voxels may stay at one pipe."""
+    """For which a process may stay at one pipe."""
     pipes: tuple[tuple[str, float], ...] = ()
     """The same for pipes by their chained names."""
 
@@ -73,13 +82,15 @@ class Timeout(Adapter):
         pipes take it as a whole). A batch may then take as long as it goes on:
         ``Timeout(item=math.inf, idle=60)``.
     at
-        Chained name of a pipe that makes voxels or runs behind them: the limit is for that pipe
-        alone, as ``idle`` is for all; ``Timeout(5, at="map")``. ``start``, ``stop`` and ``idle``
-        are for the whole chain in any case, and stay as they are where they are not given.
+        Chained name of a pipe: the limit is for that pipe alone, as ``idle`` is for all;
+        ``Timeout(5, at="map")``. ``start``, ``stop`` and ``idle`` are for the whole chain in any
+        case, and stay as they are where they are not given.
 
     Notes
     -----
-    ``idle`` and ``at`` see pipes behind the cut (``explain()`` shows it), in workers and here.
+    ``idle`` and ``at`` see all pipes of a graph that is split (``explain()`` shows how), in
+    workers and here, where pipes that plan, or make what is dealt out, run in a thread then; of a
+    graph that is not split they see those that run here.
 
     Without this adapter the limits are 600, 120 and 1 s with workers, and none in
     process, where nothing can be interrupted without a thread. Threads get 2 s then; Python cannot
@@ -118,16 +129,18 @@ class Timeout(Adapter):
 
     def _with_pipe(self, sink: Pipe, name: str) -> Limits:
         split = split_of(sink)
-        seen = [] if isinstance(split, NoCut) else [chained_name(p) for p in split.realizing]
+        here = before_dealing(sink) if isinstance(split, NoCut) else set(map(id, walk(sink)))
+        pipes = (pipe for pipe in walk(sink) if id(pipe) in here)
+        seen = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
         if name not in seen:
             told = ", ".join(dict.fromkeys(seen)) or "none"
             raise GraphError(
-                f"Timeout(at={name!r}) names no pipe that makes voxels; there is {told}",
+                f"Timeout(at={name!r}) names no pipe that is watched; there is {told}",
                 do="Give the adapter after those that change pipes, or use Timeout(item=...).",
             ).at(origin_of(sink))
         limits = limits_of(sink)
-        pipes = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
-        return dataclasses.replace(limits, enforced=True, pipes=pipes, **self._given)
+        named = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
+        return dataclasses.replace(limits, enforced=True, pipes=named, **self._given)
 
     def __repr__(self) -> str:
         if self._at is not None:

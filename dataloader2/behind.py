@@ -23,7 +23,16 @@ from ..core.errors import GraphError
 from ..datapipes.epoch import set_epoch
 from ..datapipes.iter import FullSync, Prefetcher
 from ..datapipes.iter.stack.leaving import STOP_SECONDS, leaving
-from ..graph import Pipe, describe, origin_of, parents_of, traits_of, walk, with_parents
+from ..graph import (
+    Pipe,
+    before_dealing,
+    describe,
+    origin_of,
+    parents_of,
+    traits_of,
+    walk,
+    with_parents,
+)
 from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.seeding import seed_globals, seeded_globals
@@ -39,12 +48,14 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
         A pipe has to stay here, but something after it does not take its items one by one, and
         the service has workers.
     """
-    end = _end_of(sink)
+    before = before_dealing(sink)
+    end = _end_of(sink, before)
     body = parents_of(end[0])[0] if end else sink
     for pipe in end:
         if isinstance(pipe, Noted):  # notes are for the service, which reads them off its graph
             body = with_parents(pipe, [body])
-    left = next((pipe for pipe in walk(body) if traits_of(pipe).here), None)
+    stay = (pipe for pipe in walk(body) if id(pipe) not in before)
+    left = next((pipe for pipe in stay if _stays(pipe, before)), None)
     if left is not None and not isinstance(service, InProcessReadingService):
         msg = f"{describe(left)} stays in the process of the loader, and {describe(sink)} after it "
         msg += "does not take its items one by one"
@@ -53,7 +64,17 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
     return body, Tail(pipes, thread_seconds(limits_of(sink)))
 
 
-def _end_of(sink: Pipe) -> tuple[Pipe, ...]:
+def _stays(pipe: Pipe, before: set[int]) -> bool:
+    """Whether a pipe has to stay here.
+
+    One of which no more is known than that it cannot be replicated is planned here as it is,
+    unless what comes before it goes to the workers.
+    """
+    traits = traits_of(pipe)
+    return traits.here and (traits.known or bool(before))
+
+
+def _end_of(sink: Pipe, before: set[int]) -> tuple[Pipe, ...]:
     """Return the pipes from the first on that has to stay here, upstream first."""
     counts = readers(sink)
     chain: list[Pipe] = []
@@ -62,10 +83,11 @@ def _end_of(sink: Pipe) -> tuple[Pipe, ...]:
     while True:
         traits, parents = traits_of(pipe), parents_of(pipe)
         alone = len(parents) == 1 and counts[id(pipe)] <= 1
-        if not alone or not (traits.here or traits.per_item):
+        stays = _stays(pipe, before) and id(pipe) not in before
+        if not alone or not (stays or traits.per_item):
             return tuple(reversed(chain[:long]))
         chain.append(pipe)
-        if traits.here:
+        if stays:
             long = len(chain)
         pipe = parents[0]
 
@@ -173,6 +195,13 @@ class Behind:
                 raise
             return
         self._pass_by()
+        if not self._under_way:
+            last = self._tail.pipes[-1]
+            msg = f"{describe(last)} stays in the process of the loader, and it, or what is "
+            msg += "there before it, yields more items than it takes"
+            raise GraphError(
+                msg, do="Let it yield one for each, or put it before what deals items out."
+            ).at(origin_of(last))
         number, outcome = self._under_way.popleft()
         self._ready.append((number, item if outcome is None else replace(outcome, batch=item)))
 

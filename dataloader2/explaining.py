@@ -125,7 +125,8 @@ class Explaining:
 
         The parts are planning, fetching, decoding, resampling, transport and the consumer. They
         are measured on the plans of the next batches by copies of the graph and of the workers,
-        so the loader stays where it is. Takes about ten times ``seconds``, and the start of the
+        so the loader stays where it is. Of several ranks it measures the one that calls it, which
+        waits for no other. Takes about ten times ``seconds``, and the start of the
         workers.
 
         Parameters

@@ -18,6 +18,7 @@ from ..graph import Pipe, Traits, is_pipe, walk
 from ..graph.verify import stream_names
 from ..realizing import Instruction
 from .excuse import excused
+from .length import length
 
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
@@ -169,7 +170,7 @@ def stream_name(parent: Pipe, name: str) -> str:
 def length_of(pipe: Any, parent: Any) -> int:
     """Return ``len(parent)``, or say that ``pipe`` has no length."""
     try:
-        return len(parent)
+        return length(parent)
     except (TypeError, NotImplementedError):
         msg = (
             f"{type(pipe).__name__} has no len(): the length of what it reads is not known, "

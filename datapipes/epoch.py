@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..core import Stream
 from ..graph import Pipe, walk
 from .datapipe import DataPipe
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """How many pipes of a part of a graph are told by number of an epoch."""
+
+    sources: int
+    """Sources of samples."""
+    kinds: Mapping[str, int]
+    """Other random pipes, by the name of their class."""
 
 
 def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
@@ -16,11 +29,16 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
     with ``set_seed``, torch's or ours, takes one integer, drawn from the stream of its class and
     its place among its kind; one with ``set_epoch`` takes the epoch, as samplers of torch do.
     """
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     sources = 0
     every: Any = walk(graph)  # foreign pipes have what their classes say
     for pipe in every:
         kind = type(pipe)
+        absent = vars(pipe).get("stands_for")
+        if isinstance(absent, Numbered):
+            # Those after it have the numbers that they have in the whole graph.
+            seen.update(absent.kinds)
+            sources += absent.sources
         if isinstance(pipe, DataPipe) and hasattr(kind, "begin"):
             pipe.begin(seed, epoch, sources)
             sources += 1
@@ -28,8 +46,18 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
         if hasattr(kind, "set_epoch"):
             pipe.set_epoch(epoch)
         if hasattr(kind, "set_seed"):
-            place = seen[kind.__name__] = seen.get(kind.__name__, -1) + 1
+            place = seen[kind.__name__]
+            seen[kind.__name__] += 1
             pipe.set_seed(Stream(seed, epoch, (place,), kind.__name__).integer())
+
+
+def numbered(graph: Pipe) -> Numbered:
+    """Count the pipes of a graph that are told by number of an epoch."""
+    every: Any = list(walk(graph))
+    begun = [isinstance(pipe, DataPipe) and hasattr(type(pipe), "begin") for pipe in every]
+    others = [pipe for pipe, source in zip(every, begun, strict=True) if not source]
+    kinds = Counter(type(p).__name__ for p in others if hasattr(type(p), "set_seed"))
+    return Numbered(sum(begun), kinds)
 
 
 def seed_again(graph: Pipe, seed: int) -> None:

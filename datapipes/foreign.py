@@ -34,7 +34,7 @@ def _batch(pipe: Any) -> Traits:
 
 
 def _filter(pipe: Any) -> Traits:
-    return Traits(opaque=True)
+    return Traits(opaque=True, sifts=True)
 
 
 # Of torch's own pipes, those that only move items: order, combine, divide, gather by key.

@@ -13,8 +13,12 @@ from ..reading_services import ReadingService
 
 
 def twin_of(service: ReadingService) -> ReadingService:
-    """Return a service of its own, whose workers stay from one measurement to the next."""
-    twin = copy.copy(service)
+    """Return a service of its own, whose workers stay from one measurement to the next.
+
+    Of ranks it is this one: the others need not measure at the same time.
+    """
+    alone = getattr(service, "alone", None)
+    twin: ReadingService = copy.copy(service) if alone is None else alone()
     if hasattr(twin, "persistent_workers"):
         twin.persistent_workers = True
     return twin

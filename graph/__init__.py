@@ -1,10 +1,10 @@
 """The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""
 
 from .cut import Cut, NoCut, cut
+from .dealing import before_dealing, dealing_point
 from .drawing import to_dot, to_mermaid
 from .explain import explain_graph, explain_rewritten
 from .fingerprint import fingerprint
-from .length import item_count
 from .node import (
     Pipe,
     Traits,
@@ -17,7 +17,7 @@ from .node import (
     traits_of,
     with_parents,
 )
-from .raised import raised_at, standing_at
+from .raised import raised_at, standing_at, working_at
 from .rebuild import clone, rebuilt
 from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
 from .surgery import insert_after, remove_pipe, replace_pipe
@@ -34,9 +34,11 @@ __all__ = [
     "Rule",
     "Site",
     "Traits",
+    "before_dealing",
     "chained_name",
     "clone",
     "cut",
+    "dealing_point",
     "describe",
     "explain_graph",
     "explain_rewritten",
@@ -44,7 +46,6 @@ __all__ = [
     "fingerprint",
     "insert_after",
     "is_pipe",
-    "item_count",
     "origin_of",
     "parents_of",
     "raised_at",
@@ -62,4 +63,5 @@ __all__ = [
     "verify",
     "walk",
     "with_parents",
+    "working_at",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .dealing import before_dealing
 from .node import Pipe, describe, parents_of, traits_of, with_parents
 from .walk import readers, walk
 
@@ -27,6 +28,8 @@ class Cut:
     """Items that go into one output of the realizing part."""
     drop_last: bool
     """Whether an incomplete last group is left out."""
+    sifts: bool = False
+    """Whether the realizing part may make nothing of an item."""
 
     def onto(self, source: Pipe) -> Pipe:
         """Return the realizing part as a graph that reads from ``source``."""
@@ -50,8 +53,11 @@ def cut(sink: Pipe) -> Cut | NoCut:
     Everything downstream of that pipe has to fit the realizing part; if it does not,
     the answer is :class:`NoCut` with the reason. A user's function upstream of
     planning pipes stays in the planner as long as no pipe there holds voxels.
+
+    Where the graph is dealt out, what works after that point works in the workers.
     """
-    tail = _realizable_tail(sink)
+    once = before_dealing(sink)
+    tail = _realizable_tail(sink, once)
     inside = {id(pipe) for pipe in tail}
     opened = False
     settled = _before_plain(sink)
@@ -78,12 +84,19 @@ def cut(sink: Pipe) -> Cut | NoCut:
         # over the samples and the worker gathers them.
         first = gathers
     if first is None:
+        stays = _working_after(sink, once)
+        if stays is not None:
+            return NoCut(_why_dealt(stays))
         return Cut(planner=sink, realizing=(), group=1, drop_last=False)
     realizing = tail[first:]
     planner = parents_of(realizing[0])[0]
+    stays = _working_after(planner, once)
+    if stays is not None:
+        return NoCut(_why_dealt(stays))
     gatherer = next((traits_of(p) for p in realizing if traits_of(p).group), None)
     if gatherer is None:
-        return Cut(planner, realizing, group=1, drop_last=False)
+        sifts = any(traits_of(p).sifts for p in realizing)
+        return Cut(planner, realizing, group=1, drop_last=False, sifts=sifts)
     return Cut(planner, realizing, gatherer.group, gatherer.drop_last)
 
 
@@ -99,19 +112,42 @@ def _before_plain(sink: Pipe) -> set[int]:
     return {id(pipe) for pipe in walk(sink)} - seen
 
 
-def _realizable_tail(sink: Pipe) -> tuple[Pipe, ...]:
-    """Return the longest end of the graph that is a chain of per-item pipes, upstream first."""
+def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
+    """Return a pipe after the point from which items are dealt that does more than move them."""
+    if not once:
+        return None
+    for pipe in walk(planner):
+        traits = traits_of(pipe)
+        if id(pipe) not in once and (traits.voxels or traits.opaque or not traits.known):
+            return pipe
+    return None
+
+
+def _why_dealt(pipe: Pipe) -> str:
+    return (
+        f"{describe(pipe)} is to run in the workers, which items are dealt out to, and it, or a "
+        "pipe after it, does not take them one by one"
+    )
+
+
+def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
+    """Return the longest end of the graph that is a chain of per-item pipes, upstream first.
+
+    Where items are dealt out it may leave some out, unless they are gathered.
+    """
     counts = readers(sink)
     tail: list[Pipe] = []
-    gathered = False
+    gathered = sifted = False
     pipe = sink
     while True:
         traits = traits_of(pipe)
         parents = parents_of(pipe)
-        fits = traits.per_item or (traits.group > 0 and not gathered)
+        fits = traits.per_item or (traits.group > 0 and not gathered and not sifted)
+        sifting = bool(once) and traits.sifts and not gathered
+        fits = fits or sifting
         if len(parents) != 1 or not fits or counts[id(pipe)] > 1:
             return tuple(reversed(tail))
-        gathered = gathered or traits.group > 0
+        gathered, sifted = gathered or traits.group > 0, sifted or sifting
         tail.append(pipe)
         pipe = parents[0]
 

@@ -47,11 +47,18 @@ class Traits:
     """Stays in the process of the loader; yields one item for each item taken, in order."""
     plain: bool = False
     """Yields plain values whatever it takes: open files and voxels upstream go no further."""
+    deals: bool = False
+    """What comes before runs once, and its items are dealt out to the workers."""
+    sifts: bool = False
+    """Yields one item or none for each item taken, and remembers nothing between two of them."""
+    ahead: bool = False
+    """Takes items before it is asked for them, how many depends on timing."""
     known: bool = True
     """False for a pipe of which nothing is known: it may do anything with its items."""
 
 
 _UNKNOWN = Traits(known=False)
+_STAYS = Traits(known=False, here=True)
 _FOREIGN: dict[str, Callable[[Any], Traits]] = {}
 
 
@@ -68,7 +75,11 @@ def traits_of(pipe: Pipe) -> Traits:
     if isinstance(declared, Traits):
         return declared
     look_up = _FOREIGN.get(type(pipe).__name__)
-    return _UNKNOWN if look_up is None else look_up(pipe)
+    if look_up is not None:
+        return look_up(pipe)
+    # torchdata's way to say that a pipe stays in the process of the loader.
+    replicable = getattr(pipe, "is_replicable", None)
+    return _UNKNOWN if replicable is None or replicable() else _STAYS
 
 
 def is_pipe(thing: object) -> bool:
@@ -96,11 +107,17 @@ def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
 
 
 def twin_of(pipe: Pipe) -> Pipe:
-    """Return a copy of one pipe; some of torch's copy only what they need to run, and no line."""
+    """Return a copy of ``pipe`` alone, on the same parents.
+
+    Some of torch's copy only what they need to run, and no line. And the copy has a buffer of its
+    own: torch's shuffle empties the one it has when it goes.
+    """
     twin = copy.copy(pipe)
     origin = origin_of(pipe)
     if origin is not None and "origin" not in vars(twin):
         vars(twin)["origin"] = origin
+    if isinstance(vars(twin).get("_buffer"), list):
+        vars(twin)["_buffer"] = list(vars(twin)["_buffer"])
     return twin
 
 

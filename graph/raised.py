@@ -32,6 +32,21 @@ def standing_at(frame: FrameType | None) -> Origin | None:
     return _innermost(_outwards(frame))
 
 
+def working_at(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
+    """Return the pipe that a running frame works for, and the frames that tell one item of it.
+
+    These are its own and that of what it calls: as long as somebody keeps them, another call of
+    the same function has others.
+    """
+    inner: tuple[FrameType, ...] = ()
+    for outer in _outwards(frame):
+        owner = _owner(outer)
+        if owner is not None:
+            return owner, (outer, *inner)
+        inner = (outer,)
+    return None, ()
+
+
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
@@ -40,10 +55,8 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _innermost(frames: Iterator[FrameType]) -> Origin | None:
     for frame in frames:
-        if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-            continue
-        owner = frame.f_locals.get("self")
-        if owner is not None and is_pipe(owner):
+        owner = _owner(frame)
+        if owner is not None:
             return origin_of(owner) or _unwritten(owner)
     return None
 
@@ -56,3 +69,11 @@ def _unwritten(pipe: Pipe) -> Origin | None:
     if type(pipe).__module__.partition(".")[0] == "voxpipe":
         return None
     return Origin(describe(pipe), "", 0)
+
+
+def _owner(frame: FrameType) -> Pipe | None:
+    """Return the pipe of which a frame runs a method."""
+    if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+        return None
+    owner = frame.f_locals.get("self")
+    return owner if owner is not None and is_pipe(owner) else None

@@ -19,7 +19,8 @@ from typing import Any
 from ..realizing import Job
 from ..spatial import LazyPatch
 from ..volumes.stores.joining import reads_of
-from .transport.messages import DoJob
+from .feeding import Ended, SourceFailed
+from .transport.messages import Deal, DoJob
 
 
 class Waiting:
@@ -27,14 +28,14 @@ class Waiting:
 
     Parameters
     ----------
-    data
-        A pickled ``DoJob``.
+    message
+        What is to be done.
     load
         Makes a job of what is pickled in it.
     """
 
-    def __init__(self, data: bytes, load: Callable[[bytes], Any]) -> None:
-        self.message: DoJob = pickle.loads(data)
+    def __init__(self, message: DoJob, load: Callable[[bytes], Any]) -> None:
+        self.message = message
         self._load = load
         self._lock = threading.Lock()
         self._looked_at = False
@@ -94,6 +95,7 @@ class Inbox:
     def __init__(self, load: Callable[[bytes], Any]) -> None:
         self._load = load
         self._waiting: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._dealt: queue.SimpleQueue[Deal] = queue.SimpleQueue()
         self._ahead: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
 
     def look_ahead(self) -> None:
@@ -103,14 +105,33 @@ class Inbox:
         threading.Thread(target=look, name="voxpipe-read-ahead", daemon=True).start()
 
     def put(self, data: bytes) -> None:
-        """Take a job; never waits."""
-        arrived = Waiting(data, self._load)
+        """Take a message, which is a job or what it works on; never waits."""
+        message: DoJob | Deal = pickle.loads(data)
+        if isinstance(message, Deal):
+            self._dealt.put(message)
+            return
+        arrived = Waiting(message, self._load)
         self._waiting.put(arrived)
         self._ahead.put(arrived)
 
     def get(self) -> Waiting:
         """Wait for the next job."""
         return self._waiting.get()
+
+    def dealt(self) -> Any:
+        """Wait for the next item that is dealt out to this worker.
+
+        Raises
+        ------
+        Ended, SourceFailed
+            There is none.
+        """
+        deal = self._dealt.get()
+        if deal.ends:
+            raise Ended
+        if deal.fails:
+            raise SourceFailed("what makes the items that are dealt out has failed")
+        return self._load(deal.item)
 
     def _look(self) -> None:
         while True:

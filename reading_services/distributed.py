@@ -12,6 +12,7 @@ from ..graph import Pipe, fingerprint, walk
 from ..volumes.scheme import Budget
 from .batch_of_ranks import explained, with_own_batches
 from .in_process import InProcessReadingService
+from .one_rank import OneRank
 from .part import UNEVEN, WRAP, Part
 from .ranks import Ranks, checked_timeout, is_started
 from .reading_service import Epoch, ReadingService
@@ -85,6 +86,12 @@ class DistributedReadingService:
         part = Part(rank, count, self.uneven)
         if isinstance(work, Planned):
             part.size(work.cut.group)
+            if count > 1 and work.cut.sifts:
+                raise GraphError(
+                    "what is left out after items are dealt out is not known to the other ranks: "
+                    "they would have more batches",
+                    do="Put the filter before .sharding_round_robin_dispatch().",
+                )
         elif count > 1 and not work.shards_ranks:
             raise GraphError(
                 f"every one of {count} ranks would yield all items: {work.reason}",
@@ -137,6 +144,10 @@ class DistributedReadingService:
             joined = "".join(hashes).encode()
             self._agreed_data = hashlib.blake2b(joined, digest_size=8).hexdigest()
         return self._agreed_data
+
+    def alone(self) -> ReadingService:
+        """Return a service that makes this rank's part and waits for no other."""
+        return OneRank(copy.copy(self), copy.copy(self._own))
 
     # As the only one.
 

@@ -21,10 +21,12 @@ from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
 from .ahead import tickets_of
+from .dealing import at_once, items_to_deal
 from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import Replica
 from .running import begin, end
 from .spending import budgets, checked
+from .transport.budget import default_slot_bytes
 from .watched import Watched
 from .work import Place, Planned, Replicated, Work, jobs, replicated, work_of
 from .worker_hooks import InitFunction, ResetFunction, checked_hooks
@@ -52,6 +54,9 @@ class InProcessReadingService:
         Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
         that needs more is refused before it begins. None for 256 MiB, and for
         a quarter of the memory or all of it where that does not suffice.
+    prefetch_bytes
+        Bytes that the batches which are made ahead may take, each counted as the largest so far.
+        None for an eighth of the memory.
     """
 
     def __init__(
@@ -61,8 +66,20 @@ class InProcessReadingService:
         reset_fn: ResetFunction | None = None,
         *,
         memory_bytes: int | None = None,
+        prefetch_bytes: int | None = None,
     ) -> None:
         self.prefetch_cnt = whole("prefetch_cnt", prefetch_cnt, least=0)
+        self.prefetch_bytes = (
+            None
+            if prefetch_bytes is None
+            else whole(
+                "prefetch_bytes",
+                prefetch_bytes,
+                least=0,
+                unit="bytes",
+                do="or None for the default",
+            )
+        )
         self.hooks = checked_hooks(init_fn, reset_fn)
         self.memory_bytes = checked(memory_bytes)
 
@@ -90,7 +107,8 @@ class InProcessReadingService:
     def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
         """Start one pass from ``place`` on."""
         ahead = 0 if _runs_functions(work) else self.prefetch_cnt
-        return InProcessEpoch(work, seed, epoch, place, ahead)
+        most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
+        return InProcessEpoch(work, seed, epoch, place, ahead, most)
 
     def shares(self, work: Work) -> int:
         """Return 1 for a graph that cannot be split: one process runs it whole."""
@@ -110,7 +128,15 @@ class InProcessReadingService:
 class InProcessEpoch:
     """One pass in this process."""
 
-    def __init__(self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0) -> None:
+    def __init__(
+        self,
+        work: Work,
+        seed: int,
+        epoch: int,
+        place: Place,
+        ahead: int = 0,
+        ahead_bytes: int = 0,
+    ) -> None:
         self.last = -1
         begin(self)
         self._freed = False
@@ -121,7 +147,7 @@ class InProcessEpoch:
         if pipe is not None and not work.limits.enforced:
             self._batches = MadeAhead(self._batches, pipe)
         elif work.limits.enforced or ahead:
-            self._batches = Watched(self._batches, work.limits, ahead, work.seconds_at)
+            self._batches = Watched(self._batches, work.limits, ahead, work.seconds_at, ahead_bytes)
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -235,11 +261,13 @@ def _handed(job: Job) -> Any:
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
     # A copy: the graph of the loader stays as it is, also where it holds running state.
-    replica = Replica(clone(work.graph), work.share(0, 1), work.hooks)
-    for index in count():
-        try:
-            batch = replica.run(index, seed, epoch)
-        except StopIteration:
-            return
-        if not place.holds(index):
-            yield index, batch
+    replica = Replica(clone(work.of_worker()), work.share(0, 1), work.hooks)
+    with closing(items_to_deal(work, seed, epoch)) as dealt:
+        replica.fed(at_once(dealt))
+        for index in count():
+            try:
+                batch = replica.run(index, seed, epoch)
+            except StopIteration:
+                return
+            if not place.holds(index):
+                yield index, batch

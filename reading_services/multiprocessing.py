@@ -215,10 +215,12 @@ class MultiProcessingReadingService:
         )
 
     def _room(self) -> Room:
-        limit = self.prefetch_bytes
-        if limit is None:
-            limit = self._budget.limit or default_slot_bytes()
-        return Room(limit, unknown=JOBS_PER_WORKER * self.num_workers)
+        return Room(self._ahead_bytes(), unknown=JOBS_PER_WORKER * self.num_workers)
+
+    def _ahead_bytes(self) -> int:
+        if self.prefetch_bytes is not None:
+            return self.prefetch_bytes
+        return self._budget.limit or default_slot_bytes()
 
     def shares(self, work: Work) -> int:
         """Return among how many workers a graph is divided that cannot be split; else 0.

@@ -38,8 +38,9 @@ def payload_of(
         thing: Any = work.maker()
         pipes = work.cut.realizing
     else:
-        thing = Replica(work.graph, work.share(worker, workers), work.hooks)
-        pipes = tuple(walk(work.graph))
+        graph = work.of_worker()
+        thing = Replica(graph, work.share(worker, workers), work.hooks)
+        pipes = tuple(walk(graph))
     whole = (custom_backends(), custom_decoders(), thing)
     try:
         data = pickle.dumps(whole)

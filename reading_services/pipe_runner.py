@@ -16,6 +16,8 @@ from ..datapipes.epoch import set_epoch
 from ..graph import Cut, Pipe, describe, origin_of, raised_at, traits_of, walk, with_parents
 from ..realizing import NOWHERE, STANDING, Job
 from ..realizing.recipe import the_batch
+from .dealt import Dealt
+from .feeding import Feed
 from .seed_generator import SeedGenerator
 from .seeding import seeded_globals
 from .sharing import apply_shares
@@ -108,6 +110,7 @@ class PipeRunner:
                 self.sink = Step(self.sink, number, self.handoff, whole=whole)
         self.last = written_last([*split.realizing])
         self._opaque = any(traits_of(pipe).opaque for pipe in split.realizing)
+        self._sifts = split.sifts
         self._run: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,7 +144,7 @@ class PipeRunner:
         finally:
             self.handoff.job = _NO_JOB
             STANDING.at(NOWHERE)
-        return the_batch(job, made)
+        return the_batch(job, made, sifts=self._sifts)
 
 
 def written_last(pipes: list[Pipe]) -> Origin | None:
@@ -198,6 +201,12 @@ class Replica:
         self._is_initialized = False
         self._run: tuple[int, int] | None = None
         self._items: Iterator[Any] | None = None
+
+    def fed(self, feed: Feed) -> None:
+        """Take what is dealt out to this worker from ``feed``."""
+        for pipe in walk(self.graph):
+            if isinstance(pipe, Dealt):
+                pipe.feed = feed
 
     def run(self, index: int, seed: int, epoch: int) -> Any:
         """Return this worker's next item; StopIteration after the last, any number of times."""

@@ -18,6 +18,7 @@ from .room import Room
 from .running import begin, end
 from .told import raise_from_worker
 from .transport.messages import Done, Exhausted, Failed
+from .watched import Watched
 from .work import Place, Planned, Work, batch_count, jobs
 
 
@@ -152,9 +153,10 @@ class PlannedEpoch(PooledEpoch):
     ) -> None:
         super().__init__(pool, end, work, restarts, room)
         self._run = (seed, epoch)
-        self._jobs: Iterator[Job] | None = jobs(
-            work.cut, seed, epoch, place, work.part, work.errors
-        )
+        planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
+        # The planner's pipes run here: only a thread lets a wait for them end.
+        self._watched = Watched(planned, work.limits) if work.limits.enforced else None
+        self._jobs: Iterator[Job] | None = self._watched or planned
         self._work = work
         self._count: int | None = None
         self._limit = limit
@@ -278,5 +280,7 @@ class PlannedEpoch(PooledEpoch):
     def close(self) -> None:
         """End the pass."""
         self._jobs = None
+        if self._watched is not None:
+            self._watched.close()
         self._ready.clear()
         super().close()

@@ -21,7 +21,7 @@ from .process import At, Launch, Worker
 from .script import script_of_this_process
 from .transport.budget import SlotBudget
 from .transport.channels import receive_descriptor
-from .transport.messages import STOP, DoJob, NewSlot, Notes, Ready, RetireSlot
+from .transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
 from .worker import SETTINGS, Settings
 
 # What every worker imports anyway.
@@ -165,6 +165,19 @@ class WorkerPool:
         worker.jobs.append(job)
         worker.given += 1
         self.affinity.given(job, worker)
+        self._send(worker, message)
+
+    def deal(self, worker: Worker, deal: Deal) -> None:
+        """Send an item that is dealt out.
+
+        Raises
+        ------
+        ItemTimeout
+            If the worker takes no messages.
+        """
+        self._send(worker, deal)
+
+    def _send(self, worker: Worker, message: DoJob | Deal) -> None:
         # A worker that is gone is noticed where its answers are taken: some may be left.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
@@ -232,6 +245,8 @@ class WorkerPool:
                     worker.slots.add(message.number, fd, message.size)
                 elif isinstance(message, RetireSlot):
                     worker.slots.retire(message.number)
+                elif isinstance(message, Took):
+                    yield message
                 else:
                     worker.jobs.popleft()
                     yield message

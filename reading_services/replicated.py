@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from ..core.errors import WorkerDied
+from .dealing import Dealer, items_to_deal, keeps_order
+from .feeding import SourceFailed
 from .planned import PooledEpoch
 from .pool import WorkerPool
 from .process import Worker
 from .restarts import Restarts
 from .room import Room
 from .told import raise_from_worker
-from .transport.messages import Done, Exhausted, Failed
+from .transport.messages import Done, Exhausted, Failed, Took
+from .watched import Watched
 from .work import Place, Replicated
 
 
@@ -27,6 +30,8 @@ class Share:
         """Items of it that were handed over."""
         self.answers: deque[tuple[Any, Any]] = deque()
         """Answers that wait for their turn, and the batches in them."""
+        self.places: deque[int] = deque()
+        """Which item each of them was made of, where that decides the order."""
         self._arrived = 0
         self._again = 0
         self._given = 0
@@ -60,6 +65,8 @@ class Share:
 class ReplicatedEpoch(PooledEpoch):
     """Takes one item of each worker in turn, or whichever is ready, until all are exhausted.
 
+    Where items are dealt out to the workers, what they make comes in the order of these items.
+
     There is no plan to skip in: after a resume, batches that were delivered are made again
     and dropped.
     """
@@ -80,6 +87,13 @@ class ReplicatedEpoch(PooledEpoch):
         room: Room,
     ) -> None:
         super().__init__(pool, end, work, restarts, room)
+        self._dealer: Dealer | None = None
+        if work.point is not None:
+            items: Iterator[Any] = items_to_deal(work, seed, epoch)
+            if work.limits.enforced:
+                items = Watched(items, work.limits)
+            self._dealer = Dealer(items, len(pool.workers), room.limit)
+        self._by_place = in_order and keeps_order(work)
         self._run = (seed, epoch)
         self._place = place
         # What may wait here is divided among the shares, and made ahead by their workers.
@@ -109,9 +123,11 @@ class ReplicatedEpoch(PooledEpoch):
                 self._receive()
                 continue
             answer, batch = share.answers.popleft()
+            if share.places:
+                share.places.popleft()
             self._room.taken((share.number, share.delivered))
             if isinstance(answer, Failed):
-                raise_from_worker(answer)
+                self._raise(answer)
             self._turn.remove(share)
             if isinstance(answer, Exhausted):
                 continue
@@ -125,15 +141,45 @@ class ReplicatedEpoch(PooledEpoch):
             self._receive()
         raise StopIteration
 
+    def _raise(self, answer: Failed) -> NoReturn:
+        """Raise a worker's error, or that of the pipes which make the items for it."""
+        error = None if self._dealer is None else self._dealer.error
+        try:
+            raise_from_worker(answer)
+        except SourceFailed:
+            if error is None:
+                raise
+        assert self._dealer is not None
+        self._dealer.error = None
+        try:
+            raise error
+        finally:
+            del error  # held by this frame, which its traceback holds, it would keep all alive
+
     def _ready(self) -> Share | None:
         """Return the share whose item is handed over; None as long as that is not there."""
-        candidates = self._turn[:1] if self._in_order else self._turn
+        candidates = [self._first()] if self._in_order else self._turn
         return next((share for share in candidates if share.answers), None)
+
+    def _first(self) -> Share:
+        """Return the share whose item is the next."""
+        return min(self._turn, key=self._place_of) if self._by_place else self._turn[0]
+
+    def _place_of(self, share: Share) -> int:
+        """Return which item the next one of a share is made of, or is made of at least."""
+        assert self._dealer is not None
+        return share.places[0] if share.places else self._dealer.place(share.number)
 
     def _receive(self) -> None:
         """Wait, and put down what arrives in the shares that it belongs to."""
         for worker, answer in self._answers():
             share = next((s for s in self._turn if s.worker is worker), None)
+            if isinstance(answer, Took):
+                # What follows is sent with the jobs: else one that leaves everything out would
+                # be served for ever, and nothing handed over.
+                assert self._dealer is not None
+                self._dealer.took(worker.number)
+                continue
             if isinstance(answer, WorkerDied):
                 # One whose share is used up is not missed.
                 worker.jobs.clear() if share is None else self._replace(share, answer)
@@ -141,10 +187,26 @@ class ReplicatedEpoch(PooledEpoch):
             self._tell(answer)
             if share is not None:
                 share.take(answer, self._room)
+                if self._by_place and self._dealer is not None:
+                    # It told of every item that it had taken before it sent this.
+                    share.places.append(self._dealer.place(share.number))
+
+    def _deal(self, share: Share) -> None:
+        """Send a worker what may lie there for it."""
+        if self._dealer is not None:
+            needed = not self._in_order or share is self._first()
+            for deal in self._dealer.for_worker(share.number, needed=needed):
+                self._pool.deal(share.worker, deal)
 
     def _replace(self, share: Share, death: WorkerDied) -> None:
         """Let another worker run the share from its beginning; what arrived before is dropped."""
-        fresh = self._stand_in(share.worker, death)
+        fresh = None
+        if self._dealer is None:
+            fresh = self._stand_in(share.worker, death)
+        else:
+            self._pool.broken = True
+            death.what += "; the items that were dealt out to it are not made twice"
+            death.args = (death.what,)
         if fresh is not None:
             share.begin_again(fresh)
             return
@@ -161,10 +223,11 @@ class ReplicatedEpoch(PooledEpoch):
                 self._replace(share, share.worker.death(self._limits.stop))
             while share.waits_for() < self._limit and self._may_ask(share):
                 self._pool.give(share.worker, share.next(), *self._run)
+            self._deal(share)
 
     def _may_ask(self, share: Share) -> bool:
         """Whether there is room for an item; the one whose turn it is finds it in any case."""
-        if not share.waits_for() and (not self._in_order or share is self._turn[0]):
+        if not share.waits_for() and (not self._in_order or share is self._first()):
             return True
         return self._room.has_room(self._pool.in_flight())
 
@@ -173,4 +236,8 @@ class ReplicatedEpoch(PooledEpoch):
         if self._turn:
             self._pool.broken = True
         self._turn.clear()
+        if self._dealer is not None:
+            # Items that lie in a worker would be taken for those of the next epoch.
+            self._pool.broken = self._pool.broken or not self._dealer.all_taken
+            self._dealer.close()
         super().close()

@@ -25,7 +25,8 @@ class Room:
     """
 
     def __init__(self, limit: int, unknown: int) -> None:
-        self._limit = limit
+        self.limit = limit
+        """Bytes that may wait or be on their way together."""
         self._unknown = unknown
         self._waiting: dict[object, int] = {}
         self._largest = 0
@@ -44,7 +45,7 @@ class Room:
         if not self._largest:
             return in_flight < self._unknown
         expected = (in_flight + 1) * self._largest
-        return sum(self._waiting.values()) + expected <= self._limit
+        return sum(self._waiting.values()) + expected <= self.limit
 
     def clear(self) -> None:
         """Count nothing any more."""

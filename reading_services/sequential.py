@@ -12,6 +12,7 @@ from .distributed import DistributedReadingService, run_divided, shares_of
 from .in_process import InProcessReadingService
 from .interface import ReadingServiceInterface
 from .multiprocessing import MultiProcessingReadingService
+from .one_rank import OneRank
 from .reading_service import Epoch, ReadingService
 from .work import Place, Work
 from .written import WrittenService
@@ -114,6 +115,11 @@ class SequentialReadingService:
         """Return which part this rank makes, and where what runs."""
         part = "" if self._outer is None else f"{self._outer.told(work)}\n"
         return part + self._inner.explain(work)
+
+    def alone(self) -> ReadingService:
+        """Return a service that makes this rank's part and waits for no other."""
+        inner = copy.copy(self._inner)
+        return inner if self._outer is None else OneRank(copy.copy(self._outer), inner)
 
     def stop(self) -> None:
         """Stop the workers first, then what ranks hold."""

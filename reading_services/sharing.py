@@ -13,6 +13,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ..core.errors import GraphError
 from ..graph import Pipe, describe, parents_of, walk
+from .dealt import Dealt
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 _LEVELS = (RANKS, WORKERS)
@@ -26,21 +27,27 @@ def apply_shares(
     A plain ``.sharding_filter()`` divides among all workers of all ranks: item *i* goes to worker
     ``i % workers`` of rank ``i // workers % ranks``. One that is given a group
     (``SHARDING_PRIORITIES.DISTRIBUTED`` or ``MULTIPROCESSING``) divides at that level only, so a
-    branch may have one of each.
+    branch may have one of each. One after the point where items are dealt out to workers divides
+    among ranks at most.
 
     Raises
     ------
     GraphError
         Two filters of a branch divide at the same level.
     """
-    _refuse_twice(graph)
-    shares = {RANKS: (ranks, rank), WORKERS: (workers, worker)}
+    refuse_twice(graph)
+    after: set[int] = set()
     for pipe in walk(graph):
+        if isinstance(pipe, Dealt) or not after.isdisjoint(map(id, parents_of(pipe))):
+            after.add(id(pipe))
+        # Items that were dealt out to this worker are its share.
+        among, own_place = (1, 0) if id(pipe) in after else (workers, worker)
+        shares = {RANKS: (ranks, rank), WORKERS: (among, own_place)}
         own: Any = getattr(pipe, "apply_sharding", None)
         if own is None:
             continue
         if not _takes_groups(own):
-            own(ranks * workers, rank * workers + worker)
+            own(ranks * among, rank * among + own_place)
             continue
         for level in _LEVELS:
             if level in _levels_of(pipe):
@@ -52,7 +59,7 @@ def levels(graph: Pipe) -> set[Any]:
     return {level for pipe in walk(graph) for level in _levels_of(pipe)}
 
 
-def _refuse_twice(graph: Pipe) -> None:
+def refuse_twice(graph: Pipe) -> None:
     """Raise if a branch is divided twice at one level: it would yield a share of a share."""
     above: dict[int, dict[Any, Pipe]] = {}
     for pipe in walk(graph):

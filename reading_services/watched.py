@@ -10,19 +10,36 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..core.errors import ItemTimeout
 from ..core.waits import wait_of
+from ..datapipes.iter.stack.footprint import bytes_of
 from ..datapipes.iter.stack.leaving import seconds_left
-from ..graph import standing_at
+from ..graph import standing_at, working_at
 from ..realizing import NOWHERE, STANDING
+from .room import Room
 
 # What an idle thread needs to end; a stuck one is not waited for twice.
 _SECONDS = 0.1
 _ITEM, _ERROR, _END = "item", "error", "end"
+
+
+# Nobody knows how large items are; one is in use while another is made.
+_BEFORE_THE_FIRST = 1
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a thread is at."""
+
+    what: tuple[Any, ...]
+    """Differs from one item to the next."""
+    seconds: float
+    """For how long it may be at that."""
 
 
 class Watched:
@@ -39,6 +56,11 @@ class Watched:
         How long an item may take.
     ahead
         Items that are made before they are asked for.
+    seconds_at
+        For how long it may stay at a step that it notes; None where it notes none. Pipes before
+        these are seen in the frames of the thread.
+    ahead_bytes
+        Bytes that those which are made before may take, each counted as the largest so far.
 
     Raises
     ------
@@ -51,8 +73,10 @@ class Watched:
         source: Iterator[Any],
         limits: Limits,
         ahead: int = 0,
-        seconds_at: Callable[[int], float] = lambda step: math.inf,
+        seconds_at: Callable[[int], float] | None = None,
+        ahead_bytes: int = 0,
     ) -> None:
+        self._limits = limits
         self._poll = limits.poll
         self._seconds_at = seconds_at
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -60,8 +84,11 @@ class Watched:
         # The first item of an epoch opens and imports: it has longer, as with workers.
         self._seconds = limits.start + limits.item
         self._later = limits.item
-        self._unasked = ahead
+        self._ahead, self._asked = ahead, 0
+        self._room = Room(ahead_bytes, unknown=_BEFORE_THE_FIRST)
         self._closed = self._late = False
+        if seconds_at is not None:
+            STANDING.at(NOWHERE)  # a thread that was stuck may have left something there
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers), daemon=True
         )
@@ -73,21 +100,31 @@ class Watched:
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
-        for _ in range(self._unasked + 1):
-            self._requests.put(True)
-        self._unasked = 0
+        self._ask()
         kind, value = self._answer()
+        self._asked -= 1
         self._seconds = self._later
         if kind == _ITEM:
+            if self._ahead:
+                self._room.arrived(None, bytes_of(value))
+                self._room.taken(None)
             return value
         self.close()
         if kind == _ERROR:
             raise value
         raise StopIteration
 
+    def _ask(self) -> None:
+        """Ask for an item, and for as many after it as may be made ahead."""
+        while not self._asked or (
+            self._asked <= self._ahead and self._room.has_room(self._asked - 1)
+        ):
+            self._requests.put(True)
+            self._asked += 1
+
     def _answer(self) -> tuple[str, Any]:
         end = time.monotonic() + self._seconds
-        at, since = (NOWHERE, NOWHERE), time.monotonic()
+        at, since = self._place(), time.monotonic()
         while True:
             left = end - time.monotonic()
             try:
@@ -97,11 +134,26 @@ class Watched:
                 now = time.monotonic()
             if now >= end:
                 self._refuse(f"no batch for {self._seconds:g} s", "item=...")
-            if (STANDING.step, STANDING.item) != at:
-                at, since = (STANDING.step, STANDING.item), now
-            elif now - since > self._seconds_at(at[0]):
-                seconds = self._seconds_at(at[0])
-                self._refuse(f"it stayed at one pipe for {seconds:g} s", "idle=... or at=...")
+            if self._poll is None:
+                continue
+            place = self._place()
+            if place != at:
+                at, since = place, now
+            elif now - since > place.seconds:
+                what = f"it stayed at one pipe for {place.seconds:g} s"
+                self._refuse(what, "idle=... or at=...")
+
+    def _place(self) -> _Place:
+        """Return what the thread is at: a step that it notes, or a pipe that is seen in it."""
+        if self._poll is None:
+            return _Place((), math.inf)
+        if self._seconds_at is not None and STANDING.step != NOWHERE:
+            step = STANDING.step
+            return _Place((step, STANDING.item), self._seconds_at(step))
+        pipe, frames = working_at(sys._current_frames().get(self._thread.ident or 0))
+        if pipe is None:
+            return _Place((), math.inf)
+        return _Place((id(pipe), *frames), self._limits.at(pipe))
 
     def _refuse(self, what: str, limit: str) -> NoReturn:
         self._late = True

@@ -18,6 +18,7 @@ from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
 from ..datapipes.excuse import Excuses, excusing
+from ..datapipes.length import length
 from ..datapipes.skipping import items_from
 from ..graph import (
     Cut,
@@ -25,16 +26,18 @@ from ..graph import (
     Pipe,
     clone,
     cut,
+    dealing_point,
     describe,
     explain_graph,
-    item_count,
     origin_of,
     raised_at,
+    replace_pipe,
     traits_of,
     walk,
 )
 from ..realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
 from ..volumes.stores.joining import Table
+from .dealt import Dealt
 from .part import DROP, WHOLE, WRAP, Part
 from .pipe_runner import PipeRunner, Share, as_raised
 from .seeding import seeded_globals
@@ -122,7 +125,8 @@ class Planned:
 
     def seconds_at(self, step: int) -> float:
         """Return for how long a process may stay at a step that it notes."""
-        return math.inf if step == NOWHERE else self.limits.at(self._steps[step])
+        # Another epoch of this process may note steps that this one has not.
+        return self.limits.at(self._steps[step]) if 0 <= step < len(self._steps) else math.inf
 
     @cached_property
     def _steps(self) -> tuple[Pipe, ...]:
@@ -170,6 +174,14 @@ class Replicated:
     """Functions of the user's that prepare the graph of each worker."""
     hints: Hints = _NO_HINTS
     """What the graph asks for itself."""
+    point: Pipe | None = None
+    """Where its items are dealt out to workers; None where each worker makes its own."""
+
+    def of_worker(self) -> Pipe:
+        """Return what a worker runs: the graph, or of it what comes after the point."""
+        if self.point is None:
+            return self.graph
+        return replace_pipe(self.graph, self.point, Dealt(self.point))
 
     def share(self, worker: int, workers: int) -> Share:
         """Return the share of one worker of this rank."""
@@ -185,6 +197,8 @@ class Replicated:
 
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""
+        if self.point is not None:
+            return self._explain_dealt(workers)
         if self.shards and workers:
             how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
         elif workers:
@@ -192,6 +206,19 @@ class Replicated:
         else:
             how = f"this process runs the whole graph; {_DEPENDS}"
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
+
+    def _explain_dealt(self, workers: int) -> str:
+        assert self.point is not None
+        where = f"to {workers} workers" if workers else "in this process"
+        after = "what gathers or mixes items sees a worker's share" if workers > 1 else ""
+        lines = [
+            f"not planned: {self.reason}",
+            "run once, in this process",
+            _indent(explain_graph(self.point)),
+            f"dealt out item by item {where}{after and '; '}{after}",
+            _indent(explain_graph(self.of_worker())),
+        ]
+        return "\n".join(lines)
 
 
 def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
@@ -226,7 +253,8 @@ def work_of(graph: Pipe) -> Work:
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
     """Leave a verified graph whole, for ``reason``."""
     divided = levels(graph)
-    shards = WORKERS in divided or bool(hooks)
+    point = dealing_point(graph)
+    shards = WORKERS in divided or bool(hooks) or point is not None
     return Replicated(
         graph,
         reason,
@@ -235,6 +263,7 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
         shards_ranks=RANKS in divided or bool(hooks),
         hooks=hooks or NO_HOOKS,
         hints=hints_of(graph),
+        point=point,
     )
 
 
@@ -294,7 +323,7 @@ def jobs(
         excuses.noted.clear()
         return Job(index, part.of(items), part.rank, noted)
 
-    items = _planned(split, seed, epoch, index * size)
+    items = planned(split.planner, seed, epoch, index * size)
     for item in _excusing(items, excuses) if errors.tolerates else items:
         if part.uneven == WRAP and len(first) < size:
             first.append(item)
@@ -325,19 +354,21 @@ def _excusing(items: Iterator[Any], excuses: Excuses) -> Iterator[Any]:
         yield item
 
 
-def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
-    """Yield what the planner yields from item ``start`` on.
+def planned(
+    planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
+) -> Iterator[Any]:
+    """Yield what a planner, or such a part of the graph ``of``, yields from item ``start`` on.
 
     A user's function in it draws the same in every run.
     """
-    set_epoch(split.planner, seed, epoch)
-    if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
+    set_epoch(planner if of is None else of, seed, epoch)
+    if not any(traits_of(pipe).opaque for pipe in walk(planner)):
         try:
-            yield from items_from(split.planner, start)
+            yield from items_from(planner, start)
         except Exception as error:
             raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
         return
-    items = iter(split.planner)
+    items = iter(planner)
     for number in count():
         stream = Stream(seed, epoch, (number,), "user functions of the planner")
         with seeded_globals(stream.integer()):
@@ -354,8 +385,10 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return item_count(_of_rank(work))
-    items = item_count(work.cut.planner)
+        return length(_of_rank(work))
+    if work.cut.sifts:
+        raise TypeError("how many batches there are is not known: items may be left out")
+    items = length(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
 

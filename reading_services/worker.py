@@ -41,6 +41,7 @@ from .transport.messages import (
     Ready,
     Report,
     RetireSlot,
+    Took,
 )
 from .transport.slots import HAS_SLOTS, Slot, SlotWriter
 
@@ -55,6 +56,7 @@ _PLAIN = (
 DEAF = 115
 # What the names of our environment variables begin with.
 SETTINGS = "VOXPIPE_"
+_TOOK = pickle.dumps(Took())
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,34 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
     os._exit(ORPHANED)
 
 
+class _Line:
+    """Sends each message whole: threads of the user's pipes may take what is dealt out."""
+
+    def __init__(self, channel: connection.Connection, inbox: Inbox) -> None:
+        self._channel = channel
+        self._inbox = inbox
+        self._sending = threading.Lock()
+
+    def announce(self, slot: Slot) -> None:
+        with self._sending:
+            self._channel.send(NewSlot(slot.number, slot.size))
+            send_descriptor(self._channel, slot.fd)
+
+    def retire(self, number: int) -> None:
+        self.send_bytes(pickle.dumps(RetireSlot(number)))
+
+    def dealt(self) -> Any:
+        """Wait for the next item that is dealt out, and say that it, or the end, was taken."""
+        try:
+            return self._inbox.dealt()
+        finally:
+            self.send_bytes(_TOOK)
+
+    def send_bytes(self, message: bytes) -> None:
+        with self._sending:
+            self._channel.send_bytes(message)
+
+
 def _serve(
     channel: connection.Connection,
     inbox: Inbox,
@@ -168,18 +198,14 @@ def _serve(
         # Workers divide the machine between them; a thread pool in each would fight over it.
         torch.set_num_threads(1)
 
-    def announce(slot: Slot) -> None:
-        channel.send(NewSlot(slot.number, slot.size))
-        send_descriptor(channel, slot.fd)
-
-    def retire(number: int) -> None:
-        channel.send(RetireSlot(number))
-
+    line = _Line(channel, inbox)
     if HAS_SLOTS:
         _note_where_it_is(channel)
     slots: SlotWriter | None = None
     if HAS_SLOTS and settings.slot_bytes is not None:
-        slots = SlotWriter(announce, retire, settings.slot_bytes, settings.ahead, settings.workers)
+        slots = SlotWriter(
+            line.announce, line.retire, settings.slot_bytes, settings.ahead, settings.workers
+        )
     source: Any = None
     channel.send(Ready())
     while True:
@@ -192,6 +218,8 @@ def _serve(
         try:
             if source is None:
                 source = _opened(payload, settings.script)
+                if hasattr(source, "fed"):
+                    source.fed(line.dealt)
                 inbox.look_ahead()
             job = waiting.job()
             with _noted(caught):
@@ -202,7 +230,7 @@ def _serve(
         except BaseException as error:  # told to the consumer, whatever it is
             told = pickle.dumps(_failure(message.index, job, error, _report(caught)))
         waiting.close()
-        channel.send_bytes(told)
+        line.send_bytes(told)
 
 
 def _note_where_it_is(channel: connection.Connection) -> None:

@@ -92,7 +92,7 @@ class Tolerant:
             batch = self.maker.run(job, seed, epoch)
         except self.policy.errors:
             return self._without_bad(job, seed, epoch)
-        return Outcome(batch, job.failures) if job.failures else batch
+        return _with_failures(batch, job.failures)
 
     def _without_bad(self, job: Job, seed: int, epoch: int) -> Any:
         found = self._alone(job, seed, epoch)
@@ -110,7 +110,7 @@ class Tolerant:
         failures = (*job.failures, *failures)
         if not items:
             return Outcome(None, failures, is_empty=True)
-        return Outcome(self.maker.run(replace(job, items=items), seed, epoch), failures)
+        return _with_failures(self.maker.run(replace(job, items=items), seed, epoch), failures)
 
     def _alone(self, job: Job, seed: int, epoch: int) -> dict[int, Exception]:
         """Return the errors of the items that cannot be made by themselves, by position."""
@@ -122,6 +122,13 @@ class Tolerant:
                 except self.policy.errors as error:
                     found[number] = error.with_traceback(None)
         return found
+
+
+def _with_failures(made: Any, failures: tuple[Failure, ...]) -> Any:
+    """Return a batch with what failed in it; there may be none, of items that were sifted out."""
+    if isinstance(made, Outcome):
+        return replace(made, failures=failures)
+    return Outcome(made, failures) if failures else made
 
 
 def remaining(items: tuple[Any, ...], bad: set[int], action: str) -> tuple[Any, ...]:

@@ -17,6 +17,7 @@ from ..core import TALLY
 from ..core.errors import GraphError, placed
 from ..core.ledger import LEDGER, Entry
 from ..core.resident import SAMPLED, array_bytes, resident_bytes
+from .failing import Outcome
 from .job import Job
 from .standing import NOWHERE, STANDING
 
@@ -81,14 +82,16 @@ class Recipe:
         return the_batch(job, items)
 
 
-def the_batch(job: Job, made: Sequence[Any]) -> Any:
-    """Return the one item that was made of a job.
+def the_batch(job: Job, made: Sequence[Any], *, sifts: bool = False) -> Any:
+    """Return the one item that was made of a job; with ``sifts`` there may be none.
 
     Raises
     ------
     GraphError
         If there is none, or more than one.
     """
+    if not made and sifts:
+        return Outcome(None, (), is_empty=True)
     if len(made) != 1:
         of = f" ({job.cases()})" if job.cases() else ""
         msg = f"batch {job.index}{of} became {len(made)} items instead of one"

@@ -21,6 +21,23 @@ class DoJob:
     """Slots that the consumer no longer looks into."""
 
 
+@dataclass(frozen=True)
+class Deal:
+    """To a worker: an item that is dealt out to it."""
+
+    item: bytes = b""
+    """The item, pickled."""
+    ends: bool = False
+    """There is none: that was all."""
+    fails: bool = False
+    """There is none: what makes them has failed."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """From a worker: it has begun with the next item that was dealt out to it."""
+
+
 STOP = b""
 """To a worker: end now."""
 

@@ -387,3 +387,36 @@ def test_torchrun_gives_the_batches_of_one_process(cases, tmp_path, world):
         for batch in of_one_process(cases)[0]
     ]
     assert together == expected
+
+
+def diagnosed(rank, cases):
+    """Rank 0 alone measures; then all iterate."""
+    return [measured_then_taken(rank, cases, workers) for workers in (None, 1)]
+
+
+def measured_then_taken(rank, cases, workers):
+    with vp.DataLoader2(full_chain(cases), None, sequence(workers), seed=7) as loader:
+        found = loader.diagnose(batches=2, seconds=1e-6) if rank == 0 else None
+        return plain(loader), found and (found.limit, sorted(found.ceilings))
+
+
+@pytest.fixture(scope="module")
+def measured(cases):
+    return run_ranks(WORLD, diagnosed, cases)
+
+
+@pytest.mark.parametrize("service", [0, 1], ids=["alone", "workers"])
+def test_a_rank_can_be_measured_alone(cases, measured, service):
+    """diagnose() waits for no other rank, and leaves the epochs of all as they are."""
+    (first, found), (second, nothing) = (told[service] for told in measured)
+
+    assert nothing is None
+    assert found[0] in found[1]
+    assert equal(joined([first, second]), of_one_process(cases)[0][: len(first)])
+
+
+def test_a_sequence_without_ranks_can_be_measured(cases):
+    """So can what it runs in."""
+    service = SequentialReadingService(vp.MultiProcessingReadingService(1))
+    with vp.DataLoader2(full_chain(cases), None, service, seed=7) as loader:
+        assert loader.diagnose(batches=2, seconds=1e-6).limit

@@ -15,6 +15,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ....core.errors import SampleError
 from ....graph import Pipe
 from ...datapipe import DataPipe
+from ...length import length as known_length
 
 
 def janitor(thing: Any) -> None:
@@ -77,7 +78,7 @@ def length_or_type_error(pipe: DataPipe, parent: Pipe | None, length: int = -1) 
         return length
     try:
         if parent is not None:
-            return len(parent)
+            return known_length(parent)
     except (TypeError, NotImplementedError):
         pass
     msg = f"{type(pipe).__name__} instance doesn't have valid length: it shows when all are read"

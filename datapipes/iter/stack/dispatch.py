@@ -15,8 +15,9 @@ from ...datapipe import DataPipe, length_of, offered
 class ShardingRoundRobinDispatcher(DataPipe):
     """Mark that everything above runs in one process, which deals its items out to the workers.
 
-    By itself it passes the items on. Only a reading service with workers heeds it: what comes
-    before runs once, not once per worker.
+    By itself it passes the items on. A reading service with workers heeds it: what comes before
+    runs once, in the process of the loader, and what comes after runs in the workers. Several that
+    meet are one, where they meet.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class ShardingRoundRobinDispatcher(DataPipe):
     [0, 1, 2]
     """
 
-    traits: ClassVar[Traits] = Traits()
+    traits: ClassVar[Traits] = Traits(deals=True)
 
     def __init__(
         self, source_datapipe: Pipe, sharding_group_filter: SHARDING_PRIORITIES | None = None

@@ -51,7 +51,7 @@ class Prefetcher(RunningAhead):
     [0, 1, 2]
     """
 
-    traits: ClassVar[Traits] = Traits(per_item=True)
+    traits: ClassVar[Traits] = Traits(per_item=True, ahead=True)
 
     def __init__(
         self, source_datapipe: Pipe, buffer_size: int = 10, *, buffer_bytes: int = BUFFER_BYTES

@@ -64,7 +64,7 @@ class ThreadPoolMapper(DataPipe):
     [1, 2, 3]
     """
 
-    traits: ClassVar[Traits] = Traits(per_item=True, opaque=True)
+    traits: ClassVar[Traits] = Traits(per_item=True, opaque=True, ahead=True)
 
     def __init__(
         self,

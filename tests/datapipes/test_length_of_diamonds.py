@@ -5,7 +5,7 @@ from torch.utils.data import IterDataPipe
 
 import voxpipe as vp
 from voxpipe.datapipes.iter import IterableWrapper
-from voxpipe.graph import item_count
+from voxpipe.datapipes.length import length as item_count
 
 DIAMONDS = 40
 
