@@ -22,9 +22,10 @@ from .compiled import Compiled, compiled
 from .epoch_setter import EpochSetter
 from .explaining import Explaining
 from .failed import Failed
-from .iterator import DataLoader2Iterator, Progress
+from .iterator import DataLoader2Iterator
 from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated
+from .position import Position, Progress
 from .state import State, checkpoint_of, restore_service
 from .stats import Waits
 from .telling import Telling
@@ -77,14 +78,13 @@ class DataLoader2(Explaining, Telling):
         refuse_others(others)
         self._seed: int | None = None
         self._hash_of_data: str | None = None
-        self._epoch = 0
-        self._place = Place()
+        self._position = Position()
         self._progress: Progress | None = None
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
         self._pace, self._waits = Pace(), Waits()
-        self._failed, self._failed_before = Failed(), 0
+        self._failed = Failed()
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
@@ -147,17 +147,14 @@ class DataLoader2(Explaining, Telling):
             self._service.stop()  # workers that stayed run the chain as it was
             self._take(self._coming)
         seed = self._seed_of_run()
-        self._progress = Progress(self._epoch, self._place, failed=self._failed_before)
-        self._place, self._failed_before = Place(), 0
+        self._progress = Progress(self._position)
         iterator = DataLoader2Iterator(self, seed, self._progress)
         self._live = weakref.ref(iterator)
         return iterator
 
-    def _where(self) -> tuple[int, Place]:
-        """Return the epoch of the next batch, and what of it was delivered."""
-        if self._progress is not None:
-            return self._progress.epoch, self._progress.place
-        return self._epoch, self._place
+    def _where(self) -> Position:
+        """Return where the next batch is."""
+        return self._position if self._progress is None else self._progress.position
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -170,24 +167,21 @@ class DataLoader2(Explaining, Telling):
         live = self._live() if self._live is not None else None
         if progress is not None:
             # An iterator that was never asked for a batch has used up nothing.
-            self._epoch, self._place, self._failed_before = (
-                (progress.epoch + 1, Place(), 0)
-                if progress.begun
-                else (progress.epoch, progress.place, progress.failed)
-            )
+            here = progress.position
+            self._position = here.next_epoch() if progress.begun else here
         if live is not None:
             live.invalidate()
 
     def _finished(self, progress: Progress) -> None:
         if self._progress is progress:
             self._progress = None
-            self._epoch = progress.epoch + 1
+            self._position = progress.position.next_epoch()
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = whole("seed", seed, least=0, below=MAX_SEED)
         self._end_live()
-        self._seed, self._epoch, self._place, self._failed_before = seed, 0, Place(), 0
+        self._seed, self._position = seed, Position()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -196,32 +190,34 @@ class DataLoader2(Explaining, Telling):
         """
         epoch = whole("epoch", epoch, least=0)
         if self._progress is not None and not self._progress.begun:
-            self._progress.epoch, self._progress.place = epoch, Place()
+            self._progress.position = Position(epoch)
             return
         self._end_live()
-        self._epoch, self._place, self._failed_before = epoch, Place(), 0
+        self._position = Position(epoch)
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
         running = self._progress is not None and self._progress.begun
-        return not running and self._where()[0] == epoch
+        return not running and self._where().epoch == epoch
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
-        return batch_count(self._work)
+        own = getattr(self._service, "divided", None)
+        # Ranks may have been started since the loader was made.
+        return batch_count(self._work if own is None else own(self._work))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
 
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
-        epoch, place = self._where()
+        here = self._where()
         return State(
             seed=self._seed_of_run(),
-            epoch=epoch,
-            next_batch=place.next,
-            ahead=tuple(sorted(place.ahead)),
-            failed=self._failed_before if self._progress is None else self._progress.failed,
+            epoch=here.epoch,
+            next_batch=here.place.next,
+            ahead=tuple(sorted(here.place.ahead)),
+            failed=here.failed,
             shares=self._service.shares(self._work),
             graph=self._fingerprint,
             data=self._data_hash(),
@@ -244,9 +240,9 @@ class DataLoader2(Explaining, Telling):
         )
         self._end_live()
         restore_service(self._service, loaded.of_service)
-        self._seed, self._epoch = loaded.seed, loaded.epoch
-        self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
-        self._failed_before = loaded.failed
+        self._seed = loaded.seed
+        place = Place(loaded.next_batch, frozenset(loaded.ahead))
+        self._position = Position(loaded.epoch, place, loaded.failed)
 
     @classmethod
     def from_state(

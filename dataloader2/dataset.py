@@ -114,8 +114,10 @@ class ResumableIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
-            loader._place = _Share(loader._place.next, frozenset(), worker, workers)
-            self._dataset._epoch = loader._epoch + 1
+            here = loader._position
+            share = _Share(here.place.next, frozenset(), worker, workers)
+            loader._position = replace(here, place=share)
+            self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)
         return next(self._batches)
 
