@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ..core.errors import GraphError
-from ..graph import Pipe, describe, parents_of, walk
+from ..graph import Pipe, clone, describe, parents_of, walk
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 _LEVELS = (RANKS, WORKERS)
@@ -45,6 +45,21 @@ def apply_shares(
         for level in _LEVELS:
             if level in _levels_of(pipe):
                 own(*shares[level], level)
+
+
+def lengths_in_shares(graph: Pipe, *, ranks: int, workers: int) -> list[int]:
+    """Return how many items each rank has, of all its workers; TypeError where it is not known."""
+    lengths = []
+    for rank in range(ranks):
+        shares = [clone(graph) for _ in range(workers)]
+        for worker, share in enumerate(shares):
+            apply_shares(share, ranks=ranks, rank=rank, workers=workers, worker=worker)
+        lengths.append(sum(map(_length, shares)))
+    return lengths
+
+
+def _length(pipe: Any) -> int:
+    return len(pipe)
 
 
 def levels(graph: Pipe) -> set[Any]:
