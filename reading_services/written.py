@@ -75,7 +75,8 @@ class WrittenService:
                 f"the state holds one of a reading service, and {name} has none: give the service "
                 "that it was saved with"
             )
-        self._source, self._state = None, state
+        self.stop()  # what it has made so far is its own to free; the next epoch begins anew
+        self._state = state
 
     def shares(self, work: Work) -> int:
         """Return 1: one process runs it."""
