@@ -78,7 +78,7 @@ class Explaining:
         if self._negotiated is None:
             here = self._where()
             run = (self._seed or 0, here.epoch, here.place.next)
-            self._negotiated = negotiated(untimed(self._graph), self._service, *run)
+            self._negotiated = negotiated(untimed(self._graph), self._service, self._work, *run)
             self._work = replace(
                 self._work,
                 cache_bytes=self._negotiated.cache_bytes,

@@ -87,12 +87,15 @@ class DataLoader2Iterator:
             failed = here.failed
             if isinstance(batch, Outcome):
                 failed = self._loader._failed.admit(batch, self._loader._policy, failed)
-            # One step: whoever interrupts this leaves a batch delivered and counted, or neither.
+            is_empty = isinstance(batch, Outcome) and batch.is_empty
+            if is_empty:
+                here.place.leave_out(batch.failures)
+            else:
+                batch = self._moved(batch.batch if isinstance(batch, Outcome) else batch)
+            # Last, and in one step: whoever interrupts this has the batch once more, not never.
             self._progress.position = here.after(self._started().last, failed)
-            if not isinstance(batch, Outcome):
-                return self._moved(batch)
-            if not batch.is_empty:
-                return self._moved(batch.batch)
+            if not is_empty:
+                return batch
 
     def _moved(self, batch: Any) -> Any:
         """Return the batch on the device that the graph asks for."""
@@ -123,9 +126,7 @@ class DataLoader2Iterator:
             here = progress.position
             loader._agreed()
             progress.begun = True
-            self._batches = loader._service.epoch(
-                loader._work, self._seed, here.epoch, here.place
-            )
+            self._batches = loader._service.epoch(loader._work, self._seed, here.epoch, here.place)
             # Ranks agree on one seed: the state of each is that of all.
             loader._seed = seed = getattr(self._batches, "seed", self._seed)
             self._batches = loader._tail.behind(self._batches, seed, here.epoch)

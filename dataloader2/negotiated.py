@@ -10,6 +10,7 @@ from ..datapipes.demand import Asked, asked_of
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.spending import budgets
+from ..reading_services.work import Work
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
 from ..volumes.scheme import Budget, ReadScheme, Refused
@@ -56,13 +57,13 @@ class Negotiated:
 
 
 def negotiated(
-    graph: Pipe, service: ReadingService, seed: int, epoch: int, batches: int
+    graph: Pipe, service: ReadingService, work: Work, seed: int, epoch: int, batches: int
 ) -> Negotiated:
     """Let a chain, its stores and a service agree; reads the headers of a few volumes.
 
     Parameters
     ----------
-    graph, service
+    graph, service, work
         What runs where.
     seed, epoch, batches
         The run, and how many batches of it were delivered.
@@ -80,7 +81,7 @@ def negotiated(
         again = {key: replace(d, scattered=True) for key, d in asked.demands.items()}
         asked = replace(asked, demands=again)
     own = getattr(service, "budgets", None)
-    offers = own() if own is not None else budgets(None, workers=0, batches_ahead=2, threads=1)
+    offers = own(work) if own is not None else budgets(None, workers=0, batches_ahead=2, threads=1)
     return Negotiated(agreed(asked, offers))
 
 

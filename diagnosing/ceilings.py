@@ -91,7 +91,7 @@ class _Measuring:
         self._extent = extent
         self._service = service
         self._work = work
-        self._workers = getattr(service, "num_workers", 0) if work.cut.realizing else 0
+        self._workers = work.workers if work.cut.realizing else 0
         # Each process makes two of everything before the time may end a measurement.
         self._least = 2 * max(1, self._workers)
         self._stage = Stage.of(work, subject.seed, subject.epoch)
@@ -112,7 +112,7 @@ class _Measuring:
         split = self._work.cut
         facts = Facts(
             workers=self._workers,
-            threads=self._threads(cores),
+            threads=self._work.threads,
             cores=cores,
             items=sum(len(task.job.items) for task in tasks) / len(tasks),
             amplification=amplification([read for task in tasks for read in task.reads]),
@@ -124,11 +124,6 @@ class _Measuring:
         )
         notes = tuple(self._notes)
         return judged(self._seconds, rate, facts, notes, stepped=step is not None)
-
-    def _threads(self, cores: int) -> int:
-        """Return how many patches a worker realizes at once; an unknown service says nothing."""
-        told = getattr(self._service, "threads_per_worker", 1) if self._workers else 1
-        return told or max(1, cores // self._workers)
 
     def _planning(self) -> list[Job]:
         """Plan batches without making them; return the first of them."""

@@ -62,7 +62,7 @@ class InProcessReadingService:
         self.hooks = checked_hooks(init_fn, reset_fn)
         self.memory_bytes = checked(memory_bytes)
 
-    def budgets(self) -> tuple[Budget, ...]:
+    def budgets(self, work: Work | None = None) -> tuple[Budget, ...]:
         """Return what reading may spend, the first choice first."""
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe
@@ -17,7 +18,7 @@ from ..graph import Cut, Pipe, origin_of, raised_at, traits_of, walk, with_paren
 from ..realizing import NOWHERE, STANDING, Job
 from ..realizing.recipe import the_batch
 from .seed_generator import SeedGenerator
-from .seeding import seeded_globals
+from .seeding import seed_globals, seeded_globals
 from .sharing import apply_shares
 from .worker_hooks import Hooks, WorkerInfo
 
@@ -44,11 +45,15 @@ class Handoff(IterDataPipe[Any]):
         super().__init__()
         self.items: tuple[Any, ...] = ()
         self.number = NOWHERE
+        self.seeds: Callable[[int], int] | None = None
+        """The seed of the functions that see an item of the job; None where there are none."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items."""
         for number, item in enumerate(self.items):
             self.number = number
+            if self.seeds is not None and number:  # the first is seeded by who runs the job
+                seed_globals(self.seeds(number))
             yield item
 
 
@@ -116,26 +121,31 @@ class PipeRunner:
         """Return the batch of ``job``.
 
         A user's function may draw from the global generators of random, NumPy and torch:
-        these are seeded from (seed, epoch, batch) around it and put back, so that its
-        numbers do not depend on the worker either.
+        these are seeded from (seed, epoch, item) before it sees an item and put back after the
+        batch, so that its numbers depend neither on the worker nor on how many ranks divide the
+        batch. One that sees a whole batch sees its rank's part, and draws for that.
         """
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
         self.handoff.items, self.handoff.number = job.items, NOWHERE
-        # Ranks hold different items of one batch; that of a single process has no part.
-        key = (job.index, job.part) if job.part else (job.index,)
-        stream = Stream(seed, epoch, key, "user functions")
-        guard = seeded_globals(stream.integer()) if self._opaque else contextlib.nullcontext()
+        guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._opaque:
+            self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
+            guard = seeded_globals(seeds(0))
         try:
             with guard:
                 made = list(self.sink)
         except Exception as error:
             raise placed(as_raised(error), raised_at(error), job.cases())  # noqa: B904
         finally:
-            self.handoff.items = ()
+            self.handoff.items, self.handoff.seeds = (), None
             STANDING.at(NOWHERE)
         return the_batch(job, made)
+
+
+def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:
+    return Stream(seed, epoch, (job.number(item),), "user functions").integer()
 
 
 def _of_any_size(pipe: Pipe) -> Pipe:

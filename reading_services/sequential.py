@@ -71,10 +71,10 @@ class SequentialReadingService:
         """Workers of this rank."""
         return int(getattr(self._inner, "num_workers", 0))
 
-    def budgets(self) -> tuple[Budget, ...]:
+    def budgets(self, work: Work | None = None) -> tuple[Budget, ...]:
         """Return what reading may spend, the first choice first."""
         own: Any = self._inner if hasattr(self._inner, "budgets") else InProcessReadingService()
-        offers: tuple[Budget, ...] = own.budgets()
+        offers: tuple[Budget, ...] = own.budgets(work)
         return offers
 
     def checkpoint(self) -> bytes | None:
@@ -97,7 +97,10 @@ class SequentialReadingService:
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""
-        work = self._inner.distribute(graph)
+        return self.divided(self._inner.distribute(graph))
+
+    def divided(self, work: Work) -> Work:
+        """Return what this rank does of ``work``, as far as ranks are known by now."""
         return work if self._outer is None else self._outer.divided(work)
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
@@ -108,11 +111,11 @@ class SequentialReadingService:
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""
-        return shares_of(work, self._inner.shares(work))
+        return shares_of(self.divided(work), self._inner.shares(work))
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where what runs."""
-        part = "" if self._outer is None else f"{self._outer.divided(work).part}\n"
+        part = "" if self._outer is None else f"{self.divided(work).part}\n"
         return part + self._inner.explain(work)
 
     def stop(self) -> None:

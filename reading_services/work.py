@@ -31,12 +31,12 @@ from ..graph import (
     traits_of,
     walk,
 )
-from ..realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
+from ..realizing import NOWHERE, ErrorPolicy, Failure, Instruction, Job, Recipe, Tolerant
 from ..volumes.stores.joining import Table
-from .part import DROP, WHOLE, WRAP, Part
+from .part import DROP, PAD, WHOLE, WRAP, Part
 from .pipe_runner import PipeRunner, Share, as_raised
 from .seeding import seeded_globals
-from .sharing import RANKS, WORKERS, levels
+from .sharing import RANKS, WORKERS, lengths_in_shares, levels
 from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
@@ -80,6 +80,10 @@ class Planned:
 
     hints: Hints = _NO_HINTS
     """What the graph asks for itself."""
+    workers: int = 0
+    """Worker processes of this rank; 0 for none."""
+    threads: int = 1
+    """Patches that each worker realizes at once."""
 
     def maker(self) -> Recipe | PipeRunner | Tolerant:
         """Return what makes batches of jobs, here or in a worker."""
@@ -162,6 +166,10 @@ class Replicated:
     """Functions of the user's that prepare the graph of each worker."""
     hints: Hints = _NO_HINTS
     """What the graph asks for itself."""
+    workers: int = 0
+    """Worker processes of this rank; 0 for none."""
+    threads: int = 1
+    """Patches that each worker realizes at once."""
 
     def share(self, worker: int, workers: int) -> Share:
         """Return the share of one worker of this rank."""
@@ -259,6 +267,9 @@ class Place:
         """Whether a batch was delivered."""
         return index < self.next or index in self.ahead
 
+    def leave_out(self, failures: Sequence[Failure]) -> None:
+        """Say that a batch has nothing to hand out; raise if something has to stand for it."""
+
 
 def jobs(
     split: Cut,
@@ -284,7 +295,8 @@ def jobs(
     def job(items: Sequence[Any]) -> Job:
         noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
         excuses.noted.clear()
-        return Job(index, part.of(items), part.rank, noted)
+        numbers = part.of(range(index * size, index * size + len(items)))
+        return Job(index, part.of(items), part.rank, noted, numbers)
 
     items = _planned(split, seed, epoch, index * size)
     for item in _excusing(items, excuses) if errors.tolerates else items:
@@ -343,7 +355,11 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return len(work.graph)
+        if work.hooks:  # what they make of a share is known to them
+            return len(work.graph)
+        workers = max(1, work.workers) if work.shards else 1
+        counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
+        return max(counts) if work.part.uneven == PAD else min(counts)
     items = len(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)

@@ -1,11 +1,14 @@
-"""Where a loader is after what does not go on as planned: an interrupt, other epochs, other ranks."""
+"""Where a loader is when an epoch does not go on as planned: Ctrl-C, another epoch, adapters."""
 
 import pytest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.core.errors import TooManyFailures
+from voxpipe.core.errors import GraphError, TooManyFailures
+
+# Batches of two of the numbers below twelve, of two workers.
+EVENS_AND_ODDS = [[[a, a + 2]] for a in (0, 1, 4, 5, 8, 9)]
 
 
 class Interrupted(IterDataPipe):
@@ -21,13 +24,17 @@ class Interrupted(IterDataPipe):
             yield number
 
 
+def put_into(seen, batches):
+    for batch in batches:
+        seen.append(batch)
+
+
 def test_after_an_interrupt_the_epoch_goes_on():
     """The same iterator has the rest, and the state stays in its epoch."""
     with vp.DataLoader2(Interrupted(), seed=1) as loader:
         batches, seen = iter(loader), []
         with pytest.raises(KeyboardInterrupt):
-            while True:
-                seen.append(next(batches))
+            put_into(seen, batches)
         state = loader.state_dict()
 
         assert (state["epoch"], state["next_batch"]) == (0, len(seen))
@@ -56,3 +63,25 @@ def test_another_epoch_has_a_budget_of_its_own():
 
         assert list(batches) == [0, 2]
         assert loader.state_dict()["epoch"] == 6
+
+
+def kept(numbers):
+    return len(numbers) > 1
+
+
+def test_other_adapters_leave_a_running_epoch_its_shares():
+    """They count from the next epoch on; those that are refused never."""
+    chain = IterableWrapper(range(12)).sharding_filter().batch(2).filter(kept).batch(1)
+    service = vp.MultiProcessingReadingService(2)
+    with vp.DataLoader2(chain, None, service, seed=1) as loader:
+        batches = iter(loader)
+        seen = [next(batches)]
+        loader.adapters = [vp.Runtime(processes=1)]
+        assert loader.state_dict()["shares"] == 2
+        with pytest.raises(GraphError):
+            loader.adapters = [vp.Runtime(processes=3), vp.OnError("skip")]
+        assert loader.state_dict()["shares"] == 2
+        assert sorted(seen + list(batches)) == sorted(EVENS_AND_ODDS)
+        iter(loader)
+
+        assert loader.state_dict()["shares"] == 1
