@@ -1,7 +1,7 @@
 """The native kernel; everything else that setuptools needs is in ``setup.cfg``.
 
 The kernel is a shared library with a plain C interface, not an extension of Python: it is loaded
-with ctypes from beside the package (``spatial/resampling/native.py``). So no header of Python or
+with ctypes from beside the package (``core/native_library.py``). So no header of Python or
 torch is needed, one wheel serves every version of Python, and a machine without a compiler
 installs without it.
 """

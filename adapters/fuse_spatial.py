@@ -10,6 +10,7 @@ from ..datapipes.iter import BatchPatches, Flush, FusedSpatial, Realize, Spatial
 from ..datapipes.iter.choices import ChoicePipe
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from .adapter import Adapter
+from .by_numpy import left_to_numpy
 from .timed import Timed
 
 _LOG = logging.getLogger("voxpipe.fusion")
@@ -38,12 +39,13 @@ class FuseSpatial(Adapter):
     """
 
     def rules(self) -> Sequence[Rule]:
-        """Return the four rules."""
+        """Return the four rules, and one that only tells what the kernel will not do."""
         return (
             Rule("fuse spatial", _neighbours, _fused),
             Rule("change values lazily", _realized_before_values, _changed_lazily),
             Rule("realize in the batch", _realized_before_batch, _realized_in_batch),
             Rule("straight into the batch", _batch_of_lazy_samples, _straight),
+            Rule("resample by the kernel", left_to_numpy, _straight),
         )
 
     def rewrite(self, pipe: Pipe) -> Rewritten:

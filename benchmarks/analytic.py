@@ -116,13 +116,15 @@ def pull_back(forward: Floats) -> Floats:
 
 
 # An affine map of every kind, and a spline of 7 control points per axis: 4 intervals from face to
-# face of the grid, one point beyond either face, up to 4 mm each way.
+# face of the grid, one point beyond either face, up to 4 mm each way. These faces are an eighth of
+# a voxel further out than the outer voxels', as ITK has them (itkBSplineTransformInitializer.hxx).
 GENERAL = about_middle(np.array([[1.05, 0.1, 0.0], [-0.06, 0.95, 0.12], [0.05, -0.08, 1.02]]))
 POINTS = 7
 CONTROL = np.random.default_rng(5).uniform(-4, 4, (3, POINTS, POINTS, POINTS))
 _INTERVALS = POINTS - 3
-CONTROL_MATRIX = np.diag([*(_INTERVALS / n for n in SHAPE), 1.0])
-CONTROL_MATRIX[:3, 3] = [0.5 * _INTERVALS / n + 1 for n in SHAPE]
+_FACE = 0.5 + 0.125
+CONTROL_MATRIX = np.diag([*(_INTERVALS / (n - 1 + 2 * _FACE) for n in SHAPE), 1.0])
+CONTROL_MATRIX[:3, 3] = [_FACE * _INTERVALS / (n - 1 + 2 * _FACE) + 1 for n in SHAPE]
 CONTROL_VOXELS = CONTROL / np.reshape(SPACING, (3, 1, 1, 1))
 """The same, in voxels."""
 

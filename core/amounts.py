@@ -6,8 +6,9 @@ Only ``Generator.random`` is used, whose doubles NumPy does not change between v
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def as_entry(
     pair = entries_of(value)
     is_range = len(pair) == 2
     numbers = pair if is_range else (value,)
-    if not all(isinstance(v, Real) and not isinstance(v, (bool, np.bool_)) for v in numbers):
+    if not all(map(is_number, numbers)):
         msg = f"{name} is {forms}, got {value!r}"
         raise ValueError(msg)
     floats = [float(v) for v in numbers]
@@ -91,8 +92,7 @@ def as_number(
     """
     if value is None and optional:
         return None
-    is_number = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
-    if not is_number or not math.isfinite(value) or value < least:
+    if not is_finite(value) or value < least:
         allowed = "a finite number" if least == -math.inf else f"a number >= {least:g}"
         msg = f"{name} is {allowed}{' or None' if optional else ''}, got {value!r}"
         raise ValueError(msg)
@@ -152,10 +152,48 @@ def as_probability(name: str, value: Any) -> float:
     ValueError
         It is not a number from 0 to 1.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+    if not is_number(value) or not 0 <= float(value) <= 1:
         msg = f"{name} is a probability from 0 to 1, got {value!r}"
         raise ValueError(msg)
     return float(value)
+
+
+def as_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises
+    ------
+    ValueError
+        It is not.
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}"
+    raise ValueError(msg)
+
+
+def as_count(name: str, value: Any) -> int:
+    """Return a whole number of at least 0.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if not is_integer(value) or value < 0:
+        msg = f"{name} is a whole number of at least 0, got {value!r}"
+        raise ValueError(msg)
+    return int(value)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether ``value`` is a real number of Python or NumPy, and no bool."""
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    """Whether ``value`` is a number, and neither infinite nor NaN."""
+    return is_number(value) and math.isfinite(value)
 
 
 def is_integer(value: Any) -> bool:

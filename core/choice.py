@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from .amounts import is_integer
 
 _TINY = 2.0**-60  # below the smallest number that a generator gives but 0
 
@@ -86,6 +88,30 @@ class Choice:
         if acts >= self.p:
             return None
         return Chosen(self._members(random, many), int(key * 2**53))
+
+    def unlike(self, members: Any) -> str:
+        """Return why these are no members that this chooses; nothing where they are.
+
+        Examples
+        --------
+        >>> Choice("one_of", 3).unlike([3])
+        'one of the members 0 to 2'
+        >>> Choice("one_of", 3).unlike([2])
+        ''
+        """
+        whole = isinstance(members, (list, tuple)) and all(map(is_integer, members))
+        every, last = list(range(self.size)), self.size - 1
+        given = list(members) if whole else []
+        if self.rule == "random_apply":
+            return "" if given == every else f"all members, 0 to {last}, in turn"
+        if self.rule == "random_order":
+            return "" if sorted(given) == every else f"each of the members 0 to {last} once"
+        low, high = (1, 1) if self.rule == "one_of" else self.count
+        rising = given == sorted(set(given)) and all(0 <= n <= last for n in given)
+        if whole and rising and low <= len(given) <= high:
+            return ""
+        count = "one" if (low, high) == (1, 1) else f"{low} to {high}"
+        return f"{count} of the members 0 to {last}{', rising' if high > 1 else ''}"
 
     def _members(self, random: Sequence[float], many: float) -> list[int]:
         every = range(self.size)

@@ -58,6 +58,7 @@ and warnings, which are no errors unless you make them such::
     MissingLabel                     (UserWarning) a label that is asked for is nowhere
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
     LintWarning                      (UserWarning) a graph is legal, but hardly meant
+    LikelyMistake                    (UserWarning) a number is legal, but hardly meant
 
 A message says what happened, to which file, at which pipe as the user wrote it,
 and what to do. The last three are filled in on the way up: whoever knows the
@@ -355,6 +356,10 @@ class LikelyLabel(UserWarning):
 
 class LintWarning(UserWarning):
     """A graph is legal, but does what hardly anybody wants."""
+
+
+class LikelyMistake(UserWarning):
+    """A number is allowed, and looks as if it were meant in another unit."""
 
 
 class MissingLabel(UserWarning):

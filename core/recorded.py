@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .amounts import is_integer
+from .choice import Choice
 from .errors import BadRecord, VoxpipeError
 
-NoneType = type(None)
-# Which axes, and which members of a choice: as many as were drawn.
-_OF_ANY_LENGTH = ("axes", "flip", "chosen", "drawn")
+# Which axes: as many as were drawn.
+_OF_ANY_LENGTH = ("axes", "flip")
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,17 @@ def refuse_unlike(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
     ------
     BadRecord
         A name is missing or unknown, a value has another form, is not finite, or is none that
-        the op's argument of this name may have.
+        the op's argument of this name may have. Of a choice, one of its members has such a
+        record; the message says which, by its path.
     """
     if record is None:
         return
-    template = _template(op, draw)
     if not isinstance(record, Mapping):
         raise _bad(op, f"is {record!r}, and a mapping from name to parameter is wanted")
+    if isinstance(getattr(op, "choice", None), Choice):
+        _refuse_members(op, record, draw)
+        return
+    template = _template(op, draw)
     if template is None:
         return
     sometimes = getattr(op, "sometimes_drawn", ())
@@ -56,6 +61,31 @@ def refuse_unlike(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
     for name in template:
         if name in record:
             _refuse_value(op, name, record[name], template[name])
+
+
+def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], Any]) -> None:
+    """Refuse the record of a choice: what was chosen, then what each op of a member drew."""
+    if unlike := set(record) ^ {"chosen", "drawn"}:
+        raise _bad(op, f"differs in {', '.join(sorted(map(str, unlike)))}: it draws chosen, drawn")
+    chosen, drawn = record["chosen"], record["drawn"]
+    if wanted := op.choice.unlike(chosen):
+        raise _bad(op, f"has chosen {chosen!r}, and {op.choice.rule}() chooses {wanted}")
+    _refuse_length(op, "drawn", drawn, len(chosen))
+    for number, (member, each) in enumerate(zip(chosen, drawn, strict=True)):
+        chain = op.members[member]
+        _refuse_length(op, f"drawn[{number}]", each, len(chain))
+        for place, ((_, one), values) in enumerate(zip(chain, each, strict=True)):
+            try:
+                refuse_unlike(one, values, draw)
+            except BadRecord as error:
+                path = f"drawn[{number}][{place}]"
+                joint = "." if error.what.startswith("drawn[") else ": "
+                raise BadRecord(f"{path}{joint}{error.what}", do=error.do) from None
+
+
+def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:
+    if not isinstance(value, (list, tuple)) or len(value) != count:
+        raise _bad(op, f"has {path} {value!r}, and a list of {count} is wanted")
 
 
 def _template(op: Any, draw: Callable[[Any], Any]) -> Any:
@@ -87,7 +117,7 @@ def _alike(value: Any, drawn: Any, *, any_length: bool = False) -> bool:
         if not isinstance(value, (list, tuple)):
             return False
         if any_length:
-            return all(isinstance(one, (int, list, tuple, Mapping, NoneType)) for one in value)
+            return all(is_integer(one) and one in (0, 1, 2) for one in value)
         fits = len(value) == len(drawn)
         return fits and all(_alike(a, b) for a, b in zip(value, drawn, strict=True))
     if isinstance(drawn, (int, float)) and not isinstance(drawn, bool):

@@ -188,6 +188,17 @@ def _restore(
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
+def case_of(item: Any) -> str:
+    """Return the name of the case of an item; empty if it has none.
+
+    Examples
+    --------
+    >>> case_of(Sample({}, case="a")), case_of(0)
+    ('a', '')
+    """
+    return str(getattr(item, "case", ""))
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` with NumPy arrays and scalars turned into what JSON knows.
 

@@ -23,6 +23,10 @@ class Negotiated:
 
     schemes: Mapping[str, ReadScheme] = field(default_factory=dict)
     """By key; empty where nothing could be negotiated."""
+    sampled_anew: Mapping[str, str] = field(default_factory=dict)
+    """By key: after what its voxels are sampled anew."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """By key: why it has no scheme."""
     unknown: str = ""
     """Why not."""
 
@@ -53,7 +57,13 @@ class Negotiated:
         """Return every scheme in words."""
         if self.unknown:
             return f"how voxels are read was not negotiated: {self.unknown}"
-        return "\n".join(f"{key}: {scheme.explain()}" for key, scheme in self.schemes.items())
+        lines = []
+        for key, scheme in self.schemes.items():
+            lines.append(f"{key}: {scheme.explain()}")
+            if by := self.sampled_anew.get(key):
+                lines.append(f"  not fused: read for what is sampled anew after {by}")
+        lines += [f"{key}: not negotiated: {why}" for key, why in self.left_out.items()]
+        return "\n".join(lines)
 
 
 def negotiated(
@@ -82,7 +92,7 @@ def negotiated(
         asked = replace(asked, demands=again)
     own = getattr(service, "budgets", None)
     offers = own(work) if own is not None else budgets(None, workers=0, batches_ahead=2, threads=1)
-    return Negotiated(agreed(asked, offers))
+    return Negotiated(agreed(asked, offers), asked.sampled_anew, asked.left_out)
 
 
 def agreed(asked: Asked, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:

@@ -396,7 +396,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Mark that everything above runs in one process, which deals its items out to the workers."""
 
     def sharpen(self, sigma: Any, unit: Any = ..., amount: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
-        """``value + amount * (value - blurred)``."""
+        """``value + amount * (value - blurred)``, an unsharp mask."""
 
     def shear(self, factor: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape."""

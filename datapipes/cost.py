@@ -13,6 +13,8 @@ from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.made_volume import breaks, interpolations, stored_read
+from ..spatial.lazy.slow_steps import left_to_numpy
+from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from .epoch import set_epoch
 from .iter.cases import FromCases, ListCases
@@ -44,6 +46,8 @@ class Cost:
     """What resamples in this process; workers have the same."""
     unfused: tuple[str, ...] = ()
     """Per volume of the first sample that is interpolated anew: after which op, and where."""
+    slow: tuple[str, ...] = ()
+    """Which steps of which plans the kernel does not do together, and what to do."""
 
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
@@ -55,7 +59,7 @@ class Cost:
             f"{self.copies:g} copies   (mean of {self.patches} plans)"
         ]
         lines += [f"  {line}" for line in self.sampled]
-        lines += self.unfused
+        lines += (*self.unfused, *self.slow)
         if self.kernel:
             lines.append(f"resampled by: {self.kernel}")
         return "\n".join(lines)
@@ -85,7 +89,13 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
         return None
     # Not where warnings are ignored: that the kernel is missing is said once.
     first = next(filter(None, samples))
-    return replace(cost, sampled=_sampled(first), kernel=_kernel(), unfused=_unfused(first))
+    return replace(
+        cost,
+        sampled=_sampled(first),
+        kernel=_kernel(),
+        unfused=_unfused(first),
+        slow=_slow(samples),
+    )
 
 
 def may_look_ahead(planner: Pipe) -> bool:
@@ -114,6 +124,20 @@ def _unfused(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
         f"not fused: {key} is sampled anew after {what}"
         for key, patch in patches.items()
         for what in breaks(patch)
+    )
+
+
+def _slow(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:
+    """Return a line for each set of steps that NumPy does, with the volumes and their number."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for patches in samples:
+        for key, patch in patches.items():
+            for names in left_to_numpy(patch):
+                found.setdefault(names, []).append(key)
+    return tuple(
+        f"by NumPy: {' and '.join(dict.fromkeys(keys))}, {len(keys)} plan(s) looked at, in which "
+        f"{', '.join(names)} meet: {BY_NUMPY}"
+        for names, keys in found.items()
     )
 
 
@@ -150,7 +174,7 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
 
 
 def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    volume, region = stored_read(patch)
+    volume, region, *_ = stored_read(patch)
     chunks = volume.chunks
     if whole_chunks and chunks is not None:
         region = ChunkGrid(volume.shape[1:], chunks).cover(region)

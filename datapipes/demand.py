@@ -21,6 +21,7 @@ from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
+from ..spatial.lazy.made_volume import StoredRead, breaks, stored_read
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
@@ -43,6 +44,8 @@ FARTHEST = 10_000
 # one patch says little of how many chunks the others touch.
 LEAST_PLANS = 8
 
+_UNKNOWN_STORE = "{} does not say how it is stored"
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -54,6 +57,11 @@ class Asked:
     """What patches ask of them."""
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     """The first volume of each key."""
+    sampled_anew: Mapping[str, str] = field(default_factory=dict)
+    """By key: after what its voxels are sampled anew, so that these are the reads of what that
+    makes."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """By key: why nothing is known of it."""
     unknown: str = ""
     """Why nothing was measured."""
 
@@ -87,6 +95,7 @@ def asked_of(
     planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     seen: dict[str, list[LazyPatch]] = {}
+    left_out: dict[str, str] = {}
     cases: set[int] = set()
     order: list[int] = []
     try:
@@ -101,11 +110,16 @@ def asked_of(
                     continue
                 cases.add(item.identity[0])
                 for key, patch in _patches(item):
+                    if not isinstance(_stored(patch), Volume):
+                        left_out[key] = _UNKNOWN_STORE.format(patch.volume.name)
+                        continue
                     patch.source_region  # noqa: B018  works out the plan, which takes the time
                     seen.setdefault(key, []).append(patch)
             together = _together(planner, order, split.group)
             scattered = _scattered(order, together)
-            return _asked(seen, planner, split.group, together, scattered)
+            asked = _asked(seen, planner, split.group, together, scattered)
+            unknown = asked.unknown if not left_out or seen else "; ".join(left_out.values())
+            return replace(asked, left_out=left_out, unknown=unknown)
     except (VoxpipeError, OSError) as error:
         # What cannot be planned is reported when it is read, with its case and pipe.
         return Asked(unknown=f"planning ahead failed: {type(error).__name__}")
@@ -126,8 +140,13 @@ def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[A
 
 def _patches(item: Sample) -> Iterator[tuple[str, LazyPatch]]:
     for key, thing in item.items():
-        if isinstance(thing, LazyPatch) and isinstance(thing.volume, Volume):
+        if isinstance(thing, LazyPatch):
             yield key, thing
+
+
+def _stored(patch: LazyPatch) -> Any:
+    """Return the volume that lies in a file, below what ops made of it."""
+    return getattr(patch.volume, "stored", patch.volume)
 
 
 def _together(planner: Pipe, cases: list[int], items: int) -> int:
@@ -162,7 +181,8 @@ def _asked(
     every = list(walk(planner))
     count = sum(_length(pipe) for pipe in every if not parents_of(pipe))
     cutting = next((p for p in reversed(every) if isinstance(p, LazyPatches)), None)
-    firsts: dict[str, Any] = {key: patches[0].volume for key, patches in seen.items()}
+    firsts: dict[str, Any] = {key: _stored(patches[0]) for key, patches in seen.items()}
+    anew = {key: breaks(patches[0]) for key, patches in seen.items()}
     return Asked(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
         demands={
@@ -170,6 +190,7 @@ def _asked(
             for key, patches in seen.items()
         },
         volumes=firsts,
+        sampled_anew={key: ", and after ".join(by) for key, by in anew.items() if by},
     )
 
 
@@ -183,7 +204,8 @@ def _length(source: Any) -> int:
 def _demand(
     patches: list[LazyPatch], cutting: LazyPatches | None, items: int, scattered: bool
 ) -> Demand:
-    extents = np.array([patch.source_region.shape for patch in patches], dtype=np.float64)
+    reads = [stored_read(patch) for patch in patches]
+    extents = np.array([read.region.shape for read in reads], dtype=np.float64)
     mean = extents.mean(axis=0)
     highest = np.percentile(extents, 99, axis=0, method="higher")
     size = sum(math.prod(p.shape) * p.dtype.itemsize for p in patches) / len(patches)
@@ -192,9 +214,10 @@ def _demand(
     return Demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
         support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
-        chunks=sum(map(_chunks, patches)) / len(patches),
+        chunks=sum(map(_chunks, reads)) / len(reads),
         items=items,
         batch_bytes=math.ceil(size * items),
+        made_bytes=max(read.made_bytes for read in reads),
         patch=(1, 1, 1) if uniform is None else of_grid(uniform.asked, patches[0].plan),
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,
@@ -202,15 +225,14 @@ def _demand(
     )
 
 
-def _chunks(patch: LazyPatch) -> int:
+def _chunks(read: StoredRead) -> int:
     """Return the number of chunks that a patch reads."""
-    volume, plan, _ = patch.reads_from()
-    region = plan.source_region(patch.policy)
+    volume, region = read.volume, read.region
     if volume.chunks is None or region.is_empty:
         return 1 - region.is_empty
     grid = ChunkGrid(volume.shape[1:], volume.chunks)
     indices = np.array(list(grid.touched(region)))
-    box = plan.source_box(patch.policy)
+    box = None if read.plan is None else read.plan.source_box(read.policy)
     if box is None or len(indices) < 2:
         return len(indices)
     chunk = np.array(volume.chunks)

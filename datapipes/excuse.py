@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import placed
+from ..core.sample import case_of
 from ..realizing import Failure
 from ..realizing.failing import failure_of
 
@@ -48,6 +49,6 @@ def excused(pipe: DataPipe, item: Any, error: Exception) -> bool:
     excuses = _EXCUSES.get()
     if excuses is None or not isinstance(error, excuses.errors):
         return False
-    told = placed(error, pipe.origin, str(getattr(item, "case", "")))
+    told = placed(error, pipe.origin, case_of(item))
     excuses.noted.append(failure_of(told, UNPLANNED, UNPLANNED, item))
     return True

@@ -18,7 +18,7 @@ def reads_of(items: Sequence[Any]) -> tuple[Read, ...]:
         t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
     )
     patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [stored_read(p) for p in patches]
+    reads = [stored_read(p)[:2] for p in patches]
     return tuple(
         (volume, region)
         for volume, region in reads

@@ -75,6 +75,14 @@ class BiasField(RandomValueOp):
     The field lies in the volume, so patches that overlap agree, and it turns with what is turned
     later; over displacements it stays where it is.
 
+    ``value * exp(sum of c_abc x ** a y ** b z ** c)`` over ``a + b + c <= order``, where x, y and z
+    run from -1 at the first voxel of the whole volume to 1 at the last one, along its axes.
+
+    References
+    ----------
+    Van Leemput et al., "Automated model-based bias field correction of MR images of the brain",
+    IEEE Transactions on Medical Imaging 18 (1999): a polynomial, added to logarithms.
+
     Examples
     --------
     >>> BiasField(0.3).describe()

@@ -79,7 +79,12 @@ class Blur(_Gaussian):
 
 @dataclass(frozen=True)
 class Sharpen(_Gaussian):
-    """``value + amount * (value - blurred)``.
+    """``value + amount * (value - blurred)``, an unsharp mask.
+
+    References
+    ----------
+    Gonzalez and Woods, "Digital image processing", 3rd edition (2008), 3.6.3: unsharp masking and
+    highboost filtering, with ``amount`` for k.
 
     Examples
     --------

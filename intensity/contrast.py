@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.amounts import Entry, as_entry, as_flag
+from ..core.amounts import Entry, as_flag, as_number
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .random_op import FROM_0
@@ -35,12 +35,7 @@ class Contrast(AffineValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         as_flag("keep_range", self.keep_range)
-        if self.middle is not None:
-            middle = as_entry("middle", self.middle)
-            if isinstance(middle, tuple):
-                msg = f"middle is a number or None, got {self.middle!r}"
-                raise ValueError(msg)
-            object.__setattr__(self, "middle", middle)
+        object.__setattr__(self, "middle", as_number("middle", self.middle, optional=True))
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
         """Return scale, shift and perhaps a clamp."""

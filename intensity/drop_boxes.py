@@ -28,6 +28,15 @@ class DropBoxes(RandomValueOp):
     So patches that overlap agree, wherever they begin. Boxes lie along the axes of the result,
     whatever spatial ops come later.
 
+    With edges from ``low`` to ``high``, cubes are ``high`` voxels wide, and the chance of a box in
+    each is ``fraction / ((low + high) / (2 high)) ** 3``. It begins at any voxel of its cube, and
+    each of its edges is any whole number from ``low`` to ``high``, all equally likely.
+
+    References
+    ----------
+    DeVries and Taylor, "Improved regularization of convolutional neural networks with cutout",
+    arXiv:1708.04552 (2017): one box there, as many as make up a fraction here.
+
     Examples
     --------
     >>> DropBoxes((4, 12), 0.1).describe()

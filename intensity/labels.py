@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import entries_of, is_integer
+from ..core.amounts import as_choice, entries_of, is_integer
 from ..core.errors import VolumeError
 from .value_op import Drawn, Facts, ValueOp
 
@@ -46,9 +46,7 @@ class OneHot(ValueOp):
         if not labels or not all(map(is_integer, labels)):
             msg = f"classes is a number above 0 or several labels, got {self.classes!r}"
             raise ValueError(msg)
-        if not isinstance(self.others, str) or self.others not in OTHERS:
-            msg = f"others is one of {', '.join(map(repr, OTHERS))}, got {self.others!r}"
-            raise ValueError(msg)
+        as_choice("others", self.others, OTHERS)
         object.__setattr__(self, "classes", tuple(map(int, labels)))
 
     def channels(self, count: int) -> int:

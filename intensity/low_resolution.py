@@ -16,6 +16,7 @@ from .random_op import RandomValueOp
 from .value_op import Drawn, Facts, Halo
 
 _FROM_1 = {"least": 1.0}
+_TWO_GRIDS = "a coarser grid is made of the voxels so far, and what follows is sampled from that"
 
 
 def _reach(factor: float) -> int:
@@ -25,6 +26,14 @@ def _reach(factor: float) -> int:
 @dataclass(frozen=True)
 class LowResolution(RandomValueOp):
     """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between.
+
+    Along each axis in turn, with ``m = floor(x / factor)`` and ``t = x / factor - m``, a voxel
+    becomes ``(1 - t) v(k_m) + t v(k_m+1)``, where ``k_m = round(m factor)`` is a voxel that stays.
+
+    References
+    ----------
+    Isensee et al., "nnU-Net: a self-configuring method for deep learning-based biomedical image
+    segmentation", Nature Methods 18 (2021): one of its augmentations, nearest down, and up again.
 
     Examples
     --------
@@ -37,12 +46,17 @@ class LowResolution(RandomValueOp):
 
     name: ClassVar[str] = "low_resolution"
     commutes: ClassVar[bool] = False
+    late_because: ClassVar[str] = _TWO_GRIDS
     amounts: ClassVar[Any] = {"factor": _FROM_1}
 
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
         """Return how far the nearest voxels that stay may be."""
         reach = _reach(drawn["factor"])
         return (reach, reach, reach)
+
+    def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
+        """Return the factor for all axes."""
+        return (drawn["factor"],) * 3
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Coarsen ``array`` in place, one axis after another."""
@@ -61,6 +75,13 @@ class LowResolution(RandomValueOp):
 class Anisotropy(RandomValueOp):
     """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between.
 
+    The formula is that of ``LowResolution``, along the axis that was drawn.
+
+    References
+    ----------
+    Billot et al., "Partial volume segmentation of brain MRI scans of any resolution and contrast",
+    MICCAI 2020: thick slices, brought back to the spacing before.
+
     Examples
     --------
     >>> Anisotropy((1.5, 5), axes=2).describe()
@@ -74,6 +95,7 @@ class Anisotropy(RandomValueOp):
 
     name: ClassVar[str] = "anisotropy"
     commutes: ClassVar[bool] = False
+    late_because: ClassVar[str] = _TWO_GRIDS
     amounts: ClassVar[Any] = {"factor": _FROM_1}
 
     def __post_init__(self) -> None:
@@ -94,6 +116,11 @@ class Anisotropy(RandomValueOp):
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
         """Return how far the nearest voxels that stay may be."""
         i, j, k = (_reach(drawn["factor"]) * (axis == drawn["axis"]) for axis in range(3))
+        return (i, j, k)
+
+    def coarser(self, drawn: Drawn) -> tuple[float, float, float]:
+        """Return the factor for the drawn axis, and 1 for the others."""
+        i, j, k = (drawn["factor"] if axis == drawn["axis"] else 1.0 for axis in range(3))
         return (i, j, k)
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:

@@ -1,14 +1,10 @@
 """The native library for values in place: noise of voxels, filters and coarser voxels.
 
-Built and found as the kernel of the resampler is, and switched by ``VOXPIPE_NATIVE`` as that is.
 Where it is missing, callers take the same steps in NumPy: the same bits, many times slower.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-import os
 import struct
 from functools import cache
 from typing import Any
@@ -16,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.native_library import address_of, native_library, requested_path
+
 ABI = 2  # VOXPIPE_VALUES_ABI of native/values.h
-PATHS = ("portable", "avx2", "avx512")
 _NOISE = struct.Struct("=3q3q3q3q3qQ2d")
 _FILTER = struct.Struct("=2q3q3q3q3q")
 _COARSEN = struct.Struct("=2q3q3q3q4q")
@@ -40,7 +37,7 @@ def add_noise(
     channels, *size = array.shape
     channel_stride, *stride = array.strides
     job = _NOISE.pack(
-        *(ABI, requested, _KINDS[kind], _address(array), channels, channel_stride),
+        *(ABI, requested, _KINDS[kind], address_of(array), channels, channel_stride),
         *(*size, *stride, *corner, key, mean, std),
     )
     return bool(library.voxpipe_noise(job) == _DONE)
@@ -55,8 +52,8 @@ def filter_axis(array: NDArray[np.float32], axis: int, weights: NDArray[np.float
     channel_stride, *stride = array.strides
     weights = np.ascontiguousarray(weights, np.float32)
     job = _FILTER.pack(
-        *(ABI, requested, _address(array), channels, channel_stride),
-        *(*size, *stride, axis, _address(weights), weights.size - 1),
+        *(ABI, requested, address_of(array), channels, channel_stride),
+        *(*size, *stride, axis, address_of(weights), weights.size - 1),
     )
     return bool(library.voxpipe_filter(job) == _DONE)
 
@@ -83,8 +80,8 @@ def coarsen_axis(
         for table, kind in ((low, np.int32), (high, np.int32), (part, np.float32))
     ]
     job = _COARSEN.pack(
-        *(ABI, requested, _address(array), channels, channel_stride),
-        *(*size, *stride, axis, *map(_address, tables)),
+        *(ABI, requested, address_of(array), channels, channel_stride),
+        *(*size, *stride, axis, *map(address_of, tables)),
     )
     return bool(library.voxpipe_coarsen(job) == _DONE)
 
@@ -93,30 +90,8 @@ def _fits(array: NDArray[Any]) -> bool:
     return array.dtype == np.float32 and array.ndim == 4 and array.size > 0
 
 
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def requested_path() -> int | None:
-    """Return the path that the environment asks for, 0 for the best one, None for no library."""
-    value = os.environ.get("VOXPIPE_NATIVE", "")
-    if value == "0":
-        return None
-    return PATHS.index(value) + 1 if value in PATHS else 0
-
-
 @cache
 def _library() -> Any:
     """Return the loaded library, or None: the resampler says so, once, where it is missing."""
-    spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
-    if spec is None or not spec.origin:
-        return None
-    try:
-        library = ctypes.CDLL(spec.origin)
-        for name in ("voxpipe_noise", "voxpipe_filter", "voxpipe_coarsen"):
-            getattr(library, name).argtypes = [ctypes.c_char_p]
-            getattr(library, name).restype = ctypes.c_int64
-        library.voxpipe_values_abi.restype = ctypes.c_int64
-        return library if library.voxpipe_values_abi() == ABI else None
-    except (OSError, AttributeError):
-        return None
+    jobs = ["voxpipe_noise", "voxpipe_filter", "voxpipe_coarsen"]
+    return native_library(jobs, version="voxpipe_values_abi", expected=ABI)[0]

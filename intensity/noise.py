@@ -51,6 +51,14 @@ class Noise(RandomValueOp):
 class RicianNoise(RandomValueOp):
     """The noise of magnitude images: normal noise in both parts of a complex number.
 
+    ``sqrt((value + a) ** 2 + b ** 2)``, with ``a`` and ``b`` normal, of mean 0 and deviation
+    ``std``: where the value is ``v``, a number of the Rice distribution of ``v`` and ``std``.
+
+    References
+    ----------
+    Gudbjartsson and Patz, "The Rician distribution of noisy MRI data", Magnetic Resonance in
+    Medicine 34 (1995).
+
     Examples
     --------
     >>> RicianNoise(0.1).describe()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core.amounts import as_flag, as_number, as_volume_key, entries_of
+from ..core.likely_mistakes import parts
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts
@@ -97,6 +98,15 @@ class Rescale(AffineValueOp):
 class RescalePercentiles(AffineValueOp):
     """Bring two percentiles of the volume to ``out``, and clamp what lies beyond.
 
+    ``out[0] + (out[1] - out[0]) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
+    linear between the two values next in rank, as ``numpy.percentile`` has them.
+
+    References
+    ----------
+    Nyul and Udupa, "On standardizing the MR image intensity scale", Magnetic Resonance in Medicine
+    42 (1999): why percentiles. Hyndman and Fan, "Sample quantiles in statistical packages", The
+    American Statistician 50 (1996): which, their definition 7.
+
     Examples
     --------
     >>> RescalePercentiles(0.5, 99.5).describe()
@@ -129,6 +139,11 @@ class RescalePercentiles(AffineValueOp):
             msg = f"percentiles are 0 <= lower < upper <= 100, got {self.lower!r}, {self.upper!r}"
             raise ValueError(msg)
         object.__setattr__(self, "out", as_pair("out", self.out))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return parts("upper", [self.lower, self.upper])
 
     @property
     def mask_key(self) -> str | None:

@@ -7,7 +7,7 @@ interpolation, in the memory of the batch, so a chain stays lazy however many it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -48,6 +48,15 @@ class VolumeStatistics(RecordedStatistics, Protocol):
 
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed, 0 to 100."""
+
+
+def kept_percentile(
+    recorded: RecordedStatistics, q: float, counted: Callable[[], VolumeStatistics]
+) -> float:
+    """Return a percentile as recorded, where that ``keeps`` it; else the counted one."""
+    keeps = getattr(recorded, "keeps", None)
+    known: Any = recorded if keeps is not None and keeps(q) else counted()
+    return float(known.percentile(q))
 
 
 class Facts(Protocol):
@@ -112,6 +121,9 @@ class ValueOp:
     kind: ClassVar[str] = "intensity"
     """The kind of volume that it changes where none is named."""
 
+    late_because: ClassVar[str] = ""
+    """Why later spatial ops wait for it, where that is not plain."""
+
     @property
     def waited_for(self) -> str:
         """What of it later spatial ops wait for, where it does not commute."""
@@ -138,6 +150,14 @@ class ValueOp:
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
         """Return how many voxels around a patch on ``grid`` the op looks at, on either side."""
         return NO_HALO
+
+    def coarser(self, drawn: Drawn) -> tuple[float, float, float] | None:
+        """Return by how much each axis gets coarser, where that is all that the op does.
+
+        It then keeps the voxels of the lattice nearest to multiples of these factors, and draws
+        lines between them. None for any other op.
+        """
+        return None
 
     def channels(self, count: int) -> int:
         """Return the number of channels that ``count`` become."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__, check_command, convert_command, index_command
+from .beside_output import remark
 from .core.errors import VoxpipeError
 
 
@@ -68,11 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             demo_data(options.output)
     except VoxpipeError as error:
-        print(f"voxpipe: {error}", file=sys.stderr)
+        remark(error)
         return 1
     except KeyboardInterrupt:
         go_on = "; give it again to go on" if options.command == "convert" else ""
-        print(f"voxpipe: stopped{go_on}.", file=sys.stderr)
+        remark(f"stopped{go_on}.")
         return _INTERRUPTED
     return 0
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
+from .beside_output import progress, remark
+from .patterns_argument import add_patterns, listed
 from .storage_option import add_options, options_of
 
 
@@ -24,13 +25,7 @@ def add(commands: Any) -> None:
         help="a manifest (.json), a folder or URL, or one volume; with patterns, a glob of case "
         "folders (in quotes)",
     )
-    command.add_argument(
-        "patterns",
-        metavar="KEY=PATTERN",
-        nargs="*",
-        help="the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz "
-        "(default: every volume that is found)",
-    )
+    add_patterns(command)
     command.add_argument(
         "--workers", type=_whole, default=2, metavar="N", help="processes (default: %(default)s)"
     )
@@ -49,30 +44,22 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check, print every bad volume, return 1 if there is one."""
-    from tqdm import tqdm
-
     from .dataloader2 import check
-    from .index_command import listed
 
     store = options_of(options, options.data, *options.patterns)
     cases = listed(options.data, options.patterns, store) if options.patterns else options.data
-    with tqdm(desc="check", unit="volume", leave=False, file=sys.stderr) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress("check", "volume") as told:
         report = check(
             cases,
             workers=options.workers,
             voxels=options.voxels,
             timeout=options.timeout or (600.0 if options.voxels else 60.0),
-            progress=progress,
+            progress=told,
             storage_options=store,
         )
     print(report)
     if not options.voxels:
-        print("voxpipe: headers only; --voxels also finds damage inside of files", file=sys.stderr)
+        remark("headers only; --voxels also finds damage inside of files")
     return 0 if report.ok else 1
 
 

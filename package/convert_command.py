@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any
 
+from .beside_output import progress, remark
 from .core.errors import VoxpipeError
 from .storage_option import add_options, of_place, options_of
 
@@ -65,9 +65,9 @@ def run(options: argparse.Namespace) -> int:
         except VoxpipeError as error:
             failed += 1
             error.do = error.do.replace("overwrite=True", "--overwrite")
-            print(f"voxpipe: {error}", file=sys.stderr)
+            remark(error)
     if failed and len(jobs) > 1:
-        print(f"voxpipe: {failed} of {len(jobs)} volumes were not converted", file=sys.stderr)
+        remark(f"{failed} of {len(jobs)} volumes were not converted")
     return 1 if failed else 0
 
 
@@ -95,17 +95,10 @@ def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[st
 def _convert(
     source: str, destination: str, options: argparse.Namespace, store: dict[str, Any]
 ) -> str:
-    from tqdm import tqdm
-
     from .volumes import convert
 
     name = os.path.basename(source.rstrip("/"))
-    with tqdm(desc=name, unit="voxel", unit_scale=True, leave=False, file=sys.stderr) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress(name, "voxel", scaled=True) as told:
         done = convert(
             source,
             destination,
@@ -114,7 +107,7 @@ def _convert(
             patch=options.patch,
             codec=options.codec,
             overwrite=options.overwrite,
-            progress=progress,
+            progress=told,
             storage_options=store,
         )
     chunk, shard = ("x".join(map(str, size)) for size in (done.chunk, done.shard))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from .beside_output import remark
 from .core.errors import VoxpipeError
+from .patterns_argument import add_patterns, listed
 from .storage_option import add_options, of_place, options_of
 
 
@@ -25,13 +27,7 @@ def add(commands: Any) -> None:
         metavar="URL",
         help="a folder of cases, or one volume; with patterns, a glob of case folders",
     )
-    command.add_argument(
-        "patterns",
-        metavar="KEY=PATTERN",
-        nargs="*",
-        help="the volumes of a case, as in list_cases(): image=ct.nii.gz label=seg.nii.gz "
-        "(default: every volume that is found)",
-    )
+    add_patterns(command)
     command.add_argument(
         "-o",
         "--output",
@@ -80,14 +76,14 @@ def run(options: argparse.Namespace) -> int:
         known=known,
     )
     for finding in bad:
-        print(f"voxpipe: {finding}", file=sys.stderr)
+        remark(finding)
     if manifest.entries or not bad:
         write_manifest(manifest, options.output, storage_options=of_output)
         counted = f"{len(manifest.cases())} cases, {len(manifest.entries)} volumes"
         print(f"{options.output}: {counted}")
     if bad:
         cases = len({finding.case for finding in bad})
-        print(f"voxpipe: {cases} cases with bad volumes were left out", file=sys.stderr)
+        remark(f"{cases} cases with bad volumes were left out")
     return 1 if bad else 0
 
 
@@ -104,29 +100,6 @@ def _pipe(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
         return OpenVolume(from_cases([{"image": options.url}]), **opened)
     found = find_volumes(options.url, store)
     return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **opened)
-
-
-def listed(
-    url: str, patterns: Sequence[str], storage_options: Mapping[str, Any] | None = None
-) -> Any:
-    """Return the cases that a glob and patterns ``KEY=PATTERN`` find.
-
-    Raises
-    ------
-    SampleError
-        A pattern without a key.
-    """
-    from .core.errors import SampleError
-    from .datapipes.iter import list_cases
-
-    by_key: dict[str, Any] = dict(text.partition("=")[::2] for text in patterns)
-    for key, pattern in by_key.items():
-        if not (key and pattern):
-            raise SampleError(
-                f"{key or pattern!r} is no KEY=PATTERN.",
-                do='Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".',
-            )
-    return list_cases(url, storage_options=storage_options, **by_key)
 
 
 def _earlier(output: str, store: Mapping[str, Any]) -> Any:

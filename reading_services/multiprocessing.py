@@ -9,6 +9,7 @@ buffer that is bounded by the number of jobs in flight.
 from __future__ import annotations
 
 import multiprocessing as mp
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -187,21 +188,8 @@ class MultiProcessingReadingService:
         if not work.workers or (isinstance(work, Planned) and not work.cut.realizing):
             return InProcessEpoch(work, seed, epoch, place)
         pool = self._pool_for(work)
-        if isinstance(work, Planned):
-            return PlannedEpoch(
-                pool,
-                self._end_epoch,
-                work,
-                seed,
-                epoch,
-                place,
-                limit=self._jobs_per_worker(),
-                in_order=self.order == "plan",
-                waiting=self.main_prefetch_cnt,
-                restarts=Restarts(self.max_restarts),
-                room=self._room(work),
-            )
-        return ReplicatedEpoch(
+        kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
+        return kind(
             pool,
             self._end_epoch,
             work,

@@ -4,7 +4,7 @@ from .failing import DATA_ERRORS, ErrorPolicy, Outcome, Tolerant
 from .gather import Gather
 from .job import Failure, Job
 from .join_reads import JoinReads
-from .memory import BatchMemory, Layout, OwnMemory, batch_memory, using
+from .memory import ArraySpec, BatchMemory, OwnMemory, batch_memory, using
 from .realize import ApplyValue, RealizePatches
 from .realized import Realized
 from .recipe import Instruction, Recipe, Transform, Watch
@@ -16,6 +16,7 @@ __all__ = [
     "NOWHERE",
     "STANDING",
     "ApplyValue",
+    "ArraySpec",
     "BatchMemory",
     "ErrorPolicy",
     "Failure",
@@ -24,7 +25,6 @@ __all__ = [
     "Instruction",
     "Job",
     "JoinReads",
-    "Layout",
     "Outcome",
     "OwnMemory",
     "RealizePatches",

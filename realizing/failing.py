@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..core.errors import GridMismatch, VolumeError, VoxpipeError
+from ..core.sample import case_of
 from ..volumes.stores.redaction import Secrets
 from .job import Failure, Job
 from .memory import OwnMemory, using
@@ -167,8 +168,3 @@ def failure_of(
         what=secrets.cut(what),
         instead=instead,
     )
-
-
-def case_of(thing: Any) -> str:
-    """Return the name of the case of an item; empty if it has none."""
-    return str(getattr(thing, "case", ""))

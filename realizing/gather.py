@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
 from ..core.origin import warn
+from ..core.sample import case_of
 from ..spatial import LazyPatch
 from ..volumes import Volume
 from ..volumes.stores.joining import reads_of
-from .memory import Layout, batch_memory
+from .memory import ArraySpec, batch_memory
 from .realized import Realized
 from .threads import in_threads
 
@@ -47,8 +48,8 @@ class Gather:
             arrays = [key for key in keys if _is_array(items[0][key])]
             if not arrays:
                 _refuse_unopened(items[0])
-            layouts = [_layout(key, items) for key in arrays]
-            memory = dict(zip(arrays, batch_memory().take(layouts), strict=True))
+            specs = [_spec_of(key, items) for key in arrays]
+            memory = dict(zip(arrays, batch_memory().take(specs), strict=True))
             slots = [
                 (out, sample, key)
                 for key, stack in memory.items()
@@ -89,7 +90,7 @@ class Gather:
                 else:
                     out[...] = thing.realize()
         except Exception as error:
-            raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
+            raise placed(error, case=case_of(sample))  # noqa: B904
 
 
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
@@ -118,13 +119,13 @@ def _keys(samples: Sequence[Any]) -> list[str]:
     return list(samples[0])
 
 
-def _layout(key: str, samples: Sequence[Any]) -> Layout:
+def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
     shapes = []
     for sample in samples:
         try:
             shapes.append(tuple(sample[key].shape))
         except Exception as error:
-            raise placed(error, case=getattr(sample, "case", ""))  # noqa: B904
+            raise placed(error, case=case_of(sample))  # noqa: B904
         if shapes[-1] != shapes[0]:
             msg = (
                 f"{key} of {_name(samples[0])} is {shapes[0]}, "

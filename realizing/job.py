@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.sample import case_of
 from ..volumes import Volume
 
 # A message is read by a person; the batch is in the plan.
@@ -62,7 +63,7 @@ class Job:
 
     def cases(self) -> str:
         """Return the names of the cases, for messages."""
-        names = [str(getattr(item, "case", "")) for item in self.items]
+        names = [case_of(item) for item in self.items]
         return ", ".join(dict.fromkeys(name for name in names if name)) or "unnamed items"
 
     def files(self, item: int = -1) -> str:
@@ -75,7 +76,7 @@ class Job:
 
 
 def _with_files(item: Any) -> str:
-    case = str(getattr(item, "case", ""))
+    case = case_of(item)
     things = item.values() if isinstance(item, Mapping) else ()
     volumes = [getattr(thing, "volume", thing) for thing in things]
     names = dict.fromkeys(str(v.name) for v in volumes if isinstance(v, Volume))

@@ -15,23 +15,23 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Layout: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
+ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
 """Shape and type of one array of a batch."""
 
 
 class BatchMemory(Protocol):
     """Something that hands out memory for all arrays of a batch at once."""
 
-    def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
-        """Return one C-ordered, uninitialised array per layout."""
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec."""
 
 
 class OwnMemory:
     """The process's own memory."""
 
-    def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
-        """Return one C-ordered, uninitialised array per layout."""
-        return [np.empty(shape, dtype) for shape, dtype in layouts]
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec."""
+        return [np.empty(shape, dtype) for shape, dtype in specs]
 
 
 _OWN = OwnMemory()

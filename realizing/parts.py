@@ -22,7 +22,7 @@ from ..volumes import Volume, volume_statistics
 from ..volumes.fetched import touch
 from ..volumes.voxels import Voxels
 from .job import Job
-from .memory import BatchMemory, Layout, batch_memory, using
+from .memory import ArraySpec, BatchMemory, batch_memory, using
 from .realized import Realized
 from .threads import in_threads
 
@@ -212,26 +212,26 @@ class _Noting:
 
     def __init__(self, memory: BatchMemory) -> None:
         self._memory = memory
-        self.taken: list[tuple[list[Layout], list[NDArray[Any]]]] = []
+        self.taken: list[tuple[list[ArraySpec], list[NDArray[Any]]]] = []
 
-    def take(self, layouts: Sequence[Layout]) -> list[NDArray[Any]]:
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[Any]]:
         """Return the arrays."""
-        arrays: list[NDArray[Any]] = self._memory.take(layouts)
-        self.taken.append((list(layouts), arrays))
+        arrays: list[NDArray[Any]] = self._memory.take(specs)
+        self.taken.append((list(specs), arrays))
         return arrays
 
 
 class _Template:
     """A batch whose arrays in batch memory can be replaced by fresh ones."""
 
-    def __init__(self, batch: Any, taken: list[tuple[list[Layout], list[NDArray[Any]]]]) -> None:
+    def __init__(self, batch: Any, taken: list[tuple[list[ArraySpec], list[NDArray[Any]]]]) -> None:
         self._batch = batch
-        self._layouts = [layouts for layouts, _ in taken]
+        self._specs = [specs for specs, _ in taken]
         self._places = [array.ctypes.data for _, arrays in taken for array in arrays]
 
     def filled(self, memory: BatchMemory) -> Any:
         """Return the batch with uninitialised arrays of ``memory``; what lay elsewhere stays."""
-        fresh = [array for layouts in self._layouts for array in memory.take(layouts)]
+        fresh = [array for specs in self._specs for array in memory.take(specs)]
         return _swapped(self._batch, dict(zip(self._places, fresh, strict=True)))
 
 

@@ -12,6 +12,7 @@ from ..core import META, Origin, Sample
 from ..core.errors import SampleError, placed
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
+from ..spatial.volume_like import stored_of
 from ..volumes.stores.joining import reads_of
 from .realized import Realized
 from .threads import in_threads
@@ -117,7 +118,7 @@ class ApplyValue:
             do = "Name one of these in inside=."
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         stored_labels(patch, (), f"{self.step.op.name}(inside={key!r})", key)
-        return getattr(patch.volume, "stored", patch.volume)
+        return stored_of(patch.volume)
 
 
 def _made(entry: tuple[str, LazyPatch]) -> NDArray[Any]:

@@ -14,6 +14,8 @@ import numpy as np
 
 from ..core.amounts import (
     Entry,
+    as_choice,
+    as_count,
     as_entry,
     as_flag,
     as_probability,
@@ -27,7 +29,10 @@ __all__ = [
     "Amount",
     "amount_at",
     "as_amount",
+    "as_choice",
+    "as_count",
     "as_flag",
+    "as_probabilities",
     "as_probability",
     "as_triple",
     "draw_amount",
@@ -117,32 +122,28 @@ def per_axis(amount: Amount) -> tuple[Entry, Entry, Entry]:
     return (amount, amount, amount)
 
 
-def as_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Return ``value`` if it is one of ``choices``.
+def as_probabilities(
+    name: str, value: Any, count: int, several: str = "one for each of the {} axes"
+) -> float | tuple[float, ...]:
+    """Return one probability, or one for each of ``count`` axes; ``several`` says so in words.
 
     Raises
     ------
     ValueError
-        It is not.
+        It is neither.
+
+    Examples
+    --------
+    >>> as_probabilities("flip", [0.5, 0, 0], 3), as_probabilities("flip", 1, 3)
+    ((0.5, 0.0, 0.0), 1.0)
     """
-    if isinstance(value, str) and value in choices:
-        return value
-    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}"
-    raise ValueError(msg)
-
-
-def as_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 0.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
-    if not is_integer(value) or value < 0:
-        msg = f"{name} is a whole number of at least 0, got {value!r}"
+    each = entries_of(value)
+    if not each:
+        return as_probability(name, value)
+    if len(each) != count:
+        msg = f"{name} is one probability, or {several.format(count)}, got {value!r}"
         raise ValueError(msg)
-    return int(value)
+    return tuple(as_probability(name, entry) for entry in each)
 
 
 def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, int, int]:

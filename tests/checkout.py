@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@functools.cache
 def options():
-    """Return the ``[options]`` of ``setup.cfg``."""
+    """Return the ``[options]`` of ``setup.cfg``, which no test writes."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     return config["options"]
@@ -26,8 +28,9 @@ def packages():
     return options()["packages"].split()
 
 
+@functools.cache
 def modules():
-    """Return every module's name and file, packages included."""
+    """Return every module's name and file, packages included; one look at the folders for all."""
     found = {}
     for package, folder in package_dir().items():
         for file in sorted((ROOT / folder).rglob("*.py")):

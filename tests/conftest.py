@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+
 import leftovers
 import pytest
 from hypothesis import settings
@@ -9,6 +12,12 @@ from hypothesis import settings
 # Times are never asserted: a busy machine is not a bug.
 settings.register_profile("voxpipe", deadline=None, print_blob=True)
 settings.load_profile("voxpipe")
+
+
+def pytest_collection_finish():
+    """Let later garbage collections pass over the modules and tests that stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -20,7 +29,23 @@ def private_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def started_clients():
+def one_description_of_s3():
+    """Let all clients of botocore share the description of S3, of 30 000 objects each.
+
+    fsspec keeps the client of every server that a test ever had, and each collection of garbage
+    would go through all of theirs.
+    """
+    from botocore.loaders import JSONFileLoader
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Clients of one session of botocore share it as well: none of them changes it.
+        read = functools.cache(JSONFileLoader().load_file)
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        yield
+
+
+@pytest.fixture(scope="session")
+def started_clients(one_description_of_s3):
     """Start the threads that fsspec and obstore keep for the process."""
     import asyncio
     import importlib.util

@@ -28,6 +28,9 @@ def left_behind(before, grace=GRACE):
     if not alive() - before:
         return set()
     release()
+    if not alive() - before - services():
+        return set()
+    gc.collect()  # what only a cycle keeps; it looks at all there is, so nobody else asks for it
     deadline = time.monotonic() + grace
     while (left := alive() - before - services()) and time.monotonic() < deadline:
         multiprocessing.active_children()  # reaps those that have ended
@@ -65,12 +68,11 @@ def child_processes():
 
 
 def release():
-    """Drop what is kept on purpose between uses, and what only a cycle keeps."""
+    """Drop what is kept on purpose between uses."""
     # Looked up, not imported: tests of the lower layers should not bring in the higher ones.
     close = getattr(sys.modules.get("voxpipe.volumes"), "close_volumes", None)
     if close is not None:
         close()
-    gc.collect()
 
 
 def services():

@@ -1,6 +1,7 @@
 """Each package says what is public, sorted, and every public name is explained."""
 
 import ast
+import functools
 import importlib
 import inspect
 import itertools
@@ -33,6 +34,7 @@ def public_names(package):
     return {name for name in names if not isinstance(getattr(package, name), ModuleType)}
 
 
+@functools.cache
 def explained_constants():
     """Return the names that a module-level assignment gives and a docstring follows."""
     found = set()

@@ -42,6 +42,7 @@ SHARED_PART = 1 / 3
 AHEAD_PART = 2
 
 BATCHES, BUFFERS, ON_THE_WAY, KEPT = "batches", "read buffers", "on their way", "kept chunks"
+MADE = "made between"
 """The terms of projected memory."""
 
 
@@ -104,6 +105,8 @@ def negotiate(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme
 def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping[str, int]:
     """Return the bytes that are needed whatever is decided, by term."""
     terms = {BATCHES: budget.batches_ahead * demand.batch_bytes}
+    if demand.made_bytes:
+        terms[MADE] = budget.processes * budget.threads * demand.made_bytes
     if layout.access == "range":
         source = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
         scratch = layout.unit_bytes if layout.chunk is not None else 0
@@ -155,6 +158,8 @@ _REMEDIES = {
     "memory_bytes= of the reading service.",
     BUFFERS: "Use fewer workers or threads_per_worker, smaller patches or smaller chunks, or raise "
     "memory_bytes= of the reading service.",
+    MADE: "Use fewer workers or threads_per_worker, or put spatial pipes before what voxels are "
+    "sampled anew after.",
     ON_THE_WAY: "Store the volumes in smaller chunks, or raise memory_bytes= of the reading "
     "service.",
 }

@@ -186,6 +186,8 @@ class Demand:
     scattered: bool = True
     """Whether a volume's patches come between those of others, or again while its chunks are kept;
     else nothing of it is needed any more once its visit is over."""
+    made_bytes: int = 0
+    """Most bytes that a patch is made of in between, where voxels are sampled anew."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from torch.utils.data import IterDataPipe
@@ -50,6 +50,26 @@ class TerminateRequired(Exception):
     """The pipe is about to end."""
 
 
+def until_available(ask: Callable[[], Any], kind: Any) -> Any:
+    """Ask until there is an answer, and call the hook of ``kind`` of pipes, if any, in between."""
+    while True:
+        try:
+            return ask()
+        except NotAvailable:
+            if kind.not_available_hook is not None:
+                kind.not_available_hook()
+
+
+def in_time(ask: Callable[[], Any]) -> Any:
+    """Return what the other side of the queues answers; ``ItemTimeout`` if nothing came."""
+    try:
+        return ask()
+    except EmptyQueue as error:
+        raise ItemTimeout(
+            str(error), do="Raise timeout=, or see what the other side is at."
+        ) from None
+
+
 class NonBlocking(IterDataPipe[Any]):
     """A pipe that can be asked without waiting.
 
@@ -64,12 +84,7 @@ class NonBlocking(IterDataPipe[Any]):
         return self
 
     def __next__(self) -> Any:
-        while True:
-            try:
-                return self.nonblocking_next()
-            except NotAvailable:
-                if NonBlocking.not_available_hook is not None:
-                    NonBlocking.not_available_hook()
+        return until_available(self.nonblocking_next, NonBlocking)
 
     def nonblocking_next(self) -> Any:
         """Return the next item, or raise ``NotAvailable`` or ``StopIteration``."""
@@ -145,18 +160,19 @@ def DataPipeBehindQueues(  # noqa: N802  torchdata's name
     if not isinstance(protocol, IterDataPipeQueueProtocolServer):
         msg = f"an IterDataPipeQueueProtocolServer expected, got {type(protocol).__name__}"
         raise TypeError(msg)
-    where = (process_name, loop_id)
     server = _ItemServer(
-        EnsureNonBlockingDataPipe(source_datapipe), protocol, where, request_counter
+        EnsureNonBlockingDataPipe(source_datapipe),
+        protocol,
+        (process_name, loop_id),
+        request_counter,
+        (worker_info, custom_reset_fn),
     )
-    server.of_worker = (worker_info, custom_reset_fn)
     return server.serve(blocking_request_get)
 
 
 class _ItemServer(Server):
     """Answers for an iterable pipe."""
 
-    of_worker: tuple[Any, Any]
     _failure: Exception | None = None
     _left: int | None = None
 
@@ -177,7 +193,7 @@ class _ItemServer(Server):
             raise self._failure  # the epoch failed; it did not end
         try:
             with self.together.lock:
-                value = self._available()
+                value = until_available(self.pipe.nonblocking_next, NonBlocking)
         except StopIteration:
             self.protocol.response_stop_iteration()
         except InvalidStateResetRequired:
@@ -188,14 +204,6 @@ class _ItemServer(Server):
         else:
             self._left = None if self._left is None else self._left - 1
             self.protocol.response_next(value)
-
-    def _available(self) -> Any:
-        while True:
-            try:
-                return self.pipe.nonblocking_next()
-            except NotAvailable:
-                if NonBlocking.not_available_hook is not None:
-                    NonBlocking.not_available_hook()
 
     def _reset(self, request: m.ResetEpochRequest) -> None:
         info, custom = self.of_worker
@@ -295,12 +303,7 @@ class QueueWrapper(NonBlocking):
         """Go on where the other side is; :meth:`request_reset_epoch` begins an epoch."""
 
     def __next__(self) -> Any:
-        try:
-            return self._asked(block=True, timeout=self._timeout)
-        except EmptyQueue as error:
-            raise ItemTimeout(
-                str(error), do="Raise timeout=, or see what the other side is at."
-            ) from None
+        return in_time(lambda: self._asked(block=True, timeout=self._timeout))
 
     def nonblocking_next(self) -> Any:
         """Return the next item if it is there within ``response_wait_time``."""

@@ -8,10 +8,15 @@ from typing import Any, ClassVar
 
 from torch.utils.data import MapDataPipe
 
-from ...core.errors import ItemTimeout
 from ..worker import process_reset_fn
 from . import messages as m
-from .iter import ANSWER_TIMEOUT, NotAvailable, default_not_available_hook
+from .iter import (
+    ANSWER_TIMEOUT,
+    NotAvailable,
+    default_not_available_hook,
+    in_time,
+    until_available,
+)
 from .protocol import EmptyQueue, MapDataPipeQueueProtocolClient, MapDataPipeQueueProtocolServer
 from .serving import Alone, Server
 
@@ -31,10 +36,10 @@ class NonBlockingMap(MapDataPipe[Any]):
     not_available_hook: ClassVar[Any] = staticmethod(default_not_available_hook)
 
     def __getitem__(self, index: Any) -> Any:
-        return _until_available(lambda: self.nonblocking_getitem(index))
+        return until_available(lambda: self.nonblocking_getitem(index), NonBlockingMap)
 
     def __len__(self) -> int:
-        return int(_until_available(self.nonblocking_len))
+        return int(until_available(self.nonblocking_len, NonBlockingMap))
 
     def nonblocking_len(self) -> int:
         """Return the length, or raise ``NotAvailable``."""
@@ -50,15 +55,6 @@ class NonBlockingMap(MapDataPipe[Any]):
         NonBlockingMap.not_available_hook = (
             None if hook_function is None else staticmethod(hook_function)
         )
-
-
-def _until_available(ask: Any) -> Any:
-    while True:
-        try:
-            return ask()
-        except NotAvailable:
-            if NonBlockingMap.not_available_hook is not None:
-                NonBlockingMap.not_available_hook()
 
 
 def EnsureNonBlockingMapDataPipe(validated_datapipe: Any) -> Any:  # noqa: N802  torchdata's name
@@ -95,18 +91,18 @@ def DataPipeBehindQueues(  # noqa: N802  torchdata's name
     if not isinstance(protocol, MapDataPipeQueueProtocolServer):
         msg = f"a MapDataPipeQueueProtocolServer expected, got {type(protocol).__name__}"
         raise TypeError(msg)
-    where = (process_name, loop_id)
     server = _KeyServer(
-        EnsureNonBlockingMapDataPipe(source_datapipe), protocol, where, request_counter
+        EnsureNonBlockingMapDataPipe(source_datapipe),
+        protocol,
+        (process_name, loop_id),
+        request_counter,
+        (worker_info, custom_reset_fn),
     )
-    server.of_worker = (worker_info, custom_reset_fn)
     return server.serve(blocking_request_get)
 
 
 class _KeyServer(Server):
     """Answers for a map-style pipe."""
-
-    of_worker: tuple[Any, Any]
 
     def answers(self) -> dict[type[m.Request], Any]:
         return {
@@ -118,14 +114,17 @@ class _KeyServer(Server):
     def _item(self, request: m.GetItemRequest) -> None:
         try:
             with self.together.lock:
-                value = _until_available(lambda: self.pipe.nonblocking_getitem(request.key))
+                value = until_available(
+                    lambda: self.pipe.nonblocking_getitem(request.key), NonBlockingMap
+                )
         except IndexError:
             self.protocol.response_index_out_of_bound()
         else:
             self.protocol.response_item(request.key, value)
 
     def _len(self, request: m.LenRequest) -> None:
-        self.protocol.response_len(_until_available(self.pipe.nonblocking_len))
+        length = until_available(self.pipe.nonblocking_len, NonBlockingMap)
+        self.protocol.response_len(length)
 
     def _reset(self, request: m.ResetEpochRequest) -> None:
         info, custom = self.of_worker
@@ -167,10 +166,10 @@ class QueueWrapperForMap(NonBlockingMap):
         self._timeout = timeout
 
     def __getitem__(self, index: Any) -> Any:
-        return _told(lambda: self._item(index, True, self._timeout))
+        return in_time(lambda: self._item(index, True, self._timeout))
 
     def __len__(self) -> int:
-        return int(_told(lambda: self._length(True, self._timeout)))
+        return int(in_time(lambda: self._length(True, self._timeout)))
 
     def nonblocking_getitem(self, index: Any) -> Any:
         """Return an item if it is there within ``response_wait_time``."""
@@ -198,12 +197,3 @@ class QueueWrapperForMap(NonBlockingMap):
         if self.protocol.can_take_request():
             self.protocol.request_len()
         return int(self.protocol.get_response_len(block=block, timeout=timeout).len)
-
-
-def _told(ask: Any) -> Any:
-    try:
-        return ask()
-    except EmptyQueue as error:
-        raise ItemTimeout(
-            str(error), do="Raise timeout=, or see what the other side is at."
-        ) from None

@@ -74,12 +74,19 @@ class Server:
     """Answers the requests of one client; a subclass has a method for each class of them."""
 
     def __init__(
-        self, pipe: Any, protocol: Any, where: tuple[str, int], together: Alone | None
+        self,
+        pipe: Any,
+        protocol: Any,
+        where: tuple[str, int],
+        together: Alone | None,
+        of_worker: tuple[Any, Any],
     ) -> None:
         self.pipe = pipe
         self.protocol: Any = protocol
         self.where = where
         self.together = together or Alone()
+        self.of_worker = of_worker
+        """Which worker of how many this is, and what makes its pipe of an epoch, or None."""
 
     def meet(self, act: Callable[[], None]) -> None:
         """Do what is done once for all servers that belong together."""

@@ -13,6 +13,7 @@ from ...spatial import Step
 from ...spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from ..datapipe import PerItem, chained, stream_name
 from ..tensors import applied
+from .likely_mistakes import tell_mistakes
 from .sampling import Sampling, refuse_conflict
 from .spatial import Adding, stepped
 
@@ -40,6 +41,7 @@ class ChoicePipe(PerItem):
             refuse_conflict(self.sampling, self.origin, parent)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
+        tell_mistakes(choices, self.origin)
         stream = stream_name(parent, name or type(self).chained)
         self.stream_names = (stream,)
         spatial, values = choices.spatial, choices.values

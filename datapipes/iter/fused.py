@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core import Sample
 from ..datapipe import PerItem
-from .spatial import Adding, SpatialPipe, stepped
+from .spatial import Adding, SpatialPipe, any_moving, stepped
 
 
 class FusedSpatial(PerItem):
@@ -52,6 +52,11 @@ class FusedSpatial(PerItem):
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with all steps added to its plan."""
+        if any_moving(item):  # of which a later member may ask what an earlier one left
+            for step, sampling in zip(self.steps, self.samplings, strict=True):
+                item = stepped(self, item, Adding((step,)), sampling)
+            sample: Sample = item
+            return sample
         sample = stepped(self, item, self.adding)
         for sampling in self.samplings:
             if sampling.changes:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...core import Sample
+from ...core.amounts import is_number
 from ...core.errors import SampleError
 from ...graph import Pipe
-from ..datapipe import PerItem, chained, wrong_item
-from .moving import entry, kept_beside, moving_with, names_of
+from ...spatial import SpatialPlan
+from ..datapipe import chained
+from .moving import Moving, Rows
 
 
 @chained("move_boxes")
-class MoveBoxes(PerItem):
+class MoveBoxes(Moving):
     """Bring boxes from the voxels of the stored volume to those of the patch.
 
     A box is (i, j, k, i, j, k), its lowest and its highest corner; integers are voxel centres. It
@@ -59,6 +60,9 @@ class MoveBoxes(PerItem):
     ([[1.0, 1.0, 1.0, 2.0, 2.0, 2.0]], ['tumour'])
     """
 
+    what = "boxes"
+    columns = 6
+
     def __init__(
         self,
         parent: Pipe,
@@ -68,43 +72,23 @@ class MoveBoxes(PerItem):
         least: float = 0.5,
         with_: str | Collection[str] = (),
     ) -> None:
-        super().__init__(parent)
-        self.keys, self.with_ = names_of(keys), names_of(with_)
-        if self.with_ and len(self.keys) != 1:
-            msg = f"with_= goes with the boxes of one key, got {self.keys}"
-            raise SampleError(msg, do="Write a move_boxes() for each.").at(self.origin)
-        self.of = of
-        if isinstance(least, bool) or not isinstance(least, (int, float)) or not 0 <= least <= 1:
+        super().__init__(parent, keys, of, with_)
+        if not is_number(least) or not 0 <= least <= 1:
             msg = f"least is a part from 0 to 1, got {least!r}"
             raise SampleError(msg).at(self.origin)
         self.least = float(least)
 
-    def apply(self, item: Any) -> Sample:
-        """Return the sample with its boxes moved."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put move_boxes() before batch_patches().")
-        plan = moving_with(item, self.of, "boxes", self.origin).whole_plan
-        moved: dict[str, Any] = {}
-        kept: Any = []
-        for key in self.keys:
-            given = entry(item, key, "move_boxes", self.origin)
-            try:
-                found = plan.boxes_to_output(np.reshape(np.asarray(given, float), (-1, 6)))
-            except (TypeError, ValueError) as error:
-                msg = f"{key!r} holds no boxes (N, 6) that can be moved: {error}"
-                raise SampleError(msg).at(self.origin, item.case) from None
-            found, kept = self._cut(found, plan.shape)
-            moved[key] = found[kept].tolist()
-        beside = kept_beside(item, self.with_, list(kept), "move_boxes", self.origin)
-        return item.with_data(**moved, **beside)
+    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
+        """Return the boxes where ``plan`` moves them."""
+        return plan.boxes_to_output(rows)
 
-    def _cut(self, boxes: Any, shape: tuple[int, int, int]) -> tuple[Any, Any]:
+    def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the boxes cut at the faces of the patch, and which of them stay."""
         if self.least == 0:
-            return boxes, np.ones(len(boxes), bool)
+            return rows, np.ones(len(rows), bool)
         faces = np.array([-0.5] * 3), np.array(shape) - 0.5
-        low, high = np.maximum(boxes[:, :3], faces[0]), np.minimum(boxes[:, 3:], faces[1])
+        low, high = np.maximum(rows[:, :3], faces[0]), np.minimum(rows[:, 3:], faces[1])
         # An axis along which a box has no extent counts as inside where it is inside.
-        extent, inside = boxes[:, 3:] - boxes[:, :3], np.maximum(high - low, 0)
+        extent, inside = rows[:, 3:] - rows[:, :3], np.maximum(high - low, 0)
         parts = np.where(extent > 0, inside / np.where(extent > 0, extent, 1), high >= low)
         return np.concatenate([low, high], axis=1), np.prod(parts, axis=1) >= self.least

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...core import Sample
-from ...core.errors import SampleError
 from ...graph import Pipe
-from ..datapipe import PerItem, chained, wrong_item
-from .moving import entry, kept_beside, moving_with, names_of
+from ...spatial import SpatialPlan
+from ..datapipe import chained
+from .moving import Moving, Rows
 
 
 @chained("move_points")
-class MovePoints(PerItem):
+class MovePoints(Moving):
     """Bring points from the voxels of the stored volume to those of the patch.
 
     Integers are voxel centres. It stands after the spatial pipes. No voxel is read.
@@ -49,6 +48,9 @@ class MovePoints(PerItem):
     ([[0.0, 1.0, 1.0]], ['a'])
     """
 
+    what = "points"
+    columns = 3
+
     def __init__(
         self,
         parent: Pipe,
@@ -58,30 +60,14 @@ class MovePoints(PerItem):
         inside: bool = True,
         with_: str | Collection[str] = (),
     ) -> None:
-        super().__init__(parent)
-        self.keys, self.with_ = names_of(keys), names_of(with_)
-        if self.with_ and len(self.keys) != 1:
-            msg = f"with_= goes with the points of one key, got {self.keys}"
-            raise SampleError(msg, do="Write a move_points() for each.").at(self.origin)
-        self.of = of
+        super().__init__(parent, keys, of, with_)
         self.inside = inside
 
-    def apply(self, item: Any) -> Sample:
-        """Return the sample with its points moved."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put move_points() before batch_patches().")
-        plan = moving_with(item, self.of, "points", self.origin).whole_plan
-        moved: dict[str, Any] = {}
-        kept: Any = []
-        for key in self.keys:
-            given = entry(item, key, "move_points", self.origin)
-            try:
-                found = plan.points_to_output(np.reshape(np.asarray(given, float), (-1, 3)))
-            except (TypeError, ValueError) as error:
-                msg = f"{key!r} holds no points (N, 3) that can be moved: {error}"
-                raise SampleError(msg).at(self.origin, item.case) from None
-            within = ((found >= -0.5) & (found <= np.array(plan.shape) - 0.5)).all(axis=1)
-            kept = within if self.inside else np.ones(len(found), bool)
-            moved[key] = found[kept].tolist()
-        beside = kept_beside(item, self.with_, list(kept), "move_points", self.origin)
-        return item.with_data(**moved, **beside)
+    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
+        """Return the points where ``plan`` moves them."""
+        return plan.points_to_output(rows)
+
+    def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return the points as they are, and which of them stay."""
+        inside = ((rows >= -0.5) & (rows <= np.array(shape) - 0.5)).all(axis=1)
+        return rows, np.asarray(inside) if self.inside else np.ones(len(rows), bool)

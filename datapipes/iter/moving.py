@@ -1,16 +1,78 @@
-"""Which lazy volume of a sample its boxes and points move with."""
+"""What pipes have in common that move places, boxes or points, with a lazy volume of a sample."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...core import Origin, Sample
 from ...core.errors import SampleError
-from ...spatial import LazyPatch
+from ...graph import Pipe
+from ...spatial import LazyPatch, SpatialPlan
+from ..datapipe import PerItem, wrong_item
+
+Rows = NDArray[np.float64]
 
 
-def moving_with(sample: Any, of: str | None, what: str, origin: Origin | None) -> LazyPatch:
+class Moving(PerItem):
+    """A pipe that brings places from the voxels of the stored volume to those of the patch.
+
+    A subclass says what its places are, how a plan moves them, and which of them stay.
+    """
+
+    what: ClassVar[str]
+    """The places, as the user calls them; the chained form is ``move_`` and this."""
+    columns: ClassVar[int]
+    """Numbers of one place."""
+
+    def __init__(
+        self,
+        parent: Pipe,
+        keys: str | Collection[str],
+        of: str | None,
+        with_: str | Collection[str],
+    ) -> None:
+        super().__init__(parent)
+        self.keys, self.with_ = _names_of(keys), _names_of(with_)
+        if self.with_ and len(self.keys) != 1:
+            msg = f"with_= goes with the {self.what} of one key, got {self.keys}"
+            raise SampleError(msg, do=f"Write a move_{self.what}() for each.").at(self.origin)
+        self.of = of
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with its places moved."""
+        pipe = f"move_{self.what}"
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample", f"Put {pipe}() before batch_patches().")
+        plan = _moving_with(item, self.of, self.what, self.origin).whole_plan
+        moved: dict[str, Any] = {}
+        kept: Any = []
+        for key in self.keys:
+            given = _entry(item, key, pipe, self.origin)
+            try:
+                rows = np.reshape(np.asarray(given, float), (-1, self.columns))
+                found = self.to_output(plan, rows)
+            except (TypeError, ValueError) as error:
+                msg = f"{key!r} holds no {self.what} (N, {self.columns}) that can be moved: {error}"
+                raise SampleError(msg).at(self.origin, item.case) from None
+            found, kept = self.within(found, plan.shape)
+            moved[key] = found[kept].tolist()
+        beside = _kept_beside(item, self.with_, list(kept), pipe, self.origin)
+        return item.with_data(**moved, **beside)
+
+    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
+        """Return places (N, ``columns``) where ``plan`` moves them."""
+        raise NotImplementedError
+
+    def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return the places as they are in a patch of ``shape``, and which of them stay."""
+        raise NotImplementedError
+
+
+def _moving_with(sample: Any, of: str | None, what: str, origin: Origin | None) -> LazyPatch:
     """Return the patch whose plan moves places: the one of key ``of``, or the first lazy one.
 
     Raises
@@ -30,7 +92,7 @@ def moving_with(sample: Any, of: str | None, what: str, origin: Origin | None) -
     return lazy[key]
 
 
-def entry(sample: Sample, key: str, pipe: str, origin: Origin | None) -> Any:
+def _entry(sample: Sample, key: str, pipe: str, origin: Origin | None) -> Any:
     """Return what a sample has under ``key``.
 
     Raises
@@ -44,7 +106,7 @@ def entry(sample: Sample, key: str, pipe: str, origin: Origin | None) -> Any:
     return sample[key]
 
 
-def kept_beside(
+def _kept_beside(
     sample: Sample, keys: Collection[str], kept: Sequence[bool], pipe: str, origin: Origin | None
 ) -> dict[str, list[Any]]:
     """Return the entries that go with boxes or points, without the rows that these have lost.
@@ -57,7 +119,7 @@ def kept_beside(
     found = {}
     for key in keys:
         try:
-            rows = list(entry(sample, key, pipe, origin))
+            rows = list(_entry(sample, key, pipe, origin))
         except TypeError:
             rows = None
         if rows is None or len(rows) != len(kept):
@@ -69,6 +131,6 @@ def kept_beside(
     return found
 
 
-def names_of(keys: str | Collection[str]) -> tuple[str, ...]:
+def _names_of(keys: str | Collection[str]) -> tuple[str, ...]:
     """Return one name or several as a tuple."""
     return (keys,) if isinstance(keys, str) else tuple(keys)

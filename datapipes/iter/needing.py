@@ -8,6 +8,7 @@ from typing import Any
 from ...core import Sample
 from ...core.errors import SampleError, VoxpipeError
 from ...spatial import Answered, LazyPatch, Step, stored_labels
+from ...spatial.volume_like import made_like
 from ..datapipe import wrong_item
 from .inside_mask import volume_named
 from .spatial import Adding, SpatialPipe, stepped
@@ -57,5 +58,6 @@ class NeedingPipe(SpatialPipe):
                     f"stored, and {changed} comes before it",
                     do=f"Put {op.name} first, with a threshold in stored values.",
                 )
-            patch = getattr(patch.volume, "patch", None)
+            made = made_like(patch.volume)
+            patch = None if made is None else made.patch
         return op

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...core import Sample
-from ...core.errors import SampleError
-from ...graph import Pipe
-from ...spatial import LazyPatch
+import numpy as np
+
+from ...core import Grid, Sample
+from ...core.errors import BadRecord, SampleError
+from ...core.recorded import refuse_unlike
+from ...graph import Pipe, walk
+from ...intensity import ValueOp, ValueStep
+from ...spatial import LazyPatch, SpatialPlan, Step
 from ...spatial.lazy.replayed import replayed, streams_of
 from ..datapipe import PerItem, chained, wrong_item
+from .choices import ChoicePipe
+from .fused import FusedSpatial
+from .spatial import SpatialPipe
+from .values import ValuePipe
+
+# What an op draws has the form that it has for a volume that any patch fits into.
+_ANY_VOLUME = SpatialPlan.identity(Grid((512, 512, 512), np.eye(4)))
 
 
 @chained("replay")
@@ -25,6 +36,12 @@ class Replay(PerItem):
     draws
         By name of stream: ``batch["meta"][n]["draws"]``, or what became of that as JSON. Pipes that
         are not in it draw for themselves.
+
+    Raises
+    ------
+    BadRecord
+        A pipe upstream could not have drawn its record; of a choice the message has the path of
+        the member, ``drawn[0][1]`` for the second op of the first member that was chosen.
 
     Notes
     -----
@@ -50,6 +67,9 @@ class Replay(PerItem):
             msg = f"replay() takes a mapping from stream to parameters, got {draws!r}"
             raise SampleError(msg, do='Give it batch["meta"][0]["draws"].').at(self.origin)
         self.draws = dict(draws)
+        for step in _known_steps(parent):
+            if step.stream_name in self.draws:
+                _refuse_bad(step, self.draws[step.stream_name])
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the recorded parameters."""
@@ -65,3 +85,29 @@ class Replay(PerItem):
             do = "Build the chain with the names that it had, or leave these out."
             raise SampleError(msg, do=do).at(self.origin, item.case)
         return item.with_data(**{key: replayed(patch, self.draws) for key, patch in lazy.items()})
+
+
+def _known_steps(pipe: Pipe) -> Iterator[Step | ValueStep]:
+    """Yield the steps upstream that can be told from the pipes alone."""
+    for one in walk(pipe):
+        if isinstance(one, ChoicePipe):
+            yield from () if one.adding is None else one.adding.steps
+            yield from () if one.change is None else (one.change.step,)
+        elif isinstance(one, ValuePipe):
+            yield one.step
+        elif isinstance(one, FusedSpatial) or (isinstance(one, SpatialPipe) and one.is_step):
+            yield from one.steps
+
+
+def _refuse_bad(step: Step | ValueStep, record: Any) -> None:
+    def drawn(op: Any) -> Any:
+        generator = np.random.default_rng(0)
+        try:
+            return op.draw(*((generator,) if isinstance(op, ValueOp) else (generator, _ANY_VOLUME)))
+        except Exception as error:  # it asks for more than is known here: checked at its first use
+            raise BadRecord(str(error)) from error
+
+    try:
+        refuse_unlike(step.op, record, drawn)
+    except BadRecord as error:
+        raise error.at(step.origin)  # noqa: B904

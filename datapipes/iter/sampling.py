@@ -73,13 +73,21 @@ class Sampling:
             do = f"Did you mean {near[0]!r}?" if near else f"Give {field}= for one of them."
             raise SampleError(msg, do=do).at(self.origin, case)
 
-    def applied(self, key: str, patch: LazyPatch) -> Policy:
-        """Return the policy of ``patch`` after this pipe."""
-        mine = {
+    def _of(self, key: str, patch: LazyPatch) -> dict[str, Any]:
+        return {
             field: value
             for where, field, value in self.changes
             if where == key or (where == EVERY_INTENSITY and patch.kind != "label")
         }
+
+    def padding(self, key: str, patch: LazyPatch) -> str:
+        """Return how ``patch`` is padded after this pipe."""
+        asked: str = self._of(key, patch).get("padding", patch.policy.padding)
+        return asked
+
+    def applied(self, key: str, patch: LazyPatch) -> Policy:
+        """Return the policy of ``patch`` after this pipe."""
+        mine = self._of(key, patch)
         if not mine:
             return patch.policy
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from ...core import Sample
@@ -10,8 +11,10 @@ from ...core.errors import VoxpipeError
 from ...core.sample import META
 from ...graph import Pipe
 from ...spatial import LazyPatch, PendingPlan, SpatialOp, Step, joined
+from ...spatial.ops.op import is_hard
 from ..datapipe import DataPipe, PerItem, stream_name, wrong_item
 from .form import bound
+from .likely_mistakes import tell_mistakes
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 
 
@@ -42,6 +45,7 @@ class SpatialPipe(PerItem):
             refuse_conflict(self.sampling, self.origin, parent)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
+        tell_mistakes(op, self.origin)
         self.stream_names = (stream_name(parent, name or cls.chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin),)
         self.adding = Adding(self.steps)
@@ -95,6 +99,10 @@ def stepped(
         if not isinstance(thing, LazyPatch):
             continue
         patch = thing if thing.commutes or not adding.steps else thing.flushed(soft=True)
+        if patch.pending.moving is not None and adding.steps:
+            padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
+            lazy[key] = followed(patch, padding, adding.steps, identity)
+            continue
         pending = patch.pending
         if id(pending) not in after:
             steps = adding.to(pending.steps, len(identity))
@@ -106,6 +114,36 @@ def stepped(
             lazy[key] = patch.with_pending(patch.pending, sampling.applied(key, patch))
     moved: Sample = sample.moved(lazy, identity)
     return moved
+
+
+def any_moving(sample: Any) -> bool:
+    """Whether a volume of a sample came from another grid."""
+    return isinstance(sample, Sample) and any(
+        isinstance(thing, LazyPatch) and thing.pending.moving is not None
+        for thing in sample.values()
+    )
+
+
+def followed(
+    patch: LazyPatch, padding: str, steps: Sequence[Step], identity: tuple[int, ...]
+) -> LazyPatch:
+    """Return a patch of a volume that came from another grid with more steps on its plan.
+
+    What a hard crop of whole voxels leaves ends at voxels of the grid that the volume was brought
+    to, between its own. Padding that repeats or mirrors these needs them, so after such a crop the
+    volume is sampled anew from what it is on that grid. Fill needs none, and after an op that
+    interpolates a hard crop leaves fill on any grid.
+    """
+    for step in steps:
+        pending = patch.pending
+        whole = takewhile(lambda one: one.op.lattice, pending.steps)
+        cut = pending.moving is not None and any(is_hard(one.op) for one in whole)
+        if cut and padding != "constant":
+            patch = patch.flushed()
+            pending = patch.pending
+        after = joined(pending.steps, (step,), len(identity))
+        patch = patch.with_pending(pending.following(identity, after))
+    return patch
 
 
 def pending_of(pipe: DataPipe, sample: Any) -> PendingPlan:

@@ -37,6 +37,7 @@ from ...realizing import ApplyValue
 from ..datapipe import PerItem, chained, stream_name
 from ..tensors import applied
 from .form import bound, form, signature_of
+from .likely_mistakes import tell_mistakes
 
 MORE = [("keys", None), ("name", "")]
 
@@ -62,6 +63,7 @@ class ValuePipe(PerItem):
             op = cls.makes(**arguments)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
+        tell_mistakes(op, self.origin)
         self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
         self.stream_names = (stream_name(parent, name or cls.chained),)
         self.step = ValueStep(op, self.stream_names[0], self.origin)

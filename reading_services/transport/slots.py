@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import SlotsUsedUp
 from ...core.origin import warn
-from ...realizing import Layout, OwnMemory
+from ...realizing import ArraySpec, OwnMemory
 from .budget import needed_bytes
 from .mapping import Mapping
 
@@ -95,16 +95,16 @@ class SlotWriter:
         self._dropped: list[int] = []
         self._copies: list[Any] = []
 
-    def take(self, layouts: Sequence[Layout]) -> list[NDArray[np.generic]]:
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered array per layout, all in one free slot if there is room."""
-        offsets, total = _offsets(layouts)
+        offsets, total = _offsets(specs)
         self._asked = max(self._asked, total)
         slot = self._free_slot(total)
         if slot is None:
-            return OwnMemory().take(layouts)
+            return OwnMemory().take(specs)
         memory = self._look_into(slot)
         arrays: list[NDArray[Any]] = []
-        for (shape, dtype), offset in zip(layouts, offsets, strict=True):
+        for (shape, dtype), offset in zip(specs, offsets, strict=True):
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
             arrays.append(memory[offset : offset + size].view(dtype).reshape(shape))
         return arrays
@@ -218,9 +218,9 @@ def _rounded(size: int) -> int:
     return max(1, -(-size // _STEP)) * _STEP
 
 
-def _offsets(layouts: Sequence[Layout]) -> tuple[list[int], int]:
+def _offsets(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
     offsets, total = [], 0
-    for shape, dtype in layouts:
+    for shape, dtype in specs:
         offsets.append(total)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         total += -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -24,11 +24,18 @@ from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy, refuse_fill
 from ..resampling.convert import convert
 from ..resampling.resample import Source, resample
+from ..volume_like import (
+    VolumeLike,
+    has_chunks,
+    looks_ahead,
+    made_like,
+    refuse_complex,
+    stored_type,
+)
 from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
-from .volume_like import VolumeLike, refuse_complex
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +128,8 @@ class LazyPatch(NoArithmetic):
     @property
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
-        before = getattr(self.volume, "draws", {})
+        made = made_like(self.volume)
+        before = {} if made is None else made.draws
         drawn = ((step, self._drawn(step)) for step in self.values)
         # What may act or not is recorded where it acted without further parameters, too.
         mine = {
@@ -244,20 +252,16 @@ class LazyPatch(NoArithmetic):
         nothing to wait for, as with arrays in memory, or pages that are there.
         """
         # A plan is not worked out for nothing: that reads headers, and may warn.
-        return self._begin(self.plan) if self._looks_ahead else None
+        return self._begin(self.plan) if looks_ahead(self.volume) else None
 
     def prefetch_plan(self, plan: SpatialPlan) -> Any:
         """Begin to bring in what :meth:`realize_plan` is going to read."""
-        return self._begin(plan) if self._looks_ahead else None
+        return self._begin(plan) if looks_ahead(self.volume) else None
 
     def _begin(self, plan: SpatialPlan) -> Any:
         volume, wide, _ = self.reads_from(plan)
         region = wide.source_region(self.policy)
         return None if region.is_empty else volume.prefetch(region, *self._box(volume, wide))
-
-    @property
-    def _looks_ahead(self) -> bool:
-        return bool(getattr(self.volume, "looks_ahead", False))
 
     @property
     def _acting(self) -> list[tuple[ValueStep, Drawn]]:
@@ -295,9 +299,9 @@ class LazyPatch(NoArithmetic):
     ) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
         """Return the steps with facts, which know the steps before, of earlier flushes too."""
         before: list[tuple[ValueStep, Drawn, PatchFacts]] = []
-        made = getattr(self.volume, "patch", None)
+        made = made_like(self.volume)
         if made is not None:
-            before += made.acting_on(made.plan)
+            before += made.patch.acting_on(made.patch.plan)
         start = len(before)
         for step, drawn in acting:
             salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
@@ -344,7 +348,7 @@ class LazyPatch(NoArithmetic):
 
     def _box(self, volume: Any, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
         """Return where in its source region the patch has taps, if that may spare chunks."""
-        if getattr(volume, "chunks", None) is None:
+        if not has_chunks(volume):
             return ()
         box = plan.source_box(self.policy)
         return () if box is None else (box,)
@@ -365,8 +369,7 @@ class LazyPatch(NoArithmetic):
     def explain(self) -> str:
         """Return one line: the class of the work, the bytes that are read; reads headers."""
         volume, plan, level = self.reads_from()
-        stored = getattr(volume, "disk_dtype", volume.dtype)
-        told = plan.explain(self.policy, stored, volume.shape[0])
+        told = plan.explain(self.policy, stored_type(volume), volume.shape[0])
         return f"{told}, from level {level}" if level else told
 
     def provenance(self) -> dict[str, Any]:
@@ -377,9 +380,9 @@ class LazyPatch(NoArithmetic):
         flushes; displacements are left out. Where a coarser level is read, ``level`` says which,
         and the region is of that one.
         """
-        from .made_volume import leveled_read
+        from .made_volume import stored_read
 
-        _, region, level = leveled_read(self)
+        _, region, level, *_ = stored_read(self)
         return {
             "file": self.volume.name,
             "region": [list(pair) for pair in region],

@@ -20,6 +20,8 @@ from ..ops.resample_to import of_source
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy
+from .coarse import coarse_read
+from .made_volume import MadeVolume
 
 # Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is not what anybody could see.
 _ENOUGH = 0.99
@@ -40,8 +42,12 @@ def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
     """Return the volume or the level of it that is read for ``plan``, and the plan from there.
 
     The volume itself where the policy does not ask for levels, there are none, or a hard crop
-    has faces that a level could not keep.
+    has faces that a level could not keep. Of a volume that is made on the way, those voxels
+    that a coarser grid keeps, where they are enough.
     """
+    if isinstance(volume, MadeVolume):
+        stays = coarse_read(volume, plan, policy)
+        return ReadFrom(volume, plan) if stays is None else ReadFrom(*stays)
     if policy.antialias != LEVEL or not isinstance(volume, Volume):
         return ReadFrom(volume, plan)
     cut = plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages)

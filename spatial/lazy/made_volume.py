@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
+from ..ops.op import is_hard
 from ..plans.one_after_another import one_after_another
+from ..plans.policy import INTENSITY, Policy
+from ..volume_like import stored_of
 
 if TYPE_CHECKING:
     from ..plans.plan import SpatialPlan
@@ -113,7 +116,7 @@ class MadeVolume:
     @property
     def stored(self) -> Any:
         """The volume that lies in a file, below any number of these."""
-        return getattr(self.patch.volume, "stored", self.patch.volume)
+        return stored_of(self.patch.volume)
 
     @property
     def draws(self) -> Mapping[str, Any]:
@@ -138,24 +141,34 @@ def made_of(patch: LazyPatch, before: LazyPatch, soft: bool = False) -> LazyPatc
     return replace(patch, volume=made, pending=pending)
 
 
-def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any, Region]:
-    """Return what a patch reads: the stored volume or a level of it, and which voxels of that.
+class StoredRead(NamedTuple):
+    """What a patch reads of a file, through any number of made volumes."""
 
-    Through any number of made volumes.
-    """
-    volume, region, _ = leveled_read(patch, plan)
-    return volume, region
+    volume: Any
+    """The stored volume, or a level of it."""
+    region: Region
+    """The voxels that are read of that."""
+    level: int = 0
+    """How many levels coarser than the volume; 0 for itself."""
+    plan: SpatialPlan | None = None
+    """The plan by which they are resampled; None where nothing is read."""
+    policy: Policy = INTENSITY
+    """How they are sampled."""
+    made_bytes: int = 0
+    """Bytes of the voxels that are made on the way, beside those of the patch."""
 
 
-def leveled_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[Any, Region, int]:
-    """Return what :func:`stored_read` does, and which level of the stored volume that is."""
+def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> StoredRead:
+    """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes."""
     volume, wide, level = patch.reads_from(plan)
     region = wide.source_region(patch.policy)
     if not isinstance(volume, MadeVolume):
-        return volume, region, level
+        return StoredRead(volume, region, level, wide, patch.policy)
     if region.is_empty:
-        return volume.stored, region, 0
-    return leveled_read(volume.patch, volume.part(region))
+        return StoredRead(volume.stored, region)
+    below = stored_read(volume.patch, volume.part(region))
+    made = region.size * volume.shape[0] * volume.dtype.itemsize
+    return below._replace(made_bytes=below.made_bytes + made)
 
 
 def whole_plan(patch: LazyPatch) -> SpatialPlan:
@@ -185,4 +198,16 @@ def breaks(patch: LazyPatch) -> tuple[str, ...]:
     made = patch.volume.patch
     by = [step for step in made.values if not step.op.commutes]
     told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
-    return (*breaks(made), " and ".join(told) or "flush")
+    because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
+    why = f" ({'; '.join(because)})" if because else ""
+    return (*breaks(made), (" and ".join(told) or _cut(made) or "flush") + why)
+
+
+def _cut(made: LazyPatch) -> str:
+    """Return the hard crop after which a volume from another grid begins anew, if one does."""
+    steps = made.pending.steps if made.pending.moving is not None else ()
+    last = next((step for step in reversed(steps) if is_hard(step.op)), None)
+    if last is None:
+        return ""
+    place = f" at {last.origin}" if last.origin else ""
+    return f"{last.op.name}{place} (a hard crop of a volume that was brought to another grid)"

@@ -14,7 +14,9 @@ from ...core import Grid, Stream
 from ...core.histogram import Floats, Histogram
 from ...core.remembered import Remembered
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
+from ...intensity.value_op import kept_percentile
 from ..plans.plan import SpatialPlan
+from ..volume_like import stored_of
 
 Acting = tuple[ValueStep, Drawn, Any]
 """A step that acts, with what it drew and its facts."""
@@ -77,7 +79,7 @@ class PatchFacts:
     @property
     def stored(self) -> Any:
         """The volume that lies in a file."""
-        return getattr(self.volume, "stored", self.volume)
+        return stored_of(self.volume)
 
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
@@ -184,9 +186,7 @@ class Recorded:
 
     def percentile(self, q: float) -> float:
         """Return the value that ``q`` percent of the voxels do not exceed."""
-        keeps = getattr(self.recorded, "keeps", None)
-        recorded: Any = self.recorded if keeps is not None and keeps(q) else self.counted
-        return float(recorded.percentile(q))
+        return kept_percentile(self.recorded, q, lambda: self.counted)
 
 
 @dataclass(frozen=True)

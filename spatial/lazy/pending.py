@@ -21,6 +21,7 @@ from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
 from ..plans.one_after_another import one_after_another
 from ..plans.plan import SpatialPlan
+from ..volume_like import made_like
 
 # Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
@@ -140,12 +141,20 @@ class PendingPlan:
         GridMismatch
             They do not.
         """
-        return self._resolved[0]
+        return common_grid(self.references)
+
+    @property
+    def begun(self) -> SpatialPlan:
+        """The plan before the first step; reads headers."""
+        plan = SpatialPlan.identity(self.shared_grid)
+        made = made_like(next(iter(self.references.values())))
+        # A made volume may have more than what it was made of shows.
+        return plan if made is None else plan.crop(made.view.start, made.view.shape)
 
     @property
     def draws(self) -> dict[str, Drawn | None]:
         """What each step drew, by the name of its stream; None where it does not act."""
-        return dict(self._resolved[2])
+        return dict(self._resolved[1])
 
     @property
     def plan(self) -> SpatialPlan:
@@ -158,7 +167,7 @@ class PendingPlan:
         VoxpipeError
             A step refuses, e.g. a crop that leaves the grid; the error knows where it was written.
         """
-        return self._resolved[1]
+        return self._resolved[0]
 
     @property
     def from_stored(self) -> SpatialPlan:
@@ -167,23 +176,19 @@ class PendingPlan:
         What one volume decides for all of them is decided on this: volumes of a sample may have
         been flushed at different places, and all must get the same.
         """
-        return self._whole(self._resolved[3])
+        return self._whole(self._resolved[2])
 
     def _whole(self, plan: SpatialPlan) -> SpatialPlan:
-        made: Any = next(iter(self.references.values()))
+        made = made_like(next(iter(self.references.values())))
         return (
             plan
-            if not hasattr(made, "patch")
+            if made is None
             else one_after_another(made.part_of(made.patch.pending.from_stored), plan)
         )
 
     @cached_property
-    def _resolved(self) -> tuple[Grid, SpatialPlan, dict[str, Drawn | None], SpatialPlan]:
-        grid = common_grid(self.references)
-        plan = SpatialPlan.identity(grid)
-        view = getattr(next(iter(self.references.values())), "view", None)
-        if view is not None:  # a made volume may have more than what it was made of shows
-            plan = plan.crop(view.start, view.shape)
+    def _resolved(self) -> tuple[SpatialPlan, dict[str, Drawn | None], SpatialPlan]:
+        plan = self.begun
         draws: dict[str, Drawn | None] = {}
         try:
             generator = _SPARE.pop()
@@ -206,7 +211,7 @@ class PendingPlan:
             if self.moving.grid.is_singular:
                 raise singular(self.moving)
             plan = of_source(plan, self.moving.grid)
-        return grid, plan, draws, shared
+        return plan, draws, shared
 
     def __getstate__(self) -> dict[str, Any]:
         # What was worked out stays: it is worked out again in microseconds, to the same result.

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...core.errors import SampleError
 from ...intensity import RemapLabels
+from ..volume_like import made_like
 from .lazy_patch import LazyPatch
 
 Labels = tuple[int, ...]
@@ -69,7 +70,8 @@ def _changes(patch: Any) -> Iterator[Any]:
     """Yield the value steps of a patch, the last one first, through flushes."""
     while isinstance(patch, LazyPatch):
         yield from reversed(patch.values)
-        patch = getattr(patch.volume, "patch", None)
+        made = made_like(patch.volume)
+        patch = None if made is None else made.patch
 
 
 def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...core.likely_mistakes import offsets, radians
 from ...core.rows import NO_TURN
-from ..amounts import Amount, amount_at, as_amount, as_probability, entries_of
+from ..amounts import Amount, amount_at, as_amount, as_probabilities, as_probability
 from ..plans.matrices import Space, as_space, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
 from .flip import mirror
@@ -53,9 +54,14 @@ class Augment:
         for name in ("rotate", "zoom", "translate", "shear"):
             amount = as_amount(name, getattr(self, name), positive=name == "zoom")
             object.__setattr__(self, name, amount)
-        object.__setattr__(self, "flip", _flips(self.flip))
+        object.__setattr__(self, "flip", as_probabilities("flip", self.flip, 3, "three, per axis"))
         object.__setattr__(self, "p", as_probability("p", self.p))
         object.__setattr__(self, "space", as_space(self.space))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return (*radians("rotate", self.rotate), *offsets("zoom", self.zoom))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return what each part does, or None."""
@@ -102,13 +108,3 @@ class Augment:
             if value != nothing
         ]
         return f"augment {', '.join(parts) or 'nothing'}{in_words(self.space, self.p)}"
-
-
-def _flips(value: Any) -> float | tuple[float, ...]:
-    each = entries_of(value)
-    if not each:
-        return as_probability("flip", value)
-    if len(each) != 3:
-        msg = f"flip is one probability, or three, per axis, got {value!r}"
-        raise ValueError(msg)
-    return tuple(as_probability("flip", p) for p in each)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...core.choice import Choice
 from ..plans.plan import SpatialPlan
-from .op import Drawn, SpatialOp
+from .op import Drawn, SpatialOp, displaces
 
 Chain = tuple[tuple[int, SpatialOp], ...]
 """Ops in turn, each with its place among all ops of the member, which may be value ops too."""
@@ -30,6 +30,11 @@ class SpatialChoice:
     def lattice(self) -> bool:
         """Whether all of them move whole voxels only."""
         return all(op.lattice for chain in self.members for _, op in chain)
+
+    @property
+    def displaces(self) -> bool:
+        """Whether one of them may."""
+        return any(displaces(op) for chain in self.members for _, op in chain)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return which members act, and what each of their ops drew."""

@@ -60,6 +60,12 @@ class Choices:
                 waiting = values.describe()
 
     @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What of the ops is allowed, but hardly meant."""
+        every = (op for chain in self.members for op in chain)
+        return tuple(told for op in every for told in getattr(op, "likely_mistakes", ()))
+
+    @property
     def spatial(self) -> SpatialChoice | None:
         """What is chosen of spatial ops; None where there are none."""
         chains = [

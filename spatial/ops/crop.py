@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ...core.amounts import is_number
 from ...core.errors import PatchSizeError
 from ..amounts import as_flag, as_triple, entries_of
 from ..plans.plan import SpatialPlan
@@ -222,7 +222,7 @@ class CenterCrop:
 
 def _scales(value: Any) -> tuple[float, ...]:
     each = entries_of(value) or (value,) * 3
-    fits = len(each) == 3 and all(isinstance(v, Real) and not isinstance(v, bool) for v in each)
+    fits = len(each) == 3 and all(map(is_number, each))
     if not fits or not all(0 < float(v) <= 1 for v in each):
         msg = f"scale is a part above 0 and up to 1, or three, got {value!r}"
         raise ValueError(msg)

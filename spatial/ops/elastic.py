@@ -53,6 +53,7 @@ class Elastic:
 
     name: ClassVar[str] = "elastic"
     lattice: ClassVar[bool] = False
+    displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", as_amount("amount", self.amount))

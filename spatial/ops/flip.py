@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.rows import Rows, affine
-from ..amounts import as_flag, as_probability, entries_of, is_integer
+from ..amounts import as_flag, as_probabilities, as_probability, entries_of, is_integer
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
 from .op import Drawn
@@ -50,7 +50,7 @@ class Flip:
         object.__setattr__(self, "one", as_flag("one", self.one))
         if self.one:
             object.__setattr__(self, "p", as_probability("p", self.p))
-        object.__setattr__(self, "p", _probabilities(self.p, len(axes)))
+        object.__setattr__(self, "p", as_probabilities("p", self.p, len(axes)))
 
     def _chances(self) -> list[tuple[int, float]]:
         axes: Any = self.axes
@@ -95,13 +95,3 @@ def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Rows:
         signs[axis], shift[axis] = -1.0, plan.shape[axis] - 1.0
     i, j, k = signs
     return affine((i, 0.0, 0.0, 0.0, j, 0.0, 0.0, 0.0, k), shift)
-
-
-def _probabilities(value: Any, count: int) -> float | tuple[float, ...]:
-    each = entries_of(value)
-    if not each:
-        return as_probability("p", value)
-    if len(each) != count:
-        msg = f"p is one probability, or one for each of the {count} axes, got {value!r}"
-        raise ValueError(msg)
-    return tuple(as_probability("p", p) for p in each)

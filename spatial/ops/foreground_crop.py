@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, ClassVar, Literal
 
 from ...core import Region
+from ...core.amounts import as_choice, as_count, as_flag, is_finite, is_integer
 from ...core.errors import PatchSizeError
-from ..amounts import as_choice, as_count, as_flag
+from ...core.likely_mistakes import parts
 from ..plans.plan import SpatialPlan
 from .needs import BoxNeed, NotAnswered, is_statistic
 from .op import Drawn
@@ -75,6 +75,12 @@ class ForegroundCrop(NotAnswered):
         object.__setattr__(self, "otherwise", as_choice("otherwise", self.otherwise, _OTHERWISE))
         object.__setattr__(self, "level", as_count("level", self.level))
         object.__setattr__(self, "hard", as_flag("hard", self.hard))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant; ``"p1"`` may be."""
+        name = self.above if isinstance(self.above, str) else ""
+        return parts("above", [float(name[1:])]) if name.startswith("p") and name != "p1" else ()
 
     @property
     def needs(self) -> BoxNeed:
@@ -220,8 +226,7 @@ def _as_threshold(above: Any) -> float | str:
         return 0.0
     if isinstance(above, str) and is_statistic(above):
         return above
-    is_number = isinstance(above, Real) and not isinstance(above, bool)
-    if not is_number or not math.isfinite(above):
+    if not is_finite(above):
         msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
         raise ValueError(msg)
     return float(above)
@@ -232,7 +237,7 @@ def _as_labels(labels: Any) -> tuple[int, ...] | None:
         return None
     is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
     each = tuple(labels) if is_several else (labels,)
-    if not each or not all(isinstance(n, Integral) and not isinstance(n, bool) for n in each):
+    if not each or not all(map(is_integer, each)):
         msg = f"labels are whole numbers, one or several, got {labels!r}"
         raise ValueError(msg)
     return tuple(sorted({int(n) for n in each}))

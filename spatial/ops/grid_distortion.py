@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..amounts import as_flag, as_probability, entries_of
+from ...core.amounts import as_flag, as_probability, entries_of, is_finite
 from ..plans.plan import SpatialPlan
 from .op import Drawn
 from .rotate import in_words
@@ -53,6 +51,7 @@ class GridDistortion:
 
     name: ClassVar[str] = "grid_distortion"
     lattice: ClassVar[bool] = False
+    displaces: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "limit", _as_limit(self.limit))
@@ -118,8 +117,8 @@ class GridDistortion:
 
 
 def _as_limit(limit: Any) -> tuple[float, float]:
-    pair = (-limit, limit) if _is_number(limit) else entries_of(limit)
-    if len(pair) != 2 or not all(map(_is_number, pair)) or not -1 < pair[0] <= pair[1]:
+    pair = (-limit, limit) if is_finite(limit) else entries_of(limit)
+    if len(pair) != 2 or not all(map(is_finite, pair)) or not -1 < pair[0] <= pair[1]:
         msg = (
             "limit is a pair (low, high) with -1 < low <= high, or a number from 0 and below 1; "
             f"got {limit!r}: a factor of 0 or less would fold"
@@ -131,14 +130,9 @@ def _as_limit(limit: Any) -> tuple[float, float]:
 def _as_factors(factors: Any) -> tuple[tuple[float, ...], ...]:
     axes = [entries_of(axis) for axis in entries_of(factors)]
     sound = len(axes) == 3 and all(
-        axis and all(_is_number(f) and f > 0 for f in axis) for axis in axes
+        axis and all(is_finite(f) and f > 0 for f in axis) for axis in axes
     )
     if not sound:
         msg = f"factors are three sequences of finite numbers above 0, got {factors!r}"
         raise ValueError(msg)
     return tuple(tuple(float(f) for f in axis) for axis in axes)
-
-
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
-    return is_real and math.isfinite(value)

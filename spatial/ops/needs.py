@@ -16,9 +16,11 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import GraphError
+from ...intensity.value_op import kept_percentile
 from ..estimating import may_read
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import box_to_output
+from ..volume_like import stored_of
 from .op import Drawn
 
 
@@ -92,9 +94,7 @@ def statistic(volume: Any, name: str) -> float:
     if name == "mean":
         return float(recorded.mean)
     q = float(name[1:])
-    keeps = getattr(recorded, "keeps", None)
-    has = keeps is not None and keeps(q)
-    return float((recorded if has else volume_histogram(volume)).percentile(q))
+    return kept_percentile(recorded, q, lambda: volume_histogram(volume))
 
 
 @runtime_checkable
@@ -147,7 +147,7 @@ class Answered:
     asks_stored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "volume", getattr(self.volume, "stored", self.volume))
+        object.__setattr__(self, "volume", stored_of(self.volume))
         object.__setattr__(self, "token", self.volume.token)
 
     @property

@@ -46,6 +46,34 @@ class SpatialOp(Protocol):
         """Return the op in the words of the user, on one line."""
 
 
+def displaces(op: SpatialOp) -> bool:
+    """Whether an op moves voxels by other than a matrix; it says so by a ``displaces`` of its own.
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import Elastic, Rotate
+    >>> displaces(Rotate(15)), displaces(Elastic(1, spacing=8))
+    (False, True)
+    """
+    return bool(getattr(op, "displaces", False))
+
+
+def is_hard(op: SpatialOp) -> bool:
+    """Whether an op may cut hard, so that what lies outside is gone.
+
+    Examples
+    --------
+    >>> from voxpipe.spatial import CenterCrop, Rotate
+    >>> is_hard(CenterCrop(8, hard=True)), is_hard(CenterCrop(8)), is_hard(Rotate(15))
+    (True, False, False)
+    """
+    inner = getattr(op, "op", op)  # of a crop that is decided by a volume
+    chains = getattr(op, "members", ())
+    return bool(getattr(inner, "hard", False)) or any(
+        is_hard(one) for chain in chains for _, one in chain
+    )
+
+
 @dataclass(frozen=True)
 class Step:
     """One op where it stands in a chain."""

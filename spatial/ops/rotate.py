@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...core.likely_mistakes import radians
 from ..amounts import Amount, as_amount, as_flag, as_probability, draw_amount
 from ..plans.matrices import Space, as_space, growing, pull_back, turning
 from ..plans.plan import SpatialPlan
@@ -45,6 +46,11 @@ class Rotate:
         object.__setattr__(self, "space", as_space(self.space))
         object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
         object.__setattr__(self, "p", as_probability("p", self.p))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return radians("degrees", self.degrees)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the angles, or None."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...core.likely_mistakes import offsets
 from ..amounts import Amount, as_amount, as_flag, as_probability, draw_amount
 from ..plans.matrices import Space, as_space, growing, pull_back, scaling
 from ..plans.plan import SpatialPlan
@@ -43,6 +44,11 @@ class Zoom:
         object.__setattr__(self, "space", as_space(self.space))
         object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
         object.__setattr__(self, "p", as_probability("p", self.p))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return offsets("factor", self.factor) if self.keep_size else ()
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the factors, or None."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Origin, Region
-from ...core.amounts import entries_of
+from ...core.amounts import entries_of, is_number
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.origin import warn
 from ..ops.crop import centred_start
@@ -20,6 +20,7 @@ from ..ops.sizes import of_grid, told_size
 from ..plans import inverse
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
+from ..volume_like import stored_of
 from .mask_index import OTHER, Classes, Label, sampling_mask
 from .patch import UniformPatch, patch_size, warn_if_larger
 from .sampling_mask import SamplingMask, cell_for
@@ -86,10 +87,10 @@ class MaskedPatch:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", patch_size(self.size, one=True))
         object.__setattr__(self, "class_weights", weights_of(self.class_weights))
-        object.__setattr__(self, "mask", getattr(self.mask, "stored", self.mask))
+        object.__setattr__(self, "mask", stored_of(self.mask))
         object.__setattr__(self, "token", self.mask.token)
         share: Any = self.min_share
-        if not isinstance(share, (int, float, np.number)) or not 0 <= share <= 1:
+        if not is_number(share) or not 0 <= share <= 1:
             msg = f"min_share is a part from 0 to 1, got {self.min_share!r}"
             raise PatchSizeError(msg)
         if self.otherwise not in OTHERWISE:

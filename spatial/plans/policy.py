@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 
+from ...core.amounts import as_choice, as_flag, is_number
 from ...core.errors import PolicyConflict
-from ..amounts import as_flag
 
 Mode = Literal["linear", "nearest", "cubic"]
 """How a value between voxel centres is found."""
@@ -57,12 +56,8 @@ class Policy:
     volume that has all that is taken (``levels``). Not for nearest, which takes one voxel as is."""
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            msg = f"mode is one of {', '.join(map(repr, MODES))}, got {self.mode!r}"
-            raise ValueError(msg)
-        if self.padding not in PADDINGS:
-            msg = f"padding is one of {', '.join(map(repr, PADDINGS))}, got {self.padding!r}"
-            raise ValueError(msg)
+        as_choice("mode", self.mode, MODES)
+        as_choice("padding", self.padding, PADDINGS)
         object.__setattr__(self, "fill", _number(self.fill))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _result_type(self.dtype))
@@ -81,7 +76,7 @@ class Policy:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+    if not is_number(value):
         msg = f"fill is a number, got {value!r}"
         raise ValueError(msg)
     return float(value)
@@ -152,7 +147,5 @@ def policy_of(kind: str) -> Policy:
     >>> policy_of("label").mode
     'nearest'
     """
-    if kind not in KINDS:
-        msg = f"the kind of a volume is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
-        raise ValueError(msg)
+    as_choice("the kind of a volume", kind, KINDS)
     return LABEL if kind == "label" else INTENSITY

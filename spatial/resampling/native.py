@@ -1,17 +1,11 @@
-"""The native kernel: found beside the package, loaded on first use, asked before the slow path.
+"""The native resampling kernel (``native/job.h``), asked before the slow path.
 
-The library has a plain C interface (``native/job.h``) and knows nothing of Python, so one build
-serves every version of it. A call packs one job of plain numbers and hands over addresses;
-``ctypes`` releases the interpreter's lock meanwhile. What the kernel does not do, or an
-installation without a compiler does not have, is left to ``interpolate`` and ``copy_voxels``.
-
-``VOXPIPE_NATIVE=0`` switches it off; ``portable``, ``avx2`` or ``avx512`` asks for one path.
+What the kernel does not do, or an installation without a compiler does not have, is left to
+``interpolate`` and ``copy_voxels``.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import struct
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -21,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.native_library import PATHS, address_of, native_library, requested_path
 from ...core.origin import warn
-from ...intensity.native import PATHS, requested_path
 from ..plans.displacement import Displacement
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Lowered, Stage
@@ -118,11 +112,11 @@ def run(
     out_channel_stride, *out_stride = out.strides
     job = _JOB.pack(
         *(ABI, requested, _MODES[mode], _PADDINGS[policy.padding]),
-        *(_address(source.array), stored, channels, channel_stride, *size, *stride),
+        *(address_of(source.array), stored, channels, channel_stride, *size, *stride),
         *(*source.start, *source.bounds.start, *(n - 1 for n in source.bounds.stop)),
-        *(_address(out), result, out_channel_stride, *out.shape[1:], *out_stride),
+        *(address_of(out), result, out_channel_stride, *out.shape[1:], *out_stride),
         *(*matrix.ravel().tolist(), source.slope, source.intercept, policy.fill),
-        *((0 if boxes is None else _address(boxes)), len(stages.clips)),
+        *((0 if boxes is None else address_of(boxes)), len(stages.clips)),
         *_control(stages.displacement),
         *_control(stages.earlier[0] if stages.earlier else None),
         *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
@@ -144,30 +138,17 @@ def _control(displacement: Stage | None) -> tuple[Any, ...]:
     if not isinstance(displacement, Displacement):
         return _NO_CONTROL
     points = displacement.control
-    return (_address(points), *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
-
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
+    return (address_of(points), *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
 
 
 @cache
 def _library() -> Any:
     """Return the loaded library, or None, having said so."""
-    problem = "it was not built"
-    # The package's own name: the library lies beside the top of the package, wherever that is.
-    spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
-    if spec is not None and spec.origin:
-        try:
-            library = ctypes.CDLL(spec.origin)
-            library.voxpipe_run.argtypes = [ctypes.c_char_p]
-            for function in (library.voxpipe_run, library.voxpipe_abi, library.voxpipe_best_path):
-                function.restype = ctypes.c_int64
-            if library.voxpipe_abi() == ABI:
-                return library
-            problem = "it was built from other sources"
-        except (OSError, AttributeError) as error:
-            problem = f"it cannot be loaded ({error})"
+    library, problem = native_library(
+        ["voxpipe_run"], version="voxpipe_abi", expected=ABI, numbers=["voxpipe_best_path"]
+    )
+    if library is not None:
+        return library
     warn(
         f"resampling takes the slow path, because the native kernel is missing: {problem}. "
         "Install with a C++ compiler at hand, or run `make native` in a checkout; "

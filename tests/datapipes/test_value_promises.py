@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from checkout import ROOT
+from tables import names_of_tests, proofs_of, rows_of
 
 import voxpipe as vp
 from voxpipe.core import TALLY
@@ -77,6 +79,17 @@ def test_every_pipe_is_here_in_the_docs_and_under_the_contract() -> None:
         assert f"| `{name}(" in rows, name
         assert op.__name__ in made, name
         assert op.commutes == (name not in LATE)
+
+
+def test_every_pipe_has_a_proof_beside_the_peers() -> None:
+    """A row that names a test that there is; none where the row says that it is no equal."""
+    rows = rows_of(ROOT / "docs" / "values.md", "proved by")
+    proved = " ".join(row[2] for row in rows if proofs_of(row))
+
+    assert {name for name in OPS if not re.search(rf"\b{name}\b", proved)} == set()
+    for row in rows:
+        assert ("is the nearest" in row[2]) != bool(proofs_of(row)), row
+        assert proofs_of(row) <= names_of_tests(), row
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))

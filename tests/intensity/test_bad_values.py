@@ -133,6 +133,7 @@ def test_nonsense_is_refused_with_what_is_allowed(op: Any, field: str, kind: str
         (lambda: Gamma(1, given=(1, 0)), "given is a range .* low < high, got \\(1, 0\\)"),
         (lambda: Rescale(given=(1, 0)), "low < high, got \\(1, 0\\)"),
         (lambda: MaskedPatch((4,) * 3, MASK, min_share="a"), "from 0 to 1, got 'a'"),
+        (lambda: MaskedPatch((4,) * 3, MASK, min_share=True), "from 0 to 1, got True"),
         (lambda: MaskedPatch((4,) * 3, MASK, min_share=math.nan), "from 0 to 1, got nan"),
         (
             lambda: MaskedPatch((4,) * 3, MASK, class_weights=[1, 1]),

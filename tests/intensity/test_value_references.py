@@ -1,4 +1,7 @@
-"""Value ops beside those of MONAI and TorchIO, where the definition is theirs."""
+"""Value ops beside those of MONAI and TorchIO: the proofs that docs/values.md names.
+
+The peers made the references themselves (tests/data/make_value_references.py).
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import ndimage
+from scipy.stats import norm, rice
 
 import voxpipe as vp
 from voxpipe.core import Grid
 from voxpipe.intensity import BiasField
 
 DATA = Path(__file__).parents[1] / "data"
+LEVEL, MEAN, STD = 15.0, 1.0, 10.0
+"""What noise is added to, and its mean and deviation."""
+CHANCE = 0.03
+"""Deviations; chance moves the 1st percentile of 64^3 numbers by 0.007, and two apart by 0.010."""
 
 
 @pytest.fixture(params=["monai", "torchio"])
@@ -21,6 +30,11 @@ def peer(request: pytest.FixtureRequest) -> Any:
     """The arrays of one of them."""
     with np.load(DATA / f"values-{request.param}.npz") as arrays:
         return dict(arrays)
+
+
+def is_monai(peer: Any) -> bool:
+    """Whether these arrays are MONAI's."""
+    return "gamma" in peer and "coefficients" not in peer
 
 
 def of(name: str) -> Any:
@@ -34,15 +48,25 @@ def opened(volume: Any) -> Any:
     return vp.from_cases([{"image": volume}]).open_volume()
 
 
-def image_of(pipe: Any) -> Any:
+def image_of(pipe: Any, key: str = "image") -> Any:
     """Its voxels."""
-    return next(iter(pipe))["image"].realize()
+    return next(iter(pipe))[key].realize()
+
+
+def labelled(peer: Any) -> Any:
+    """A chain of one image and its label."""
+    volumes = {"image": peer["volume"], "label": peer["labels"]}
+    return vp.from_cases([volumes]).open_volume()
+
+
+def sample_to_population(count: int) -> float:
+    """What turns TorchIO's quotient, by the deviation of a sample, into ours."""
+    return (count / (count - 1)) ** 0.5
 
 
 def test_normalize(peer: Any) -> None:
     """By the whole volume; TorchIO divides by the sample deviation, n - 1."""
-    count = peer["volume"].size
-    factor = 1 if "percentiles" in peer and "rescale" in peer else (count / (count - 1)) ** 0.5
+    factor = 1 if is_monai(peer) else sample_to_population(peer["volume"].size)
 
     found = image_of(opened(peer["volume"]).normalize())
 
@@ -60,13 +84,27 @@ def test_normalize_above_0_is_over_what_is_not_0() -> None:
     assert np.allclose(found[:, 3:], monai["normalize_nonzero"][:, 3:], atol=2e-5)
 
 
-def test_rescale() -> None:
-    """By smallest and largest value, or given ends with a clamp."""
+def test_normalize_inside_a_label() -> None:
+    """TorchIO's masking_method: numbers from inside, for all voxels."""
+    torchio = of("torchio")
+
+    found = image_of(labelled(torchio).normalize(inside="label"))
+
+    factor = sample_to_population(np.count_nonzero(torchio["labels"]))
+    assert np.allclose(found, torchio["normalize_inside"] * factor, atol=2e-5)
+
+
+def test_rescale(peer: Any) -> None:
+    """By smallest and largest value."""
+    found = image_of(opened(peer["volume"]).rescale((-1, 2)))
+
+    assert np.allclose(found, peer["rescale"], atol=1e-5)
+
+
+def test_rescale_given() -> None:
+    """By given ends, with a clamp."""
     monai = of("monai")
 
-    assert np.allclose(
-        image_of(opened(monai["volume"]).rescale((-1, 2))), monai["rescale"], atol=1e-5
-    )
     given = image_of(opened(monai["volume"]).rescale(given=(10, 60), clamp=True))
     assert np.allclose(given, monai["rescale_given"], atol=1e-6)
 
@@ -87,6 +125,148 @@ def test_gamma() -> None:
     assert np.allclose(found, torchio["gamma"], rtol=2e-5)
 
 
+def test_clamp(peer: Any) -> None:
+    """TorchIO's Clamp, and MONAI's two thresholds."""
+    assert np.array_equal(image_of(opened(peer["volume"]).clamp(10, 60)), peer["clamp"])
+
+
+def test_brightness() -> None:
+    """MONAI's shift by 7, and its scale by 1 + 0.1."""
+    monai = of("monai")
+
+    assert np.allclose(image_of(opened(monai["volume"]).brightness(add=7)), monai["shift"])
+    assert np.allclose(image_of(opened(monai["volume"]).brightness(1.1)), monai["scale"])
+
+
+def test_contrast() -> None:
+    """MONAI's scale about the mean by 1 + 0.5, and with its range kept."""
+    monai = of("monai")
+
+    free = image_of(opened(monai["volume"]).contrast(1.5))
+    kept = image_of(opened(monai["volume"]).contrast(1.5, keep_range=True))
+
+    assert np.allclose(free, monai["contrast"], atol=1e-4)
+    assert np.allclose(kept, monai["contrast_kept"], atol=1e-4)
+    assert not np.allclose(free, kept, atol=1)
+
+
+def test_noise(peer: Any) -> None:
+    """Quantiles of 64^3 voxels as the peer's, and normal; chance moves them by less."""
+    flat = np.full((64, 64, 64), LEVEL, np.float32)
+
+    found = np.quantile(image_of(opened(flat).noise(STD, mean=MEAN)), peer["ranks"])
+
+    assert np.allclose(found, peer["noise"], atol=CHANCE * STD)
+    assert np.allclose(found, LEVEL + norm.ppf(peer["ranks"], MEAN, STD), atol=CHANCE * STD)
+
+
+def test_rician_noise() -> None:
+    """Quantiles as MONAI's, and as SciPy's Rice distribution has them."""
+    monai = of("monai")
+    flat = np.full((64, 64, 64), LEVEL, np.float32)
+
+    found = np.quantile(image_of(opened(flat).rician_noise(STD)), monai["ranks"])
+
+    assert np.allclose(found, monai["rician_noise"], atol=CHANCE * STD)
+    exact = rice.ppf(monai["ranks"], LEVEL / STD, scale=STD)
+    assert np.allclose(found, exact, atol=CHANCE * STD)
+    assert np.abs(exact - norm.ppf(monai["ranks"], LEVEL, STD)).max() > 10 * CHANCE * STD
+
+
+def test_sharpen_is_blur_and_an_unsharp_mask() -> None:
+    """MONAI's two filters: it blurs by sigma1, then adds alpha times what sigma2 takes away.
+
+    Its sampled weights sum to 1 for a sigma of about a voxel or more only.
+    """
+    monai = of("monai")
+    first, second = 4, 3  # voxels that the filters reach; MONAI lets zeros in before either
+    padded = np.pad(monai["sharp"], [(0, 0), *[(first, first)] * 3])
+
+    found = image_of(opened(padded).blur(1.0).sharpen(0.8, amount=2))
+
+    whole = (slice(None), *[slice(first, -first)] * 3)
+    inner = (slice(None), *[slice(second, -second)] * 3)
+    assert np.allclose(found[whole][inner], monai["sharpen"][inner], atol=2e-3)
+    assert np.abs(monai["sharpen"] - monai["sharp"])[inner].max() > 10
+
+
+def test_low_resolution_keeps_what_monai_keeps() -> None:
+    """Every third voxel along all axes; MONAI draws its lines one voxel, (3 - 1) / 2, further."""
+    monai = of("monai")
+
+    found = image_of(opened(monai["coarse"]).low_resolution(3))
+
+    kept = (slice(None), *[slice(None, None, 3)] * 3)
+    assert np.array_equal(found[kept], monai["coarse"][kept])
+    # Between the first and the last voxel that MONAI puts anywhere.
+    i, j, k = (n - 2 for n in monai["coarse"].shape[1:])
+    moved = monai["low_resolution"][:, 1 : i + 1, 1 : j + 1, 1 : k + 1]
+    assert np.allclose(found[:, :i, :j, :k], moved, atol=1e-4)
+
+
+def test_anisotropy_is_torchio_s_from_the_second_voxel() -> None:
+    """Of three voxels TorchIO keeps the middle one, and we the first: the same of a part."""
+    torchio = of("torchio")
+
+    found = image_of(opened(torchio["coarse"][:, 1:]).anisotropy(3, axes=0))
+
+    last = torchio["coarse"].shape[1] - 1  # the last voxel that is kept, and no line beyond it
+    assert np.allclose(found[:, : last - 1], torchio["anisotropy"][:, 1:last], atol=1e-4)
+    assert not np.allclose(torchio["anisotropy"], torchio["coarse"], atol=1)
+
+
+def test_boxes_are_boxes_of_the_sizes_asked_for() -> None:
+    """Where boxes are few, what is filled falls apart into boxes; edges of 3 to 5 all come up."""
+    flat = np.zeros((64, 64, 64), np.float32)
+
+    (found,) = image_of(opened(flat).drop_boxes((3, 5), 0.01, fill=7))
+
+    assert set(np.unique(found).tolist()) == {0, 7}
+    parts, count = ndimage.label(found)
+    edges = []
+    for number, place in enumerate(ndimage.find_objects(parts), 1):
+        if (parts[place] == number).all():  # else two of them touch
+            edges.append([part.stop - part.start for part in place])
+    inside = [e for e in edges if max(e) <= 5]
+    assert len(inside) >= 0.8 * count > 20
+    # A box at the face of the volume is cut.
+    assert {edge for each in inside for edge in each if edge >= 3} == {3, 4, 5}
+
+
+def test_channels() -> None:
+    """Chosen in the order given, one filled, and their mean; NumPy says what that is."""
+    volume = np.random.default_rng(0).uniform(1, 9, (3, 6, 5, 4)).astype(np.float32)
+
+    chosen = image_of(opened(volume).select_channels((2, 0)))
+    mean = image_of(opened(volume).mean_of_channels())
+    dropped = image_of(opened(volume).drop_channels(0.99, fill=-1))
+
+    assert np.array_equal(chosen, volume[[2, 0]])
+    assert np.allclose(mean, volume.mean(axis=0, keepdims=True))
+    gone = (dropped == -1).all(axis=(1, 2, 3))
+    assert 1 <= gone.sum() < 3
+    assert np.array_equal(dropped[~gone], volume[~gone])
+
+
+def test_one_hot(peer: Any) -> None:
+    """Three classes."""
+    assert np.array_equal(image_of(labelled(peer).one_hot(3), "label"), peer["one_hot"])
+
+
+def test_remap_labels(peer: Any) -> None:
+    """1 to 5 and 2 to 1 at once, not one after another."""
+    found = image_of(labelled(peer).remap_labels({1: 5, 2: 1}), "label")
+
+    assert np.array_equal(found, peer["remap_labels"])
+
+
+def test_map_values(peer: Any) -> None:
+    """A function of one's own."""
+    found = image_of(opened(peer["volume"]).map_values(np.sqrt))
+
+    assert np.allclose(found, peer["map_values"], rtol=1e-6)
+
+
 def test_blur_inside(peer: Any) -> None:
     """The same filter; at the faces each has a padding of its own, so along a long axis only."""
     radius = 5
@@ -95,7 +275,7 @@ def test_blur_inside(peer: Any) -> None:
     found = image_of(opened(volume).blur(1.2))
     inside = (slice(None), *[slice(radius, -radius)] * 3)
 
-    if "coefficients" in peer:  # SciPy mirrors
+    if not is_monai(peer):  # SciPy mirrors
         assert np.allclose(found[inside], peer["blur"], atol=1e-3)
     else:  # MONAI pads with zeros
         padded = np.pad(peer["volume"], [(0, 0), *[(radius, radius)] * 3])

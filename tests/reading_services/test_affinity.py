@@ -29,7 +29,7 @@ def job(index, *cases):
 class Sticky:
     """What affinity is compared with: the idlest, the first of them."""
 
-    def choose(self, job, workers, limit, coming):
+    def choose(self, job, workers, limit, coming, told=None):
         return min(workers, key=lambda worker: len(worker.jobs))
 
     def given(self, job, worker):
@@ -117,7 +117,7 @@ def test_nobody_waits_for_affinity(batches, paces):
     """Every batch is made; a case never keeps a worker idle that could have had its batch."""
 
     class Checking(Affinity):
-        def choose(self, job, workers, limit, coming):
+        def choose(self, job, workers, limit, coming, told=None):
             worker = super().choose(job, workers, limit, coming)
             idle = [w for w in workers if not w.jobs]
             assert len(worker.jobs) < limit
@@ -159,8 +159,8 @@ def chain(folder, turns=True):
     return (pipe.interleave(visits=2, each=2) if turns else pipe).batch_patches(2)
 
 
-def epoch(pipe, workers, context=None):
-    service = vp.MultiProcessingReadingService(workers, context, threads_per_worker=1)
+def epoch(pipe, workers, context=None, ahead=2):
+    service = vp.MultiProcessingReadingService(workers, context, ahead, threads_per_worker=1)
     with vp.DataLoader2(pipe, reading_service=service, seed=5) as loader:
         return [[meta["case"] for meta in b["meta"]] for b in map(dict, loader)]
 
@@ -174,7 +174,10 @@ def bits(pipe, workers):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="counts in forked workers")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_no_chunk_is_decoded_by_two_workers(folder, tmp_path, monkeypatch):
-    """Two workers, two regions that take turns, batches of one region each."""
+    """Two workers, two regions that take turns, batches of one region each.
+
+    All jobs are given at once: later on, a worker that has nothing to do may take one of another.
+    """
     log = tmp_path / "decoded"
     real = ChunkedArray._decode
 
@@ -184,7 +187,7 @@ def test_no_chunk_is_decoded_by_two_workers(folder, tmp_path, monkeypatch):
         return real(self, brought, index, out)
 
     monkeypatch.setattr(ChunkedArray, "_decode", noted)
-    cases = epoch(chain(folder), 2, "fork")
+    cases = epoch(chain(folder), 2, "fork", ahead=4)
     lines = [line.split(" ", 1) for line in log.read_text().splitlines()]
     by_chunk = Counter(chunk for _, chunk in set(map(tuple, lines)))
 

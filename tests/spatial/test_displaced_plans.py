@@ -1,8 +1,5 @@
 """Plans with displacements: what is read, what comes out, what comes before and after."""
 
-import json
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,19 +72,29 @@ def sampled(plan: SpatialPlan, voxels: NDArray[np.float32], policy: Policy) -> N
     """What the resampler makes of only the voxels that the plan says it needs."""
     out = np.full((1, *plan.shape), 99, np.float32)
     region = plan.source_region(policy)
-    inside = voxels[(slice(None), *(slice(a, b) for a, b in region))]
-    resample(Source(inside, region.start, plan.bounds), plan.matrix, policy, out, plan.lowered)
+    kept = (slice(None), *region.slices)
+    poisoned = np.full_like(voxels, np.nan)
+    poisoned[kept] = voxels[kept]
+    # A view: who reads beyond the region reads the poison around it.
+    resample(
+        Source(poisoned[kept], region.start, plan.bounds), plan.matrix, policy, out, plan.lowered
+    )
     return out
 
 
 @given(plans(), st.sampled_from(POLICIES))
 def test_any_chain_equals_the_oracle(plan: SpatialPlan, policy: Policy) -> None:
-    """Displacements before and after turns, flips, soft and hard crops, in any order."""
+    """Displacements that no op makes, several of them, with turns, flips and crops in any order.
+
+    They may fold, and their last points are no copies of those before. What lies outside of the
+    region that is read may be anything.
+    """
     voxels = volume()
 
     found = sampled(plan, voxels, policy)
 
     expected = sample_plan(voxels, plan, policy)
+    assert not np.isnan(found).any()
     off = np.abs(found - expected) > 2e-5
     assert not (off & ~_undecided(plan)).any()
 
@@ -106,24 +113,6 @@ def _undecided(plan: SpatialPlan) -> NDArray[np.bool_]:
     return unsure.reshape(1, *plan.shape)
 
 
-@given(plans())
-def test_a_plan_survives_json_and_pickle(plan: SpatialPlan) -> None:
-    """Stages travel with it."""
-    assert SpatialPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    assert pickle.loads(pickle.dumps(plan)) == plan
-
-
-@given(plans(), st.sampled_from(POLICIES))
-def test_the_region_is_enough(plan: SpatialPlan, policy: Policy) -> None:
-    """What lies outside it may be anything."""
-    voxels, poisoned = volume(), volume()
-    keep = np.zeros(SHAPE, bool)
-    keep[tuple(slice(a, b) for a, b in plan.source_region(policy))] = True
-    poisoned[:, ~keep] = np.nan
-
-    assert np.array_equal(sampled(plan, poisoned, policy), sampled(plan, voxels, policy))
-
-
 def test_a_patch_reads_by_the_points_that_it_reaches() -> None:
     """A strong displacement elsewhere does not widen what a patch reads."""
     plan = SpatialPlan.identity(Grid((100, 20, 20), np.eye(4)))
@@ -133,18 +122,6 @@ def test_a_patch_reads_by_the_points_that_it_reaches() -> None:
     far = plan.displaced(points, np.diag([0.1, 0.1, 0.1, 1])).crop((10, 5, 5), (8, 8, 8))
 
     assert far.source_region(LABEL) == Region((10, 5, 5), (18, 13, 13))
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_a_patch_equals_the_cut_of_the_whole(policy: Policy) -> None:
-    """Cutting after deforming is cutting out of what was deformed as a whole."""
-    plan = bent(turned(bent(SpatialPlan.identity(Grid(SHAPE, AFFINE)), 1), 20), 2)
-    voxels = volume()
-
-    whole = sampled(plan, voxels, policy)
-    part = sampled(plan.crop((3, 2, 1), (6, 7, 8)), voxels, policy)
-
-    assert np.allclose(part, whole[:, 3:9, 2:9, 1:9], atol=1e-5)
 
 
 @given(plans(), st.integers(0, 99))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,6 +80,7 @@ def realized(
 ) -> NDArray[Any]:
     """Resample with poison wherever the plan says that it reads nothing."""
     region = plan.source_region(policy)
+    assert plan.bounds.contains(region)
     kept = (slice(None), *region.slices)
     poisoned = np.full_like(volume, poison)
     poisoned[kept] = volume[kept]
@@ -105,6 +107,16 @@ def sure(made: Made, where: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.min(distances, axis=0) > UNSURE).reshape(made.plan.shape)
 
 
+def limit_of(plan: SpatialPlan) -> float:
+    """Return how far linear values may be off.
+
+    A copy in the place of an interpolation may be off by its tolerance on each axis, and a
+    neighbour by the whole range. One by ops that move whole voxels may not.
+    """
+    nearly = plan.is_copy and not plan.keeps_dtype
+    return 3 * COPY_TOLERANCE * RANGE if nearly else TOLERANCE
+
+
 def check_values(made: Made, dtype: str, order: str, padding: str) -> None:
     plan, chain = made.plan, made.chain
     where, outside, bounds = chain.places()
@@ -126,10 +138,7 @@ def check_values(made: Made, dtype: str, order: str, padding: str) -> None:
             closed = {*np.unique(volume).tolist(), 255, *([0] if padding == "zeros" else [])}
             assert set(np.unique(found).tolist()) <= closed
         else:
-            # A copy in the place of an interpolation may be off by its tolerance on each axis, and
-            # a neighbour by the whole range. One by ops that move whole voxels may not.
-            nearly = plan.is_copy and not plan.keeps_dtype
-            limit = 3 * COPY_TOLERANCE * RANGE if nearly else TOLERANCE
+            limit = limit_of(plan)
             off = np.abs(found - expected)
             certain = decided if padding == "constant" or outside.any() else ...
             assert off[:, certain].max(initial=0) <= limit
@@ -137,8 +146,14 @@ def check_values(made: Made, dtype: str, order: str, padding: str) -> None:
 
 ARGUMENTS = {
     "made": chains(),
-    "dtype": st.sampled_from(["int16", "float32"]),
+    "dtype": st.sampled_from(["int16", "float32", ">i2", "uint8"]),
     "order": st.sampled_from("CF"),
+    "padding": st.sampled_from(PADDINGS),
+}
+
+
+SAMPLING = {
+    "mode": st.sampled_from(["linear", "nearest"]),
     "padding": st.sampled_from(PADDINGS),
 }
 
@@ -166,7 +181,13 @@ def test_the_geometry_is_that_of_the_eager_chain(made: Made) -> None:
 
     assert plan.shape == eager.shape
     assert np.allclose(plan.affine, eager.affine, rtol=1e-9, atol=1e-6)
+    assert np.allclose(plan.affine, plan.source.affine @ plan.matrix)
     assert SpatialPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    if not plan.is_displaced:
+        back = plan.inverse()
+        assert np.allclose(back.matrix @ plan.matrix, np.eye(4), atol=1e-9)
+        assert np.allclose(back.affine, plan.source.affine, atol=1e-6)
     told = plan.explain(dtype="int16")
     assert "\n" not in told
     assert ("copy of" in told) == (plan.is_copy and not plan.source_region().is_empty)
@@ -177,17 +198,17 @@ def test_the_geometry_is_that_of_the_eager_chain(made: Made) -> None:
     made=chains(lattice=True),
     order=st.sampled_from("CF"),
     padding=st.sampled_from(PADDINGS),
-    dtype=st.sampled_from(["int16", "int32", "uint8", "float32", "float64"]),
+    dtype=st.sampled_from(["int16", "int32", "uint8", "uint16", ">u2", "float32", "float64"]),
 )
 @settings(max_examples=60)
 def test_integer_chains_are_bit_exact(made: Made, order: str, padding: str, dtype: str) -> None:
     """Whole voxels move in their stored type, numbers that float32 cannot hold among them."""
     plan, chain = made.plan, made.chain
-    high = {"int32": 2**24 + 1, "float64": 2**53 - 1}.get(dtype, RANGE)
-    volume = (high - volume_on(chain.source, "int64", order)).astype(dtype)
+    high = {"int32": 2**24 + 1, "float64": 2**53 - 1, "uint16": 65535, ">u2": 65535}
+    volume = (high.get(dtype, RANGE) - volume_on(chain.source, "int64", order)).astype(dtype)
     policy = Policy("linear", padding, fill=3)
 
-    found = realized(volume, plan, policy, volume.dtype, 77)
+    found = realized(volume, plan, policy, volume.dtype.newbyteorder("="), 77)
 
     expected = chain.sampled(volume, Policy("nearest", padding, fill=3))
     assert plan.is_copy
@@ -212,6 +233,49 @@ def test_the_inverse_of_an_integer_chain_is_exact(made: Made, order: str) -> Non
     kept[tuple(at)] = True
     assert np.array_equal(again[:, kept], volume[:, kept])
     assert (again[:, ~kept] == -999).all()
+
+
+@given(made=chains(), part=st.data(), **SAMPLING)
+@settings(max_examples=60)
+def test_a_patch_is_that_part_of_the_whole(made: Made, part: Any, mode: Any, padding: str) -> None:
+    """At the border as inside; a chain, then a crop, reads for itself what the whole reads."""
+    plan, kind = made.plan, "uint8" if mode == "nearest" else "float32"
+    start = [part.draw(st.integers(0, n - 1)) for n in plan.shape]
+    size = [part.draw(st.integers(1, n - a)) for n, a in zip(plan.shape, start, strict=True)]
+    volume = volume_on(made.chain.source, kind, "C")
+    policy, poison = Policy(mode, padding, fill=255), 254 if mode == "nearest" else np.nan
+    cut = plan.crop(start, size)
+
+    patch = realized(volume, cut, policy, kind, poison)
+
+    box = tuple(slice(a, a + s) for a, s in zip(start, size, strict=True))
+    whole = realized(volume, plan, policy, kind, poison)[(slice(None), *box)]
+    decided = sure(made, made.chain.places()[0])[box]
+    off = np.abs(patch.astype(float) - whole)[:, decided]
+    # So small a part may stay within the tolerance of a copy, where the whole does not.
+    limit = 0 if mode == "nearest" else max(limit_of(plan), limit_of(cut))
+    assert off.max(initial=0) <= limit
+
+
+@given(made=chains(), slope=st.floats(-3, 3), intercept=st.floats(-1000, 1000), **SAMPLING)
+@settings(max_examples=60)
+def test_scaling_is_in_the_value_space(
+    made: Made, slope: float, intercept: float, mode: Any, padding: str
+) -> None:
+    """Resampling stored numbers and scaling gives what resampling scaled values gives."""
+    plan, chain = made.plan, made.chain
+    stored = volume_on(chain.source, "int16", "C")
+    policy = Policy(mode, padding, fill=-7)
+    out = np.empty((2, *plan.shape), np.float32)
+
+    source = Source(stored, (0, 0, 0), plan.bounds, slope, intercept)
+    resample(source, plan.matrix, policy, out, plan.lowered)
+
+    expected = chain.sampled(stored * slope + intercept, policy)
+    decided = sure(made, chain.places()[0])
+    # Float32 holds 1000 to 6e-5, which scaling by 3 and shifting by 1000 may double.
+    limit = limit_of(plan) * max(1, abs(slope))
+    assert np.allclose(out[:, decided], expected[:, decided], rtol=1e-6, atol=limit)
 
 
 def test_every_op_takes_part() -> None:

@@ -320,6 +320,19 @@ def test_scales_give_whole_voxels_rounded_up() -> None:
     assert applied(RandomCrop(scale=(0.55, 0.7, 1)), of(grid)).shape == (6, 7, 10)
 
 
+def test_a_random_crop_in_the_middle_draws_its_size_only() -> None:
+    """Sizes from low to high; as much is cut off on both sides, the odd voxel at the end."""
+    op = RandomCrop((5, 9), center=True)
+    plans = [applied(op, of(Grid((9, 10, 9), np.eye(4))), n) for n in range(200)]
+
+    starts = {(9, n): set() for n in range(5, 10)} | {(10, n): set() for n in range(5, 10)}
+    for plan in plans:
+        for whole, size, start in zip((9, 10, 9), plan.shape, plan.matrix[:3, 3], strict=True):
+            starts[whole, size].add(start)
+
+    assert starts == {(whole, size): {(whole - size) // 2} for whole, size in starts}
+
+
 def test_one_flip_takes_each_axis_alone() -> None:
     """One of the listed axes, each as often, with the probability of flipping at all."""
     op = Flip((0, 2), p=0.5, one=True)

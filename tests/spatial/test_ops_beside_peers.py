@@ -6,7 +6,6 @@ an oblique grid of unequal voxels, linear and nearest. Arrays and affines are co
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -204,12 +203,3 @@ def test_an_op_gives_what_its_peer_gives(peer: str, row: Row) -> None:
 
     assert compared == (1 if all(op.lattice for op in row.ops) else 2)
     assert np.allclose(file[row.grid] if row.moves else plan.affine, affine, atol=1e-4)
-
-
-def test_every_row_of_the_table_is_proved() -> None:
-    """docs/ops.md names the test of each row, and no other."""
-    text = (ROOT / "docs" / "ops.md").read_text("utf-8")
-
-    named = re.findall(r"`(monai|torchio)-([a-z0-9_]+)`", text)
-
-    assert {(peer, row.name) for peer, row in EVERY} == set(named)

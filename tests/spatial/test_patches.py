@@ -44,6 +44,18 @@ def test_every_start_comes_up_equally_often() -> None:
         assert np.all(np.abs(counts - 4000 / places) <= 5 * sigma)
 
 
+SIZES = st.tuples(*[st.integers(1, 12)] * 3)
+
+
+@given(shape=SIZES, size=SIZES, seed=st.integers(0, 2**32))
+def test_uniform_patches_fit_or_are_centred(shape: Any, size: Any, seed: int) -> None:
+    """A start lies in 0 .. shape - size, or the patch hangs over evenly."""
+    drawn = UniformPatch(size).draw(np.random.default_rng(seed), plan_of(*shape))
+
+    for a, s, n in zip(drawn["start"], size, shape, strict=True):
+        assert 0 <= a <= n - s if s <= n else a == -((s - n) // 2)
+
+
 def test_the_axes_are_independent() -> None:
     """All combinations of starts come up."""
     drawn = {

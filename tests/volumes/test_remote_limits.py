@@ -14,7 +14,8 @@ from voxpipe.volumes.stores.fsspec_ranges import with_defaults
 from voxpipe.volumes.stores.in_flight import InFlight
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote_file import RemoteFile
-from voxpipe.volumes.stores.remote_ranges import ObjectFacts, RemoteRanges
+from voxpipe.volumes.stores.remote_objects import ObjectFacts
+from voxpipe.volumes.stores.remote_ranges import RemoteRanges
 
 
 def test_a_bucket_that_hangs_is_given_up(server, client, monkeypatch):
@@ -70,7 +71,7 @@ def test_waiting_for_others_is_no_failure(monkeypatch):
             return true(*arguments)
 
         monkeypatch.setattr(remote_ranges, "Attempts", begin)
-        both = asyncio.ensure_future(store.fetch([ReadRange("a"), ReadRange("b")]))
+        both = asyncio.ensure_future(store.get_ranges_async([ReadRange("a"), ReadRange("b")]))
         while not store.asked:
             await asyncio.sleep(0)
         before = list(began)
@@ -89,7 +90,9 @@ def test_whole_objects_count_as_what_they_may_have(monkeypatch, whole, together)
     async def run():
         store, room = Fake(), InFlight(most_bytes=100)
         monkeypatch.setattr(remote_ranges, "_in_flight", lambda: room)
-        both = asyncio.ensure_future(store.fetch([ReadRange("a"), ReadRange("b")], whole=whole))
+        both = asyncio.ensure_future(
+            store.get_ranges_async([ReadRange("a"), ReadRange("b")], whole=whole)
+        )
         while not store.asked:
             await asyncio.sleep(0)
         await asyncio.sleep(0)

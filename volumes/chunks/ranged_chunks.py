@@ -112,13 +112,15 @@ class RangedChunks:
             return found
         lookup = self._map.lookup(chunks)
         places = lookup.places(
-            await store.fetch(lookup.requests, ahead=later) if lookup.requests else ()
+            await store.get_ranges_async(lookup.requests, ahead=later) if lookup.requests else ()
         )
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         brought: dict[Index, memoryview | None] = dict.fromkeys(chunks)
         if stored:
             plan = Joined([place for _, place in stored], *joined)
-            fetched = await store.fetch(plan.requests, ahead=later, whole=self._chunk_bytes)
+            fetched = await store.get_ranges_async(
+                plan.requests, ahead=later, whole=self._chunk_bytes
+            )
             answers = lean(plan.split(fetched))
             brought.update(zip((index for index, _ in stored), answers, strict=True))
         AHEAD.small.keep(self._token, brought)

@@ -1,7 +1,7 @@
-"""A box of an array in a file as a few blocks of bytes, each with the strides inside it.
+"""Where a box of an array in C order lies in a file: its rows, or a few blocks that hold them.
 
 The rows of a box lie on a lattice, so they are joined axis by axis and not row by row: a patch of
-96 cubed has 9216 rows, and is 96 blocks.
+96 cubed has 9216 rows, and is 96 blocks, each with the strides inside it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..stores.coalesce import Span
 
@@ -69,14 +72,8 @@ class Blocks:
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
     ) -> None:
         strides = [math.prod(lengths[axis + 1 :]) * itemsize for axis in range(len(lengths))]
-        # Axes that are read whole lengthen the row along the one before them.
-        row = len(lengths) - 1
-        while row > 0 and tuple(box[row]) == (0, lengths[row]):
-            row -= 1
-        first, last = box[row]
-        run = (last - first) * strides[row]
-        self._start = sum(a * s for (a, _), s in zip(box[:row], strides, strict=False))
-        self._start += first * strides[row]
+        row, run = _row_of(lengths, box, itemsize)
+        self._start = sum(a * s for (a, _), s in zip(box[: row + 1], strides, strict=False))
         self._counts = [b - a for a, b in box[:row]]
         self._strides = strides[:row]
         self.shape = (*self._counts, run)
@@ -134,3 +131,57 @@ class Blocks:
             shape = (n, *self.shape[axis + 1 :])
             size = self._span + (n - 1) * strides[axis]
             yield Block(start, size, target, shape, (*inner[0], 1))
+
+
+def rows_of_box(
+    lengths: Sequence[int],
+    box: Sequence[Span],
+    itemsize: int,
+    offset: int = 0,
+    most: int | None = None,
+) -> list[Span]:
+    """Return the runs of bytes that hold a box of an array, in the order of the file.
+
+    Parameters
+    ----------
+    lengths
+        Of the array, slowest axis first.
+    box
+        First and last index along each axis, half-open.
+    itemsize
+        Bytes of one number.
+    offset
+        Where the array begins in the file, in bytes.
+    most
+        Rows are joined to runs of at most so many bytes, where nothing lies between them.
+
+    Examples
+    --------
+    >>> rows_of_box([4, 5], [(1, 3), (2, 4)], 1), rows_of_box([4, 5], [(1, 3), (0, 5)], 2)
+    ([(7, 9), (12, 14)], [(10, 30)])
+    >>> rows_of_box([4, 5], [(1, 3), (0, 5)], 2, offset=100, most=19)
+    [(110, 120), (120, 130)]
+    """
+    row, run = _row_of(lengths, box, itemsize, most)
+    starts: NDArray[np.int64] = np.zeros(1, np.int64)
+    for length, (first, last) in zip(lengths[:row], box[:row], strict=True):
+        starts = (starts[:, None] * length + np.arange(first, last, dtype=np.int64)).ravel()
+    stride = math.prod(lengths[row + 1 :]) * itemsize
+    starts = (starts * lengths[row] + box[row][0]) * stride + offset
+    return [(start, start + run) for start in starts.tolist()]
+
+
+def _row_of(
+    lengths: Sequence[int], box: Sequence[Span], itemsize: int, most: int | None = None
+) -> tuple[int, int]:
+    """Return along which axis the rows of a box go, and how many bytes a row has."""
+    counts = [last - first for first, last in box]
+    axis = len(lengths) - 1
+    run = counts[axis] * itemsize
+    # Axes that are read whole lengthen the row along the one before them.
+    while axis > 0 and tuple(box[axis]) == (0, lengths[axis]):
+        longer = run * counts[axis - 1]
+        if most is not None and longer > most:
+            break
+        axis, run = axis - 1, longer
+    return axis, run

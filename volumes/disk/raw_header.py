@@ -17,6 +17,7 @@ from ...core import Region
 from ...core.errors import TruncatedVolume
 from ..header import Access, Header, Triple
 from ..stores.coalesce import Span
+from .box_blocks import rows_of_box
 
 Channels = tuple[int, int]
 
@@ -82,22 +83,8 @@ class RawHeader:
         A run goes along the fastest axis; where that is whole, along the next too, as
         long as it has at most ``most`` bytes.
         """
-        merged = self._merged()
-        ranges = self._ranges(region, channels)
-        run, fixed, stride = self.dtype.itemsize, 0, self.dtype.itemsize
-        for (n, _), (first, last) in zip(merged, ranges, strict=True):
-            if fixed and run * (last - first) > most:
-                break
-            run, base = run * (last - first), first * stride
-            fixed, stride = fixed + 1, stride * n
-            if last - first < n:
-                break
-        starts = np.array([self.offset + base], np.int64)
-        for (n, _), (first, last) in zip(merged[fixed:], ranges[fixed:], strict=True):
-            steps = np.arange(first, last, dtype=np.int64) * stride
-            starts = (steps[:, None] + starts[None, :]).ravel()
-            stride *= n
-        return [(start, start + run) for start in starts.tolist()]
+        lengths, box = self.stored_box(region, channels)
+        return rows_of_box(lengths, box, self.dtype.itemsize, self.offset, most)
 
     def stored_box(self, region: Region, channels: Channels) -> tuple[list[int], list[Span]]:
         """Return lengths of the stored axes, and what a region takes of them, slowest first."""

@@ -14,7 +14,7 @@ from ...core import TALLY, Region
 from ...core.errors import BadHeader, TruncatedVolume, VolumeNotFound
 from ..backend import Channels, no_options
 from ..cache.cache_directory import cache_budget, cache_directory
-from ..cache.decode import copy
+from ..cache.compressed_streams import copy
 from ..cache.decoded_cache import DecodedCache
 from ..header import IDENTITY, Header
 from ..stores.location import remote_errors

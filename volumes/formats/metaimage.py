@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...core.errors import TruncatedVolume
 from ..backend import Backend
 from .itk_only import ItkOnly, open_with_itk
 from .metaimage_header import parse_metaimage
-from .raw_backends import open_raw
+from .raw_backends import at_the_end, open_raw
 from .spread import open_spread
 from .stored_file import StoredFile
 
@@ -32,11 +31,5 @@ def open_metaimage(file: StoredFile) -> Backend:
     if found.is_compressed:
         return open_raw(replace(raw, offset=0), files, file.name, encoding="zlib", skip=raw.offset)
     if found.from_end:
-        if data.size < raw.end:
-            raise TruncatedVolume(
-                f"{file.name} speaks of {raw.voxel_bytes} bytes of voxels, of which "
-                f"{data.name} holds {max(0, data.size - raw.offset)}.",
-                do="Copy or download the file again.",
-            )
-        raw = replace(raw, offset=data.size - raw.voxel_bytes)
+        raw = at_the_end(raw, file, data, raw.offset)
     return open_raw(raw, files, file.name)

@@ -18,6 +18,7 @@ from ..header import affine_entries
 from .itk_axes import world_affine
 from .itk_only import ItkOnly
 from .spread import listed_files
+from .text_header import axis_lengths, header_lines
 
 _LAST_KEY = "ElementDataFile"
 _TYPES = {
@@ -101,12 +102,7 @@ def _bad(name: str, why: str) -> NoReturn:
 
 def _fields(head: bytes, name: str) -> tuple[dict[str, str], int]:
     fields: dict[str, str] = {}
-    at = 0
-    while at < len(head):
-        end = head.find(b"\n", at)
-        end = len(head) if end < 0 else end
-        line = head[at:end].decode("utf-8", "replace")
-        at = end + 1
+    for line, at in header_lines(head):
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals and not key:
             continue
@@ -142,11 +138,8 @@ def _truth(
 def _sizes(fields: dict[str, str], name: str) -> tuple[int, ...]:
     count = _integer(fields, "NDims", name, -1)
     text = fields.get("DimSize", "")
-    try:
-        sizes = tuple(map(int, text.split()))
-    except ValueError:
-        sizes = ()
-    if not 1 <= count <= MOST_AXES or len(sizes) != count or min(sizes) < 1:
+    sizes = axis_lengths(text, count, MOST_AXES)
+    if sizes is None:
         _bad(name, f"its NDims is {count} and its DimSize {text[:80]!r}")
     return sizes
 

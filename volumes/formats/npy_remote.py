@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core import TALLY, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ..backend import Channels
+from ..disk.box_blocks import rows_of_box
 from ..header import IDENTITY, Header, channels_first
 from ..scheme import REMOTE_ROWS_GAP, REMOTE_RUN
 from ..stores.coalesce import Span, coalesce
@@ -82,8 +82,8 @@ class RemoteArray(OneRemoteFile):
         """Return the stored axes, slowest first, the rows of a box, and what holds them."""
         axes = self._stored[::-1] if self._fortran else self._stored
         lengths = [self.shape[axis] for axis in axes]
-        rows = rows_of_box(lengths, [box[axis] for axis in axes], self._dtype.itemsize)
-        rows = [(a + self._offset, b + self._offset) for a, b in rows]
+        taken = [box[axis] for axis in axes]
+        rows = rows_of_box(lengths, taken, self._dtype.itemsize, self._offset)
         return axes, rows, coalesce(rows, *joining(Joining(REMOTE_ROWS_GAP, REMOTE_RUN)))
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
@@ -100,35 +100,3 @@ class RemoteNpy(RemoteArray):
         shape, fortran, dtype = read_npy_header(head, name)
         TALLY.count(headers=1)
         super().__init__(file, shape, dtype, head.tell(), fortran=fortran)
-
-
-def rows_of_box(lengths: list[int], box: list[tuple[int, int]], itemsize: int) -> list[Span]:
-    """Return the runs of bytes that hold a box of an array in C order, in that order.
-
-    Parameters
-    ----------
-    lengths
-        Of the array, slowest axis first.
-    box
-        First and last index along each axis, half-open.
-    itemsize
-        Bytes of one number.
-
-    Examples
-    --------
-    >>> rows_of_box([4, 5], [(1, 3), (2, 4)], 1), rows_of_box([4, 5], [(1, 3), (0, 5)], 2)
-    ([(7, 9), (12, 14)], [(10, 30)])
-    """
-    # Axes that are read whole lengthen the run along the one before them.
-    run = len(lengths) - 1
-    while run > 0 and box[run] == (0, lengths[run]):
-        run -= 1
-    inner = math.prod(lengths[run + 1 :])
-    first, last = box[run]
-    starts: NDArray[np.int64] = np.zeros(1, np.int64)
-    for n in range(run):
-        starts = starts[..., None] * lengths[n] + np.arange(*box[n], dtype=np.int64)
-    starts = (starts * lengths[run] + first).ravel() * inner * itemsize
-    length = (last - first) * inner * itemsize
-    firsts: list[int] = starts.tolist()
-    return [(start, start + length) for start in firsts]

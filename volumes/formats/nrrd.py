@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...core.errors import BadHeader, TruncatedVolume
+from ...core.errors import BadHeader
 from ..backend import Backend
 from .itk_only import ItkOnly, open_with_itk
 from .nrrd_header import parse_nrrd
-from .raw_backends import open_raw
+from .raw_backends import at_the_end, open_raw
 from .spread import open_spread
 from .stored_file import StoredFile
 
@@ -31,13 +31,7 @@ def open_nrrd(file: StoredFile) -> Backend:
         skip = _after_lines(data, skip, found.line_skip)
     raw = found.raw
     if found.from_end:
-        if data.size < raw.voxel_bytes + skip:
-            raise TruncatedVolume(
-                f"{file.name} speaks of {raw.voxel_bytes} bytes of voxels, of which "
-                f"{data.name} holds {max(0, data.size - skip)}.",
-                do="Copy or download the file again.",
-            )
-        raw = replace(raw, offset=data.size - raw.voxel_bytes)
+        raw = at_the_end(raw, file, data, skip)
     elif found.encoding == "raw":
         raw = replace(raw, offset=raw.offset + skip)
     files = [file] if data is file else [file, data]

@@ -22,6 +22,7 @@ from ..header import affine_entries
 from .itk_axes import RAS_OF_LPS, world_affine
 from .itk_only import ItkOnly
 from .spread import listed_files
+from .text_header import axis_lengths, header_lines
 
 _MAGIC = re.compile(rb"NRRD000[1-5]\r?\n")
 # The most that the format's own library reads.
@@ -122,12 +123,8 @@ def _fields(head: bytes, name: str) -> tuple[dict[str, str], int]:
     if magic is None:
         _bad(name, f"it begins with {head[:9]!r}")
     fields: dict[str, str] = {}
-    at = magic.end()
-    while at < len(head):
-        end = head.find(b"\n", at)
-        end = len(head) if end < 0 else end
-        line = head[at:end].decode("utf-8", "replace").rstrip("\r")
-        at = end + 1
+    for text, at in header_lines(head, magic.end()):
+        line = text.rstrip("\r")
         if not line:
             return fields, at
         if line.startswith("#") or ":=" in line:
@@ -156,11 +153,8 @@ def _integer(fields: dict[str, str], key: str, name: str, default: str = "0") ->
 def _sizes(fields: dict[str, str], name: str) -> tuple[int, ...]:
     count = _integer(fields, "dimension", name, "-1")
     text = fields.get("sizes", "")
-    try:
-        sizes = tuple(map(int, text.split()))
-    except ValueError:
-        sizes = ()
-    if not 1 <= count <= MOST_AXES or len(sizes) != count or min(sizes) < 1:
+    sizes = axis_lengths(text, count, MOST_AXES)
+    if sizes is None:
         _bad(name, f"its dimension is {count} and its sizes are {text[:80]!r}")
     return sizes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import BinaryIO
 
 import numpy as np
@@ -13,7 +14,7 @@ from ...core import TALLY, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ..backend import Backend, Channels
 from ..cache.cache_directory import cache_budget, cache_directory
-from ..cache.decode import BEST_RATIOS, decode
+from ..cache.compressed_streams import BEST_RATIOS, decompress
 from ..cache.decoded_cache import DecodedCache
 from ..disk.hints import Hint
 from ..disk.local_voxels import RawFile, placed_layout
@@ -47,7 +48,7 @@ def open_raw(
     name
         What errors call the volume.
     encoding
-        ``"raw"``, or how the stream is compressed (:mod:`decode`).
+        ``"raw"``, or how the stream is compressed (:mod:`compressed_streams`).
     skip
         Bytes of the file before a compressed stream.
 
@@ -63,7 +64,7 @@ def open_raw(
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as compressed:
                 compressed.seek(skip)
-                decode(compressed, raw, encoding, fields.end, name)
+                decompress(compressed, raw, encoding, fields.end, name)
 
         return DecodedRaw(fields, files, name, write)
     check_length(fields, files[-1].size, name)
@@ -203,6 +204,23 @@ class RemoteRaw(FilesBackend):
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
         return self.read(region, channels).array.nbytes
+
+
+def at_the_end(fields: RawHeader, header: StoredFile, data: StoredFile, before: int) -> RawHeader:
+    """Return a header whose voxels are the last bytes of ``data``, after ``before`` others.
+
+    Raises
+    ------
+    TruncatedVolume
+        It holds fewer bytes than that.
+    """
+    if data.size < before + fields.voxel_bytes:
+        raise TruncatedVolume(
+            f"{header.name} speaks of {fields.voxel_bytes} bytes of voxels, of which "
+            f"{data.name} holds {max(0, data.size - before)}.",
+            do="Copy or download the file again.",
+        )
+    return replace(fields, offset=data.size - fields.voxel_bytes)
 
 
 def rows_of(

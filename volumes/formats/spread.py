@@ -9,7 +9,7 @@ from typing import BinaryIO
 from ...core import TALLY
 from ...core.errors import BadHeader, TruncatedVolume
 from ..backend import Backend
-from ..cache.decode import copy, decode
+from ..cache.compressed_streams import copy, decompress
 from ..disk.raw_header import RawHeader
 from .raw_backends import DecodedRaw
 from .stored_file import StoredFile
@@ -109,7 +109,7 @@ def open_spread(
                 if encoding == "raw":
                     copy(stream, raw, part, file.name)
                 else:
-                    decode(stream, raw, encoding, part, file.name)
+                    decompress(stream, raw, encoding, part, file.name)
 
     TALLY.count(headers=1)
     return DecodedRaw(fields, [header, *files], header.name, write)

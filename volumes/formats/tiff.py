@@ -206,18 +206,18 @@ class _OneObjectAhead(_OneObject):
 
     def __init__(self, store: RemoteRanges) -> None:
         super().__init__(store)
-        self.begin, self._fetch, self.hurry = store.begin, store.fetch, store.hurry
-        self._read = store.get_ranges
+        self.begin, self.hurry = store.begin, store.hurry
+        self._read, self._read_ahead = store.get_ranges, store.get_ranges_async
 
     def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
         """Return the bytes of each range."""
         return self._read(_of_one(ranges), whole)
 
-    async def fetch(
+    async def get_ranges_async(
         self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to ``begin``."""
-        return await self._fetch(_of_one(ranges), ahead=ahead, whole=whole)
+        return await self._read_ahead(_of_one(ranges), ahead=ahead, whole=whole)
 
 
 def _of_one(ranges: Sequence[ReadRange]) -> list[ReadRange]:

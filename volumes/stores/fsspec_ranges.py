@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ...core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
-from .location import file_system, public_name, remote_errors
+from .location import file_system, remote_errors
 from .ranges import ReadRange
-from .redaction import Secrets
-from .remote_ranges import GAP_BYTES, MOST_BYTES, ObjectFacts, RemoteRanges
+from .remote_objects import ObjectFacts, RemoteObjects
+from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, Attempts, Retry, default_retry, retried_here
 from .signed_get import can_sign, signed_get
 
@@ -61,7 +61,19 @@ def open_fsspec(
     return FsspecRanges(url, options, system, root, retry)
 
 
-class FsspecRanges(RemoteRanges):
+class _Folder:
+    """Keys below a folder of a file system, and its paths."""
+
+    _root: str
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+    def _keys(self, paths: Iterable[str]) -> list[str]:
+        return [path[len(self._root) :].lstrip("/") for path in paths]
+
+
+class FsspecRanges(_Folder, RemoteRanges):
     """A folder of a file system that fsspec reaches through an event loop."""
 
     def __init__(
@@ -110,13 +122,10 @@ class FsspecRanges(RemoteRanges):
     async def ask_keys(self, prefix: str) -> list[str]:
         """List everything below."""
         found = await self._system._find(self._path(prefix))
-        return [path[len(self._root) :].lstrip("/") for path in found]
-
-    def _path(self, key: str) -> str:
-        return f"{self._root}/{key}" if key else self._root
+        return self._keys(found)
 
 
-class SerialFsspecRanges:
+class SerialFsspecRanges(_Folder, RemoteObjects):
     """A folder of a file system without an event loop: memory, zip, caches. One after another.
 
     Failures that pass are tried again as elsewhere, but an attempt without an answer cannot be
@@ -134,9 +143,6 @@ class SerialFsspecRanges:
         Waits between attempts.
     """
 
-    gap = GAP_BYTES
-    most = MOST_BYTES
-
     def __init__(
         self,
         url: str,
@@ -146,21 +152,11 @@ class SerialFsspecRanges:
         retry: Retry | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._name = public_name(url)
-        self._options, self._secrets = options, Secrets(options)
-        self._retry, self._sleep = retry or default_retry(), sleep
+        super().__init__(url, options, retry)
+        self._options, self._sleep = options, sleep
         # Held like the handle that uses it: a forked child that inherits both must not be the
         # one that closes its connections.
         self._system, self._root = system, root.rstrip("/")
-
-    @property
-    def name(self) -> str:
-        """The URL, without credentials."""
-        return self._name
-
-    def get(self, key: str) -> bytes | None:
-        """Return a whole object; None where there is none."""
-        return self.get_ranges([ReadRange(key)])[0]
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range."""
@@ -181,30 +177,16 @@ class SerialFsspecRanges:
             info = self._tried(key, lambda: self._system.info(self._path(key)))
             return _facts(info, self._name)
 
-    def size(self, key: str) -> int:
-        """Return the size of an object in bytes."""
-        return self.facts(key).size
-
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
         with remote_errors(self._name, self._options):
             found = self._tried(prefix, lambda: self._system.find(self._path(prefix)))
-        for path in found:
-            yield path[len(self._root) :].lstrip("/")
+        yield from self._keys(found)
 
     def _tried(self, key: str, call: Callable[[], Any]) -> Any:
         what = f"reading {self._place(key)}"
         attempts = Attempts(self._retry, what, self._secrets.describe)
         return retried_here(call, attempts, self._sleep)
-
-    def _place(self, key: str) -> str:
-        return f"{self._name}/{key}" if key else self._name
-
-    def _path(self, key: str) -> str:
-        return f"{self._root}/{key}" if key else self._root
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
 
 
 def _facts(info: Mapping[str, Any], name: str) -> ObjectFacts:

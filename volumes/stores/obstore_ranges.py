@@ -14,7 +14,8 @@ from typing import Any
 from ...core.errors import ForkUnsafe
 from ..content import content_key
 from .in_flight import MOST_REQUESTS
-from .remote_ranges import ObjectFacts, RemoteRanges
+from .remote_objects import ObjectFacts
+from .remote_ranges import RemoteRanges
 from .retry import Retry, default_retry
 
 # fsspec's word and obstore's, by provider.

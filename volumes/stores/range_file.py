@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from ...core.errors import TruncatedVolume
 from .coalesce import Span, coalesce
 from .remote_file import Piece, RemoteFile
-from .remote_ranges import GAP_BYTES, MOST_BYTES
+from .remote_objects import GAP_BYTES, MOST_BYTES
+from .seekable import Seekable
 
 # Tables lie scattered in a file, a few hundred bytes each. One request brings the neighbours as
 # well; at 60 MB/s that takes a millisecond longer.
@@ -22,49 +20,24 @@ _PAGE_BYTES = 64 * 1024
 _MOST_PAGES = 64
 
 
-class RangeFile(io.RawIOBase):
+class RangeFile(Seekable):
     """A file for one thread at a time: small reads go by pages, large ones as announced."""
 
     def __init__(self, file: RemoteFile) -> None:
+        super().__init__(file.size)
         self._file = file
-        self._at = 0
         self._pages: OrderedDict[int, bytes] = OrderedDict()
         self._held: list[tuple[int, Piece]] = []
         self.failure: Exception | None = None
         """What a read raised; a library in between may swallow it or say it otherwise."""
 
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Say that it can be read anywhere."""
-        return True
-
-    def tell(self) -> int:
-        """Return where the next read begins."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to where the next read begins."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as the file goes; return how many bytes."""
-        view = memoryview(buffer).cast("B")
-        stop = min(self._at + len(view), self._file.size)
-        if self._at >= stop:
-            return 0
+    def piece(self, start: int, stop: int) -> Piece:
+        """Return bytes, from memory where they are there."""
         try:
-            found = self._bytes(self._at, stop)
+            return self._bytes(start, stop)
         except Exception as error:
             self.failure = error
             raise
-        view[: len(found)] = found
-        self._at = stop
-        return len(found)
 
     @contextmanager
     def announced(self, spans: Sequence[Span]) -> Iterator[int]:
@@ -82,7 +55,7 @@ class RangeFile(io.RawIOBase):
         finally:
             self._held = []
 
-    def _bytes(self, start: int, stop: int) -> bytes | memoryview:
+    def _bytes(self, start: int, stop: int) -> Piece:
         at = bisect_right(self._held, start, key=lambda piece: piece[0]) - 1
         if at >= 0:
             first, piece = self._held[at]

@@ -31,9 +31,9 @@ class AheadStore(Protocol):
     """A store whose requests run beside everything else."""
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine that awaits :meth:`fetch`."""
+        """Run a coroutine that awaits :meth:`get_ranges_async`."""
 
-    async def fetch(
+    async def get_ranges_async(
         self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; ``ahead`` where nobody waits for them yet.
@@ -50,7 +50,7 @@ class AheadStore(Protocol):
 
 def works_ahead(store: Any) -> TypeGuard[AheadStore]:
     """Whether a store can begin requests that nobody waits for."""
-    return hasattr(store, "begin") and hasattr(store, "fetch")
+    return hasattr(store, "begin") and hasattr(store, "get_ranges_async")
 
 
 MOST_BYTES = 128 * 1024**2

@@ -97,7 +97,9 @@ class RemoteFile:
             return None
 
         async def bring(wanted: Sequence[Index], later: Later) -> dict[Index, memoryview | None]:
-            found = await store.fetch([ReadRange("", *span) for span in wanted], ahead=later)
+            found = await store.get_ranges_async(
+                [ReadRange("", *span) for span in wanted], ahead=later
+            )
             pieces = (None if piece is None else memoryview(piece) for piece in found)
             return dict(zip(wanted, pieces, strict=True))
 

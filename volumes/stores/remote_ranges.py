@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -24,35 +23,18 @@ from ...core.errors import (
     VoxpipeError,
 )
 from .in_flight import InFlight, Later
-from .location import public_name
 from .ranges import ReadRange
-from .redaction import Secrets
 from .remote_failure import Failure, failure_of
-from .retry import Attempts, Retry, default_retry, retried
+from .remote_objects import ObjectFacts, RemoteObjects
+from .retry import Attempts, Retry, retried
 
 T = TypeVar("T")
 
-# What an object store sends during one round trip: a request costs as much as these bytes.
-GAP_BYTES = 1024**2
-# Bounds the memory of one request; several are under way at once.
-MOST_BYTES = 16 * 1024**2
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
 
 
-@dataclass(frozen=True)
-class ObjectFacts:
-    """What a store says of one object."""
-
-    size: int
-    """In bytes."""
-    version: str
-    """Differs between versions of its content; empty where the store does not tell."""
-    etag: str = ""
-    """With which a request can ask for this version only; empty where there is none."""
-
-
-class RemoteRanges(ABC):
+class RemoteRanges(RemoteObjects):
     """Objects below a URL. Safe to use from several threads, and in a forked child.
 
     Parameters
@@ -65,13 +47,8 @@ class RemoteRanges(ABC):
         When a failed request is sent again; by default that of the process.
     """
 
-    gap = GAP_BYTES
-    most = MOST_BYTES
-
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
-        self._name = public_name(url).rstrip("/")
-        self._retry = retry or default_retry()
-        self._secrets = Secrets(options)
+        super().__init__(url, options, retry)
         self._owner = os.getpid()
         self._expected: dict[str, str] = {}
         self.rewritten: set[str] = set()
@@ -84,11 +61,6 @@ class RemoteRanges(ABC):
         """
         if etag:
             self._expected[key] = etag
-
-    @property
-    def name(self) -> str:
-        """The URL, without credentials."""
-        return self._name
 
     @abstractmethod
     async def ask(self, key: str, start: int, stop: int | None) -> Any:
@@ -107,12 +79,8 @@ class RemoteRanges(ABC):
         """Seconds that one listing may take; None where its requests have limits of their own."""
         return self._retry.attempt
 
-    def after_fork(self) -> None:  # noqa: B027  most clients need nothing
+    def after_fork(self) -> None:
         """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
-
-    def get(self, key: str) -> bytes | None:
-        """Return a whole object; None where there is none."""
-        return self.get_ranges([ReadRange(key)])[0]
 
     def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
         """Return the bytes of each range; all requests are sent at once, within the bounds.
@@ -121,14 +89,14 @@ class RemoteRanges(ABC):
         """
         if not ranges:
             return []
-        return self._wait(self.fetch(ranges, whole=whole))
+        return self._wait(self.get_ranges_async(ranges, whole=whole))
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine that awaits :meth:`fetch`, beside everything else."""
+        """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
         self._check_owner()
         return asyncio.run_coroutine_threadsafe(work, _loop())
 
-    async def fetch(
+    async def get_ranges_async(
         self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to :meth:`begin`.
@@ -168,10 +136,6 @@ class RemoteRanges(ABC):
                 do="Check the URL and the storage_options.",
             )
         return found
-
-    def size(self, key: str) -> int:
-        """Return the size of an object in bytes."""
-        return self.facts(key).size
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
@@ -246,9 +210,6 @@ class RemoteRanges(ABC):
             do="Check the URL, the storage_options and the connection.",
         ) from None
 
-    def _place(self, key: str) -> str:
-        return f"{self._name}/{key}" if key else self._name
-
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             future = self.begin(work)
@@ -265,9 +226,6 @@ class RemoteRanges(ABC):
         if self._owner != os.getpid():
             self.after_fork()
             self._owner = os.getpid()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._name!r})"
 
 
 def _loop() -> asyncio.AbstractEventLoop:

@@ -6,15 +6,14 @@ writes them, is read by ranges of the archive; one that is deflated is inflated 
 
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from .ranges import RangeStore, ReadRange, read_joined
+from .seekable import Seekable
 
 # PKWARE's APPNOTE 4.3.7: signature, 22 bytes that the directory repeats, two lengths.
 _LOCAL = struct.Struct("<4s22xHH")
@@ -43,7 +42,7 @@ class ZipRanges:
         # As the store below: the members lie in it.
         self.gap, self.most = getattr(outer, "gap", 0), getattr(outer, "most", 1 << 62)
         try:
-            with zipfile.ZipFile(_Seekable(outer, key)) as archive:
+            with zipfile.ZipFile(_Object(outer, key)) as archive:
                 infos = [info for info in archive.infolist() if not info.is_dir()]
         except FileNotFoundError:
             raise VolumeNotFound(f"there is no file {name}.", do="Check the path.") from None
@@ -146,38 +145,19 @@ def _inside(wanted: ReadRange, size: int) -> tuple[int, int]:
     return start, max(start, stop)
 
 
-class _Seekable(io.RawIOBase):
+class _Object(Seekable):
     """An object of a store as a file, for who reads a few pieces of it."""
 
     def __init__(self, store: RangeStore, key: str) -> None:
-        self._store, self._key, self._at = store, key, 0
-        self._size = store.size(key)
+        super().__init__(store.size(key))
+        self._store, self._key = store, key
 
-    def readable(self) -> bool:
-        return True
+    def piece(self, start: int, stop: int) -> bytes:
+        return self._store.get_ranges([ReadRange(self._key, start, stop)])[0] or b""
 
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, (0, self._at, self._size)[whence] + offset)
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        stop = self._size if size is None or size < 0 else min(self._size, self._at + size)
-        if stop <= self._at:
-            return b""
-        found = self._store.get_ranges([ReadRange(self._key, self._at, stop)])[0] or b""
-        self._at += len(found)
-        return found
-
-    def readinto(self, buffer: Any) -> int:
-        found = self.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+    def readall(self) -> bytes:
+        # At once: the usual one asks for a few kilobytes at a time.
+        return self.read(max(0, self._size - self._at))
 
 
 __all__ = ["ZipRanges"]

@@ -14,27 +14,6 @@ class _Rows(TextPipe):
     # As the module csv asks for: a quoted field may hold ends of lines.
     newline: ClassVar[str] = ""
 
-    def __init__(
-        self,
-        parent: Pipe,
-        *,
-        skip_lines: int = 0,
-        decode: bool = True,
-        encoding: str = "utf-8",
-        errors: str = "ignore",
-        return_path: bool = False,
-        **fmtparams: Any,
-    ) -> None:
-        super().__init__(
-            parent,
-            skip_lines=skip_lines,
-            decode=decode,
-            encoding=encoding,
-            errors=errors,
-            return_path=return_path,
-        )
-        self.fmtparams = fmtparams
-
 
 @offered("parse_csv")
 class CSVParser(_Rows):

@@ -28,6 +28,8 @@ class TextPipe(DataPipe):
         How, as of ``bytes.decode``.
     return_path
         Whether each item is a pair with the path of its file.
+    **fmtparams
+        Of what takes the lines apart, for a pipe that yields rows.
     """
 
     # What it yields holds no open file.
@@ -37,11 +39,12 @@ class TextPipe(DataPipe):
         self,
         parent: Pipe,
         *,
-        skip_lines: int,
-        decode: bool,
-        encoding: str,
-        errors: str,
-        return_path: bool,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        **fmtparams: Any,
     ) -> None:
         super().__init__()
         if skip_lines < 0:
@@ -52,6 +55,7 @@ class TextPipe(DataPipe):
         self.decode = decode
         self.encoding, self.errors = encoding, errors
         self.return_path = return_path
+        self.fmtparams = fmtparams
 
     newline: ClassVar[str] = "\n"
     """Where lines end, as of ``open``: "" keeps the ends that a quoted field may hold."""

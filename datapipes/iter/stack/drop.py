@@ -8,7 +8,7 @@ from typing import Any
 from ....core.origin import warn
 from ....graph import Pipe
 from ...datapipe import PerItem, offered
-from .fields import lacks, positions, rebuilt
+from .fields import from_the_beginning, lacks, positions, rebuilt
 
 MISSING = (
     "At least one index in the filter is not present in the item being returned, "
@@ -60,4 +60,4 @@ class Dropper(PerItem):
     def _of(self, item: Any) -> set[Any]:
         if not isinstance(item, (tuple, list)):
             return set(self.indices)
-        return {i + len(item) if isinstance(i, int) and i < 0 else i for i in self.indices}
+        return from_the_beginning(item, self.indices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ....core import Sample
@@ -34,6 +34,17 @@ def rebuilt(item: Any, fields: dict[Any, Any]) -> Any:
     if isinstance(item, Mapping):
         return fields
     return tuple(fields.values()) if isinstance(item, tuple) else list(fields.values())
+
+
+def from_the_beginning(item: Any, indices: Iterable[Any]) -> set[Any]:
+    """Return the indices of a tuple or list, negative ones counted from its beginning.
+
+    Examples
+    --------
+    >>> sorted(from_the_beginning("abc", [0, -1]))
+    [0, 2]
+    """
+    return {i + len(item) if isinstance(i, int) and i < 0 else i for i in indices}
 
 
 def lacks(item: Any, index: Any) -> bool:

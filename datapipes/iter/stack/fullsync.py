@@ -16,7 +16,7 @@ from ....graph import Pipe, Traits
 from ...datapipe import length_of, offered
 from .ahead import Ahead, Ended
 from .prefetch import BUFFER_BYTES
-from .running import Running
+from .running_ahead import RunningAhead
 
 TIMEOUT = 1800.0
 """Seconds that a rank may take for an item, unless told otherwise: half an hour."""
@@ -32,7 +32,7 @@ class Said(IntEnum):
 
 
 @offered("fullsync")
-class FullSync(Running):
+class FullSync(RunningAhead):
     """Yield items as long as every rank of ``torch.distributed`` has one.
 
     Without it a rank whose share is longer waits for ever for the others in its next collective.
@@ -64,7 +64,6 @@ class FullSync(Running):
 
     traits: ClassVar[Traits] = Traits(here=True)
     running = ("_ahead", "_group")
-    _ahead: Ahead | None
     _group: Any
 
     def __init__(self, datapipe: Pipe, timeout: float = TIMEOUT) -> None:
@@ -163,25 +162,9 @@ class FullSync(Running):
         """Return the length of this rank's share; another one may be shorter."""
         return length_of(self, self.parent)
 
-    def reset(self) -> None:
-        """End the thread of the pass before; torch calls this when a new one begins."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.stop()
-
-    def pause(self) -> None:
-        """Return when nothing more is made ahead."""
-        if self._ahead is not None:
-            self._ahead.pause()
-
-    def resume(self) -> None:
-        """Go on after :meth:`pause`."""
-        if self._ahead is not None:
-            self._ahead.resume()
-
     def shutdown(self) -> None:
         """End the thread and leave the group; any number of times."""
-        self.reset()
+        super().shutdown()
         group, self._group = self._group, None
         if group is not None and dist.is_initialized():
             with contextlib.suppress(ValueError, RuntimeError):  # the ranks have parted already

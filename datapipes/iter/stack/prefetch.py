@@ -10,14 +10,14 @@ from ....graph import Pipe, Traits
 from ....realizing import Instruction
 from ...datapipe import length_of, offered
 from .ahead import Ahead, Ended
-from .running import Running
+from .running_ahead import RunningAhead
 
 BUFFER_BYTES = 256 * 2**20
 """Bytes that items made ahead may take, unless told otherwise."""
 
 
 @offered("prefetch")
-class Prefetcher(Running):
+class Prefetcher(RunningAhead):
     """Make items in a thread before they are asked for; nothing else changes.
 
     Parameters
@@ -54,8 +54,6 @@ class Prefetcher(Running):
     """
 
     traits: ClassVar[Traits] = Traits(per_item=True)
-    running = ("_ahead",)
-    _ahead: Ahead | None
 
     def __init__(
         self, source_datapipe: Pipe, buffer_size: int = 10, *, buffer_bytes: int = BUFFER_BYTES
@@ -65,10 +63,6 @@ class Prefetcher(Running):
         self.buffer_size = whole("buffer_size", buffer_size, least=1)
         self.buffer_bytes = whole("buffer_bytes", buffer_bytes, least=1, unit="bytes")
         self.fresh()
-
-    def fresh(self) -> None:
-        """Begin without a thread."""
-        self._ahead = None
 
     def change(self) -> Callable[[Any], Any] | None:
         """Return what the thread does to each item; None for nothing."""
@@ -104,29 +98,3 @@ class Prefetcher(Running):
     def instructions(self) -> tuple[Instruction, ...] | None:
         """Return nothing to do: workers make whole batches ahead."""
         return ()
-
-    def reset(self) -> None:
-        """End the thread of the pass before; torch calls this when a new one begins."""
-        self.shutdown()
-
-    def pause(self) -> None:
-        """Return when nothing more is made ahead; what was made can still be taken.
-
-        Raises
-        ------
-        PrefetchTimeoutError
-            The item at hand took too long.
-        """
-        if self._ahead is not None:
-            self._ahead.pause()
-
-    def resume(self) -> None:
-        """Go on after :meth:`pause`."""
-        if self._ahead is not None:
-            self._ahead.resume()
-
-    def shutdown(self) -> None:
-        """End the thread, if there is one, and drop what it made; any number of times."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.stop()

@@ -9,7 +9,7 @@ from ....core.origin import warn
 from ....graph import Pipe
 from ...datapipe import PerItem, offered
 from .drop import MISSING, UNFILTERED
-from .fields import lacks, positions, rebuilt
+from .fields import from_the_beginning, lacks, positions, rebuilt
 
 
 @offered("slice")
@@ -73,6 +73,5 @@ class Slicer(PerItem):
     def _listed(self, item: Any, fields: dict[Any, Any], wanted: list[Any]) -> Any:
         if any(lacks(item, index) for index in wanted):
             warn(MISSING, UserWarning, self.origin)
-        if not isinstance(item, Mapping):
-            wanted = [i + len(item) if isinstance(i, int) and i < 0 else i for i in wanted]
-        return rebuilt(item, {key: v for key, v in fields.items() if key in wanted})
+        kept = wanted if isinstance(item, Mapping) else from_the_beginning(item, wanted)
+        return rebuilt(item, {key: v for key, v in fields.items() if key in kept})

@@ -22,8 +22,8 @@ BEST_RATIOS = {"gzip": 1032, "zlib": 1032, "bzip2": 1_100_000}
 _EITHER = 32 + zlib.MAX_WBITS
 
 
-def decode(compressed: BinaryIO, raw: BinaryIO, encoding: str, size: int, name: str) -> None:
-    """Decode a stream into ``raw``: exactly the bytes that the header speaks of.
+def decompress(compressed: BinaryIO, raw: BinaryIO, encoding: str, size: int, name: str) -> None:
+    """Decompress a stream into ``raw``: exactly the bytes that the header speaks of.
 
     Parameters
     ----------

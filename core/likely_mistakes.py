@@ -1,0 +1,88 @@
+"""Numbers that are allowed, but look as if they were meant in another unit.
+
+Each rule is narrow, as a warning that is often wrong is read by nobody: what people write on
+purpose is not told, though some mistakes then are not either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+# 3.14 and 3.1416 are pi too.
+_ROUNDED_PI = 0.002
+# MONAI's offsets are 0.1 to 0.3; an image of less than 0.4 of its size is mostly padding.
+_MOSTLY_PADDING = 0.4
+
+
+def numbers_of(amount: Any) -> tuple[float, ...]:
+    """Return all numbers of an amount: a scalar, a range, or one of these per axis.
+
+    Examples
+    --------
+    >>> numbers_of((0.0, 1.0, (-2.0, 2.0)))
+    (0.0, 1.0, -2.0, 2.0)
+    """
+    if not isinstance(amount, tuple):
+        return (amount,)
+    return sum(map(numbers_of, amount), ())
+
+
+def radians(name: str, degrees: Any) -> tuple[str, ...]:
+    """Tell where the largest angle is above 0, at most pi / 2 and not whole; or is pi.
+
+    Examples
+    --------
+    >>> radians("degrees", (-0.3, 0.3))[0].split(":")[0]
+    'angle-in-radians'
+    >>> radians("degrees", (-1.0, 1.0)), radians("degrees", (-2.5, 2.5)), radians("degrees", 0.0)
+    ((), (), ())
+    """
+    most = max(map(abs, numbers_of(degrees)))
+    small = 0 < most <= math.pi / 2 + _ROUNDED_PI and most != round(most)
+    if not small and abs(most - math.pi) > _ROUNDED_PI:
+        return ()
+    return (
+        f"angle-in-radians: {name} of at most {most:g} looks like radians, and angles are in "
+        f"degrees; write {math.degrees(most):.4g}, or a whole number if it is meant.",
+    )
+
+
+def offsets(name: str, factors: Any) -> tuple[str, ...]:
+    """Tell where every factor is below 0.4.
+
+    Examples
+    --------
+    >>> offsets("zoom", (0.05, 0.1))[0].split(":")[0]
+    'factor-far-below-1'
+    >>> offsets("zoom", (0.2, 1.0)), offsets("zoom", 0.4)
+    ((), ())
+    """
+    most = max(numbers_of(factors))
+    if most >= _MOSTLY_PADDING:
+        return ()
+    return (
+        f"factor-far-below-1: {name} of at most {most:g} shrinks the content to {most:g} of its "
+        f"size on a grid of the same size; MONAI's scale_range={most:g} is {name}=({1 - most:g}, "
+        f"{1 + most:g}), and its scale_params={most:g} is {name}={1 / most:g}.",
+    )
+
+
+def parts(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
+    """Tell where the largest percentile is above 0 and at most 1.
+
+    Examples
+    --------
+    >>> parts("upper", [0.005, 0.995])[0].split(":")[0]
+    'percentile-as-part'
+    >>> parts("upper", [0.5, 99.5])
+    ()
+    """
+    most = max(percentiles)
+    if not 0 < most <= 1:
+        return ()
+    return (
+        f"percentile-as-part: {name} of {most:g} is {most:g} percent; percentiles are from 0 to "
+        f"100, so write {100 * most:g} if that part is meant.",
+    )

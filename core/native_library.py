@@ -1,0 +1,71 @@
+"""The native library: found beside the package, loaded once a kernel is asked for.
+
+It has a plain C interface and knows nothing of Python, so one build serves every version of it.
+A call packs one job of plain numbers and hands over addresses; ``ctypes`` releases the
+interpreter's lock meanwhile. Each of its kernels states its own version of the interface.
+
+``VOXPIPE_NATIVE=0`` switches it off; ``portable``, ``avx2`` or ``avx512`` asks for one path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+PATHS = ("portable", "avx2", "avx512")
+
+
+def requested_path() -> int | None:
+    """Return the path that the environment asks for, 0 for the best one, None for no library."""
+    value = os.environ.get("VOXPIPE_NATIVE", "")
+    if value == "0":
+        return None
+    return PATHS.index(value) + 1 if value in PATHS else 0
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return where the first entry of ``array`` lies in memory."""
+    return int(array.__array_interface__["data"][0])
+
+
+def native_library(
+    jobs: Sequence[str], *, version: str, expected: int, numbers: Sequence[str] = ()
+) -> tuple[Any, str]:
+    """Return the loaded library and an empty string, or None and why there is none.
+
+    Parameters
+    ----------
+    jobs
+        Functions that take the bytes of a job and return a status.
+    version
+        Function that returns the version of the interface of these.
+    expected
+        The version that the caller speaks.
+    numbers
+        Functions that take nothing and return a number.
+
+    Examples
+    --------
+    >>> native_library(["voxpipe_paint"], version="voxpipe_abi", expected=-1)[0] is None
+    True
+    """
+    # The package's own name: the library lies beside the top of the package, wherever that is.
+    spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
+    if spec is None or not spec.origin:
+        return None, "it was not built"
+    try:
+        library = ctypes.CDLL(spec.origin)
+        for name in jobs:
+            getattr(library, name).argtypes = [ctypes.c_char_p]
+        for name in (*jobs, version, *numbers):
+            getattr(library, name).restype = ctypes.c_int64
+        if getattr(library, version)() == expected:
+            return library, ""
+    except (OSError, AttributeError) as error:
+        return None, f"it cannot be loaded ({error})"
+    return None, "it was built from other sources"
