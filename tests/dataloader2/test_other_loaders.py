@@ -97,14 +97,14 @@ class TestStatefulDataLoader:
         assert not same(runs[0][:6], runs[0][6:])
 
 
-def fails(numbers):
-    if numbers == [4, 5]:
-        raise OSError("no batch 2")
-    return numbers
+def fails(number):
+    if number in (4, 5):
+        raise OSError(f"no {number}")
+    return number
 
 
 def failing_loader(workers):
-    chain = torch.utils.data.datapipes.iter.IterableWrapper(range(12)).batch(2).map(fails)
+    chain = torch.utils.data.datapipes.iter.IterableWrapper(range(12)).map(fails).batch(2)
     data = vp.to_dataset(chain, vp.OnError("skip", errors=OSError), seed=7)
     context = "forkserver" if workers else None
     return DataLoader(data, batch_size=None, num_workers=workers, multiprocessing_context=context)

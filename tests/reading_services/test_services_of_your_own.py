@@ -193,7 +193,8 @@ class Ending(Counting):
 def test_what_it_prepared_is_freed_before_it_is_restored():
     """A state that is loaded after an epoch takes nothing out of its hands."""
     notes = []
-    with vp.DataLoader2(IterableWrapper(range(5)), None, Ending(notes), seed=7) as it:
+    service = Ending(notes)  # the loader has a copy; this one is finalized when it goes
+    with vp.DataLoader2(IterableWrapper(range(5)), None, service, seed=7) as it:
         list(it)
         it.load_state_dict(it.state_dict())
         list(it)
