@@ -95,6 +95,7 @@ class Lint(Adapter):
     large-prefetch      ``prefetch()`` may hold more than a quarter of the memory
     not-split           the graph cannot be split, so workers run all of it
     scattered-chunks    patches are shuffled over more volumes than memory keeps chunks of
+    planned-functions   the graph can be split, but a function runs on the wrong side of it
     no-sharding         it cannot, and nothing divides it: every worker or rank has all items
     ==================  ==================================================================
 
@@ -134,6 +135,8 @@ class Lint(Adapter):
         if again is not None:
             shuffle, what, do = again
             found.append(Mistake("scattered-chunks", what, do, origin_of(shuffle)))
+        if "planned-functions" not in self.ignore:
+            found += _planned_functions(pipe, seen)
         refusal = split_of(pipe)
         if isinstance(refusal, NoCut) and "not-split" not in self.ignore:
             what = f"the graph cannot be split: {refusal.reason}"
@@ -158,6 +161,29 @@ _SPLIT = (
 
 _UNDIVIDED = "only one worker can make items of this graph, and every rank would see all of them"
 _DIVIDE = "Put .sharding_filter() after .shuffle(), or make it a graph that can be split."
+
+
+def _planned_functions(sink: Pipe, seen: dict[int, _Seen]) -> list[Mistake]:
+    """Return the functions that no worker runs, though they may do what workers are for."""
+    split = split_of(sink)
+    if isinstance(split, NoCut):
+        return []
+    found = []
+    volumes = any(traits_of(pipe).opens for pipe in walk(sink))
+    for pipe in walk(split.planner):
+        traits = traits_of(pipe)
+        # Before volumes are opened, and to choose among them, it has names and headers to look at.
+        may_read = traits.per_item and seen[id(pipe)].opened if volumes else True
+        if traits.opaque and may_read:
+            what = f"{describe(pipe)} runs in the process of the loader, and in no worker"
+            found.append(Mistake("planned-functions", what, _TO_WORKERS, origin_of(pipe)))
+    return found
+
+
+_TO_WORKERS = (
+    "Put what shuffles, filters or gathers for the first time before it, so that it runs with the "
+    "batch; or put .sharding_filter() before it: then each worker runs the chain on its share."
+)
 
 
 def _joined(parents: list[_Seen]) -> _Seen:
@@ -328,6 +354,7 @@ _CHECKS: dict[str, _Check] = {
     "early-device": _early_device,
     "large-prefetch": _large_prefetch,
     "scattered-chunks": lambda pipe, before, splits: None,
+    "planned-functions": lambda pipe, before, splits: None,
     "no-sharding": lambda pipe, before, splits: None,
     "not-split": lambda pipe, before, splits: None,
 }

@@ -38,8 +38,8 @@ class OnError(Adapter):
     action
         What to do.
     budget
-        Items that may fail in one epoch; one more is a ``TooManyFailures``. None for any
-        number.
+        Items that may fail in one epoch, on all ranks together; one more is a
+        ``TooManyFailures``, on all of them. None for any number.
     errors
         Classes of errors that it is about: by default those of volumes, never those of programs.
 

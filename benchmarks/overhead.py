@@ -156,7 +156,8 @@ def _ticks() -> int:
 def plans_per_second(cases: int) -> float:
     """Return how many patches are planned in a second of processor time, augmentation included."""
     import voxpipe as vp
-    from voxpipe.reading_services.work import Place, jobs, work_of
+    from voxpipe.reading_services.place import Place
+    from voxpipe.reading_services.work import jobs, work_of
 
     listed = [{"image": f"/data/{n}.nii", "label": f"/data/{n}_seg.nii"} for n in range(cases)]
     pipe = vp.from_cases(listed).shuffle().open_volume().lazy_patch(96, samples_per_volume=8)

@@ -126,9 +126,17 @@ class Tail:
         self.sink: Pipe = self.source
         for pipe in pipes:
             self.sink = with_parents(pipe, [self.sink])
+        self.pipes_that_run = tuple(walk(self.sink))
         # A thread of a pipe would meet the training loop in the global generators.
         threads = any(isinstance(pipe, (Prefetcher, FullSync)) for pipe in pipes)
         self.seeds = not threads and any(traits_of(pipe).opaque for pipe in pipes)
+
+    def shutdown(self) -> None:
+        """Free what the pipes keep from epoch to epoch: threads, a group of ranks."""
+        for pipe in self.pipes_that_run:
+            own: Any = getattr(type(pipe), "shutdown", None)
+            if own is not None:
+                own(pipe)
 
     def explain(self) -> str:
         """Return which pipes stay here; nothing if there are none."""

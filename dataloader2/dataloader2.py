@@ -3,32 +3,56 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-import torch
-
 from ..core.errors import LoaderShutDown
 from ..core.whole import whole
 from ..diagnosing import Pace
-from ..graph import Pipe, fingerprint, origin_of, verify, walk
+from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services.place import Place
 from ..reading_services.seed_generator import MAX_SEED
-from ..reading_services.work import Place, Planned, batch_count
+from ..reading_services.work import Planned, batch_count
 from ..realizing import ErrorPolicy, Failure
 from .asked import chain_for_state, checked_service, checked_state, refuse_others
+from .behind import Tail
 from .compiled import Compiled, compiled
+from .drawn import Drawn
 from .epoch_setter import EpochSetter
 from .explaining import Explaining
 from .failed import Failed
-from .iterator import DataLoader2Iterator, Progress
+from .iterator import DataLoader2Iterator
 from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated
+from .outline import Outline
+from .position import Position, Progress
 from .state import State, checkpoint_of, restore_service
 from .stats import Waits
 from .telling import Telling
+
+
+class _Freed:
+    """What outlives the epochs of a loader, and is freed with it, whichever way it ends."""
+
+    def __init__(self, service: ReadingService) -> None:
+        self._service = service
+        self._tail: Tail | None = None
+
+    def put(self, tail: Tail) -> None:
+        """Hold the pipes of the next epochs, and free those of the last."""
+        last, self._tail = self._tail, tail
+        if last is not None:
+            last.shutdown()
+
+    def free(self) -> None:
+        """Stop the service, then the pipes that are behind it."""
+        try:
+            self._service.stop()
+        finally:
+            if self._tail is not None:
+                self._tail.shutdown()
 
 
 class DataLoader2(Explaining, Telling):
@@ -44,7 +68,8 @@ class DataLoader2(Explaining, Telling):
         Where the graph runs; by default in this process.
     seed
         Seed of the run, 0 <= seed < 2**64. Without one it is drawn from torch's global
-        generator at the first iteration, so that ``torch.manual_seed`` fixes it.
+        generator at the first iteration, so that ``torch.manual_seed`` fixes it; called again
+        between two epochs it begins another run.
 
     Notes
     -----
@@ -75,15 +100,14 @@ class DataLoader2(Explaining, Telling):
     ) -> None:
         refuse_others(others, datapipe)
         self._seed: int | None = None
-        self._hash_of_data: str | None = None
-        self._epoch = 0
-        self._place = Place()
+        self._position, self._epoch_told = Position(), False
+        self._drawn: Drawn | None = None
         self._progress: Progress | None = None
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
         self._pace, self._waits = Pace(), Waits()
-        self._failed, self._failed_before = Failed(), 0
+        self._failed = Failed()
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
@@ -91,16 +115,18 @@ class DataLoader2(Explaining, Telling):
         self._origin = ([None, *filter(None, map(origin_of, walk(self._written)))])[-1]
         # A copy: one service object may be given to several loaders.
         self._service = copy.copy(checked_service(reading_service) or InProcessReadingService())
+        self._freed = _Freed(self._service)
         self._take(compiled(self._written, listed(datapipe_adapter_fn), self._service))
-        self._fingerprint = fingerprint(self._written)
-        # Frees the workers of a loader that is dropped without a word.
-        self._finalizer = weakref.finalize(self, self._service.stop)
+        self._outline = Outline.of(self._written)
+        # Frees what a loader holds that is dropped without a word.
+        self._finalizer = weakref.finalize(self, self._freed.free)
         if seed is not None:
             self.seed(seed)
 
     def _take(self, chain: Compiled) -> None:
         self._coming: Compiled | None = None
         self._adapters, self._graph, self._changes = chain.adapters, chain.graph, chain.changes
+        self._freed.put(chain.tail)
         self._whole, self._tail = chain.whole, chain.tail
         self._work, self._negotiated = chain.work, None
 
@@ -145,23 +171,29 @@ class DataLoader2(Explaining, Telling):
         if self._coming is not None:
             self._service.stop()  # workers that stayed run the chain as it was
             self._take(self._coming)
-        seed = self._seed_of_run()
-        self._progress = Progress(self._epoch, self._place, failed=self._failed_before)
-        self._place, self._failed_before = Place(), 0
+        self._begin_again_if_seeded()
+        seed, self._epoch_told = self._seed_of_run(), False
+        self._progress = Progress(self._position)
         iterator = DataLoader2Iterator(self, seed, self._progress)
         self._live = weakref.ref(iterator)
         return iterator
 
-    def _where(self) -> tuple[int, Place]:
-        """Return the epoch of the next batch, and what of it was delivered."""
-        if self._progress is not None:
-            return self._progress.epoch, self._progress.place
-        return self._epoch, self._place
+    def _where(self) -> Position:
+        """Return where the next batch is."""
+        return self._position if self._progress is None else self._progress.position
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
-            self._seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            self._drawn = Drawn.now()
+            self._seed = self._drawn.seed
         return self._seed
+
+    def _begin_again_if_seeded(self) -> None:
+        """Begin another run if torch was seeded since it gave the seed of this one."""
+        if self._drawn is not None and self._drawn.is_outdated():
+            self._seed = self._drawn = None
+            if not self._epoch_told:
+                self._position = Position()
 
     def _end_live(self) -> None:
         """End the running epoch, if any; the next one has the next number."""
@@ -169,24 +201,21 @@ class DataLoader2(Explaining, Telling):
         live = self._live() if self._live is not None else None
         if progress is not None:
             # An iterator that was never asked for a batch has used up nothing.
-            self._epoch, self._place, self._failed_before = (
-                (progress.epoch + 1, Place(), 0)
-                if progress.begun
-                else (progress.epoch, progress.place, progress.failed)
-            )
+            here = progress.position
+            self._position = here.next_epoch() if progress.begun else here
         if live is not None:
             live.invalidate()
 
     def _finished(self, progress: Progress) -> None:
         if self._progress is progress:
             self._progress = None
-            self._epoch = progress.epoch + 1
+            self._position = progress.position.next_epoch()
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = whole("seed", seed, least=0, below=MAX_SEED)
         self._end_live()
-        self._seed, self._epoch, self._place, self._failed_before = seed, 0, Place(), 0
+        self._seed, self._drawn, self._position = seed, None, Position()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -195,35 +224,39 @@ class DataLoader2(Explaining, Telling):
         """
         epoch = whole("epoch", epoch, least=0)
         if self._progress is not None and not self._progress.begun:
-            self._progress.epoch, self._progress.place = epoch, Place()
+            self._progress.position = Position(epoch)
             return
         self._end_live()
-        self._epoch, self._place, self._failed_before = epoch, Place(), 0
+        self._position, self._epoch_told = Position(epoch), True
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
         running = self._progress is not None and self._progress.begun
-        return not running and self._where()[0] == epoch
+        return not running and self._where().epoch == epoch
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
-        return batch_count(self._work)
+        own = getattr(self._service, "divided", None)
+        # Ranks may have been started since the loader was made.
+        return batch_count(self._work if own is None else own(self._work))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
 
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
-        epoch, place = self._where()
+        here = self._where()
         return State(
             seed=self._seed_of_run(),
-            epoch=epoch,
-            next_batch=place.next,
-            ahead=tuple(sorted(place.ahead)),
-            failed=self._failed_before if self._progress is None else self._progress.failed,
+            epoch=here.epoch,
+            next_batch=here.place.next,
+            ahead=tuple(sorted(here.place.ahead)),
+            failed=here.failed,
             shares=self._service.shares(self._work),
-            graph=self._fingerprint,
-            data=self._data_hash(),
+            graph=self._outline.graph,
+            data=self._outline.data,
+            pipes=self._outline.pipes,
+            cases=self._outline.cases,
             service=checkpoint_of(self._service),
         ).to_json()
 
@@ -237,15 +270,14 @@ class DataLoader2(Explaining, Telling):
         """
         loaded = State.from_json(
             checked_state(state),
-            graph=self._fingerprint,
-            hash_of_data=self._data_hash(),
+            outline=self._outline,
             shares=self._service.shares(self._work),
         )
         self._end_live()
         restore_service(self._service, loaded.of_service)
-        self._seed, self._epoch = loaded.seed, loaded.epoch
-        self._place = Place(loaded.next_batch, frozenset(loaded.ahead))
-        self._failed_before = loaded.failed
+        self._seed, self._drawn = loaded.seed, None
+        place = Place(loaded.next_batch, frozenset(loaded.ahead))
+        self._position = Position(loaded.epoch, place, loaded.failed)
 
     @classmethod
     def from_state(
@@ -279,15 +311,6 @@ class DataLoader2(Explaining, Telling):
     def sampler(self) -> EpochSetter:
         """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
         return EpochSetter(self)
-
-    def _data_hash(self) -> str:
-        if self._hash_of_data is None:
-            self._hash_of_data = self._hashed_data()
-        return self._hash_of_data
-
-    def _hashed_data(self) -> str:
-        hashes = [p.data_hash() for p in walk(self._graph) if hasattr(type(p), "data_hash")]
-        return hashlib.blake2b("".join(hashes).encode(), digest_size=8).hexdigest()
 
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..core.errors import TooManyFailures
 from ..core.whole import whole
 from ..graph import Pipe, clone, verify
+from ..reading_services.place import Place
 from ..reading_services.seed_generator import MAX_SEED
-from ..reading_services.work import Place
+from ..realizing import Failure
 from .dataloader2 import DataLoader2
 from .listed import AdapterLike, listed
 
@@ -28,6 +30,20 @@ class _Share(Place):
 
     def holds(self, index: int) -> bool:
         return index < self.next or index % self.workers != self.worker
+
+    def leave_out(self, failures: Sequence[Failure]) -> None:
+        # Cases that cannot be planned are told after the last batch: then no turn is lost.
+        lost = [failure for failure in failures if failure.item >= 0]
+        if self.workers == 1 or not lost:
+            return
+        told = "\n".join(map(str, lost[:1]))
+        raise TooManyFailures(
+            f"no item of batch {lost[0].batch} could be made, and {self.workers} workers of "
+            "torch's loader are taken in turn: without it the batches after it would change "
+            f"places\n{told}",
+            do="Mend the file, give larger batches, or use DataLoader2 or num_workers=0, which "
+            "leave such a batch out.",
+        )
 
 
 def to_dataset(
@@ -115,8 +131,10 @@ class ResumableIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
-            loader._place = _Share(loader._place.next, frozenset(), worker, workers)
-            self._dataset._epoch = loader._epoch + 1
+            here = loader._position
+            share = _Share(here.place.next, frozenset(), worker, workers)
+            loader._position = replace(here, place=share)
+            self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)
         return next(self._batches)
 

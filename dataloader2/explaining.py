@@ -14,20 +14,20 @@ from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, dia
 from ..diagnosing.twins import untimed
 from ..graph import Change, Pipe, explain_rewritten, traits_of, walk
 from ..reading_services import ReadingService
-from ..reading_services.work import Place, Work
+from ..reading_services.work import Work
 from ..volumes.scheme import ReadScheme
 from .asked import checked_step
 from .behind import Tail
-from .iterator import Progress
 from .listed import AdapterLike
 from .negotiated import Negotiated, negotiated
+from .position import Position, Progress
 
 
 class Explaining:
     """The part of a loader that answers questions; it needs what the loader runs."""
 
     _seed: int | None
-    _epoch: int
+    _position: Position
     _written: Pipe
     _graph: Pipe
     _whole: Pipe
@@ -41,8 +41,8 @@ class Explaining:
     _progress: Progress | None
     _shut_down: bool
 
-    def _where(self) -> tuple[int, Place]:
-        """Return the epoch of the next batch, and what of it was delivered."""
+    def _where(self) -> Position:
+        """Return where the next batch is."""
         raise NotImplementedError
 
     def explain(self) -> str:
@@ -55,7 +55,7 @@ class Explaining:
             self._service.explain(self._work),
             *filter(None, [self._tail.explain()]),
         ]
-        cost = cost_of(untimed(self._graph), self._seed or 0, self._epoch)
+        cost = cost_of(untimed(self._graph), self._seed or 0, self._position.epoch)
         parts += [str(cost)] if cost is not None else []
         if any(traits_of(pipe).opens for pipe in walk(self._graph)):
             parts.append(self._reading())
@@ -82,9 +82,9 @@ class Explaining:
 
     def _agreed(self) -> Negotiated:
         if self._negotiated is None:
-            epoch, place = self._where()
-            run = (self._seed or 0, epoch, place.next)
-            self._negotiated = negotiated(untimed(self._graph), self._service, *run)
+            here = self._where()
+            run = (self._seed or 0, here.epoch, here.place.next)
+            self._negotiated = negotiated(untimed(self._graph), self._service, self._work, *run)
             self._work = replace(
                 self._work,
                 cache_bytes=self._negotiated.cache_bytes,
@@ -110,7 +110,7 @@ class Explaining:
         GraphError
             The graph cannot be split, so nothing is planned.
         """
-        run = {"seed": self._seed or 0, "epoch": self._where()[0]}
+        run = {"seed": self._seed or 0, "epoch": self._where().epoch}
         graph = untimed(self._graph)
         return shuffle_report(graph, **run, batches=batches, cache_bytes=cache_bytes)
 
@@ -155,13 +155,13 @@ class Explaining:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
         checked_step(step)
         self._pace.interrupt()
-        epoch, place = self._where()
+        here = self._where()
         subject = Subject(
             self._graph,
             self._service,
             self._seed or 0,
-            epoch,
-            place,
+            here.epoch,
+            here.place,
             running=self._progress is not None and self._progress.begun,
             kept=self._pace.seconds(),
         )

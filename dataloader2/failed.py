@@ -36,9 +36,9 @@ class Failed:
         self.kept += outcome.failures
         self.count += len(outcome.failures)
         self.errors.update(failure.error for failure in outcome.failures)
-        total = before + len(outcome.failures)
+        total = before + len(outcome.failures) + outcome.elsewhere
         if policy.budget is not None and total > policy.budget:
-            told = "\n".join(map(str, outcome.failures[:_SHOWN]))
+            told = "\n".join(map(str, outcome.failures[:_SHOWN])) or "on another rank"
             raise TooManyFailures(
                 f"{total} items failed in this epoch, and {policy.budget} may; the last:\n{told}",
                 do="Mend the files, or give OnError(budget=...) more; loader.failures has them.",

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..datapipes.iter.stack.devices import with_tensors
 from ..reading_services import Epoch
-from ..reading_services.work import Place
 from ..realizing import Outcome
 from .pausing import Pausing
+from .position import Progress
 
 if TYPE_CHECKING:
     from .dataloader2 import DataLoader2
-
-
-@dataclass
-class Progress:
-    """How far one epoch has come; outlives its iterator."""
-
-    epoch: int
-    """Which epoch."""
-    place: Place
-    """Which batches of it were delivered, also before a resume."""
-    begun: bool = False
-    """Whether a batch was asked for."""
-    failed: int = 0
-    """Items of it that failed, also before a resume."""
 
 
 class DataLoader2Iterator:
@@ -58,6 +43,7 @@ class DataLoader2Iterator:
         self._valid = True
         self._batches: Epoch | None = None
         self._failure: BaseException | None = None
+        self._interrupted = False
         self._pausing = Pausing()
 
     def __iter__(self) -> DataLoader2Iterator:
@@ -82,7 +68,10 @@ class DataLoader2Iterator:
             self._close()
             if isinstance(error, VoxpipeError):
                 error.at(self._loader._origin)
-            self._failure = _again(error) if isinstance(error, Exception) else None
+            if isinstance(error, Exception):
+                self._failure = _again(error)
+            else:  # Ctrl-C: nothing failed, so who asks again has the rest
+                self._interrupted = True
             raise
         self._pausing.handed()
         handed = time.perf_counter()
@@ -94,16 +83,19 @@ class DataLoader2Iterator:
         """Return the next batch of which there is something, and note what was delivered."""
         while True:
             batch = next(self._started())
-            failed = self._progress.failed
+            here = self._progress.position
+            failed = here.failed
             if isinstance(batch, Outcome):
-                policy = self._loader._policy
-                failed = self._loader._failed.admit(batch, policy, failed)
-            self._progress.failed = failed
-            self._progress.place = self._progress.place.after(self._started().last)
-            if not isinstance(batch, Outcome):
-                return self._moved(batch)
-            if not batch.is_empty:
-                return self._moved(batch.batch)
+                failed = self._loader._failed.admit(batch, self._loader._policy, failed)
+            is_empty = isinstance(batch, Outcome) and batch.is_empty
+            if is_empty:
+                here.place.leave_out(batch.failures)
+            else:
+                batch = self._moved(batch.batch if isinstance(batch, Outcome) else batch)
+            # Last, and in one step: whoever interrupts this has the batch once more, not never.
+            self._progress.position = here.after(self._started().last, failed)
+            if not is_empty:
+                return batch
 
     def _moved(self, batch: Any) -> Any:
         """Return the batch on the device that the graph asks for."""
@@ -127,17 +119,17 @@ class DataLoader2Iterator:
 
     def _started(self) -> Epoch:
         if self._batches is None:
-            if self._progress.begun:
+            if self._progress.begun and not self._interrupted:
                 raise StopIteration
+            self._interrupted = False
             progress, loader = self._progress, self._loader
+            here = progress.position
             loader._agreed()
             progress.begun = True
-            self._batches = loader._service.epoch(
-                loader._work, self._seed, progress.epoch, progress.place
-            )
+            self._batches = loader._service.epoch(loader._work, self._seed, here.epoch, here.place)
             # Ranks agree on one seed: the state of each is that of all.
             loader._seed = seed = getattr(self._batches, "seed", self._seed)
-            self._batches = loader._tail.behind(self._batches, seed, progress.epoch)
+            self._batches = loader._tail.behind(self._batches, seed, here.epoch)
         return self._batches
 
     def invalidate(self) -> None:

@@ -10,6 +10,7 @@ from ..datapipes.demand import Asked, asked_of
 from ..graph import Pipe
 from ..reading_services import ReadingService
 from ..reading_services.spending import budgets
+from ..reading_services.work import Work
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
 from ..volumes.scheme import Budget, ReadScheme, Refused
@@ -66,13 +67,13 @@ class Negotiated:
 
 
 def negotiated(
-    graph: Pipe, service: ReadingService, seed: int, epoch: int, batches: int
+    graph: Pipe, service: ReadingService, work: Work, seed: int, epoch: int, batches: int
 ) -> Negotiated:
     """Let a chain, its stores and a service agree; reads the headers of a few volumes.
 
     Parameters
     ----------
-    graph, service
+    graph, service, work
         What runs where.
     seed, epoch, batches
         The run, and how many batches of it were delivered.
@@ -93,7 +94,7 @@ def negotiated(
     if own is None:
         offers = budgets(None, workers=0, batches_ahead=2, threads=1)
     else:
-        offers = own(remote=any(layout.remote for layout in asked.layouts.values()))
+        offers = own(work, remote=any(layout.remote for layout in asked.layouts.values()))
     return Negotiated(agreed(asked, offers), asked.sampled_anew, asked.left_out)
 
 

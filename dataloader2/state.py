@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.errors import StateMismatch
+from .outline import Outline
 
 VERSION = 1
+_LATER = ("service", "failed", "pipes", "cases")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class State:
     """Items of that epoch that failed so far, which ``OnError`` has a budget for."""
     version: int = VERSION
     """Version of this format."""
+    pipes: str = ""
+    """Name and short hash of each pipe, to say which one differs."""
+    cases: str = ""
+    """The number of cases and short hashes of them, to say which ones differ."""
     service: str = ""
     """State of a reading service that has one of its own, in base 64."""
 
@@ -55,9 +61,7 @@ class State:
         return base64.b64decode(self.service)
 
     @classmethod
-    def from_json(
-        cls, data: Mapping[str, Any], *, graph: str, hash_of_data: str, shares: int
-    ) -> State:
+    def from_json(cls, data: Mapping[str, Any], *, outline: Outline, shares: int) -> State:
         """Return the state in ``data`` if it belongs to this graph and data set.
 
         Raises
@@ -66,8 +70,8 @@ class State:
             Naming what differs.
         """
         fields = set(cls.__dataclass_fields__)
-        # States that were saved before failures were counted have no such field.
-        if {*data, "service", "failed"} != fields:
+        # States that were saved before failures were counted, and pipes told, have no such field.
+        if {*data, *_LATER} != fields:
             msg = f"a state has {sorted(fields - {'service'})}, got {sorted(data)}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
         state = cls(**{**data, "ahead": tuple(data["ahead"])})
@@ -84,13 +88,7 @@ class State:
         if state.version != VERSION:
             msg = f"the state has version {state.version}, this voxpipe reads {VERSION}"
             raise StateMismatch(msg)
-        if state.graph != graph:
-            msg = f"the state was saved for graph {state.graph}, this one is {graph}"
-            do = "The chain was changed: settings and order of the pipes must be the same."
-            raise StateMismatch(msg, do=do)
-        if state.data != hash_of_data:
-            msg = f"the state was saved for data {state.data}, these are {hash_of_data}"
-            raise StateMismatch(msg, do="The list of cases must be the same, in the same order.")
+        outline.refuse(state.graph, state.data, state.pipes, state.cases)
         if state.shares != shares:
             saved, own = _words(state.shares), _words(shares)
             msg = f"the state was saved with {saved} of the graph, this loader has {own}"

@@ -7,8 +7,8 @@ from typing import Any
 from ..adapters import Profile
 from ..diagnosing import Pace
 from ..graph import Pipe, to_dot, to_mermaid
-from ..reading_services.work import Place
 from .failed import Failed
+from .position import Position
 from .stats import Stats, Waits
 
 
@@ -22,7 +22,7 @@ class Telling:
     _waits: Waits
     _failed: Failed
 
-    def _where(self) -> tuple[int, Place]:
+    def _where(self) -> Position:
         raise NotImplementedError
 
     @property
@@ -39,11 +39,11 @@ class Telling:
 
         With ``Profile`` among the adapters it holds what each pipe did, too.
         """
-        epoch, place = self._where()
+        here = self._where()
         waits, profile = self._waits, self._profile()
         return Stats(
-            epoch=epoch,
-            next_batch=place.next,
+            epoch=here.epoch,
+            next_batch=here.place.next,
             delivered=waits.delivered,
             waited=waits.seconds,
             longest=waits.longest,

@@ -17,8 +17,9 @@ from ..core.errors import GraphError
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService
+from ..reading_services.place import Place
 from ..reading_services.running import close_if_idle
-from ..reading_services.work import Place, jobs
+from ..reading_services.work import jobs
 from ..realizing import Job, Outcome, usable_cores
 from ..realizing.parts import Read, Task
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
@@ -91,7 +92,7 @@ class _Measuring:
         self._extent = extent
         self._service = service
         self._work = work
-        self._workers = getattr(service, "num_workers", 0) if work.cut.realizing else 0
+        self._workers = work.workers if work.cut.realizing else 0
         # Each process makes two of everything before the time may end a measurement.
         self._least = 2 * max(1, self._workers)
         self._stage = Stage.of(work, subject.seed, subject.epoch)
@@ -112,7 +113,7 @@ class _Measuring:
         split = self._work.cut
         facts = Facts(
             workers=self._workers,
-            threads=self._threads(cores),
+            threads=self._work.threads,
             cores=cores,
             items=sum(len(task.job.items) for task in tasks) / len(tasks),
             amplification=amplification([read for task in tasks for read in task.reads]),
@@ -124,11 +125,6 @@ class _Measuring:
         )
         notes = tuple(self._notes)
         return judged(self._seconds, rate, facts, notes, stepped=step is not None)
-
-    def _threads(self, cores: int) -> int:
-        """Return how many patches a worker realizes at once; an unknown service says nothing."""
-        told = getattr(self._service, "threads_per_worker", 1) if self._workers else 1
-        return told or max(1, cores // self._workers)
 
     def _planning(self) -> list[Job]:
         """Plan batches without making them; return the first of them."""

@@ -4,7 +4,7 @@ from .cut import Cut, NoCut, cut
 from .dealing import before_dealing, dealing_point
 from .drawing import to_dot, to_mermaid
 from .explain import explain_graph, explain_rewritten
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, fingerprint_of_pipe
 from .node import (
     Pipe,
     Traits,
@@ -44,6 +44,7 @@ __all__ = [
     "explain_rewritten",
     "find",
     "fingerprint",
+    "fingerprint_of_pipe",
     "insert_after",
     "is_pipe",
     "origin_of",

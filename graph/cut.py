@@ -52,7 +52,8 @@ def cut(sink: Pipe) -> Cut | NoCut:
 
     Everything downstream of that pipe has to fit the realizing part; if it does not,
     the answer is :class:`NoCut` with the reason. A user's function upstream of
-    planning pipes stays in the planner as long as no pipe there holds voxels.
+    planning pipes stays in the planner as long as no pipe there holds voxels, unless the user has
+    divided the items before it: then its share is what each worker is to run.
 
     Where the graph is dealt out, what works after that point works in the workers.
     """
@@ -74,6 +75,9 @@ def cut(sink: Pipe) -> Cut | NoCut:
                 f"{describe(pipe)} comes after the volumes are opened, and nothing is known of "
                 "what it does with them (a pipe says so in its ``traits``)"
             )
+    shared = _work_on_shares(sink, inside)
+    if shared is not None:
+        return shared
     first = next(
         (n for n, pipe in enumerate(tail) if traits_of(pipe).voxels or traits_of(pipe).opaque),
         None,
@@ -98,6 +102,32 @@ def cut(sink: Pipe) -> Cut | NoCut:
         sifts = any(traits_of(p).sifts for p in realizing)
         return Cut(planner, realizing, group=1, drop_last=False, sifts=sifts)
     return Cut(planner, realizing, gatherer.group, gatherer.drop_last)
+
+
+def _work_on_shares(sink: Pipe, inside: set[int]) -> NoCut | None:
+    """Return why a graph is left whole whose planner would do the work that workers are to share.
+
+    A function of the user's behind a sharding filter decodes, most likely. In the planner it would
+    run in one process, and what it makes would travel to the workers. Where volumes are opened the
+    planner is wanted in any case, and functions there have descriptions to work on.
+    """
+    if any(traits_of(pipe).opens for pipe in walk(sink)):
+        return None
+    divided: dict[int, Pipe] = {}
+    for pipe in walk(sink):
+        above = next((divided[id(p)] for p in parents_of(pipe) if id(p) in divided), None)
+        traits = traits_of(pipe)
+        if above is not None and traits.opaque and id(pipe) not in inside:
+            return NoCut(
+                f"{describe(pipe)} works on what {describe(above)} shares out, and is not followed "
+                "to the end by pipes that take items one by one or gather them once; each worker "
+                "runs the whole graph on its share"
+            )
+        if traits.shards:
+            divided[id(pipe)] = pipe
+        elif above is not None:
+            divided[id(pipe)] = above
+    return None
 
 
 def _before_plain(sink: Pipe) -> set[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
 import os
+import types
 from typing import Any
 
 import numpy as np
@@ -16,24 +18,41 @@ from .walk import walk
 _SMALL = 4096
 
 
+# Objects in objects that are looked into; farther in they count by their class. A transform made
+# of transforms is two, and what lies deeper tends to be a logger or a client, not a setting.
+_DEEPEST = 2
+# Entries up to which a list that belongs to an object is a setting; a longer one is data.
+_MOST_ENTRIES = 10_000
+
+
 def fingerprint(sink: Pipe) -> str:
     """Return 16 hex digits over the classes, settings and edges of a graph.
 
-    Functions count by name and large arrays by shape and type: a hash of their content
-    would read data, and a changed function body is the user's to judge.
+    Functions count by name, objects by class and public attributes, and large arrays by shape and
+    type: a hash of their content would read data, and a changed function body is the user's to
+    judge. What an object names with an underscore does not count, a device or a rank for instance.
     """
     number: dict[int, int] = {}
     digest = hashlib.blake2b(digest_size=8)
     for position, pipe in enumerate(walk(sink)):
         number[id(pipe)] = position
-        own = getattr(type(pipe), "settings", None)
-        settings = own(pipe) if own is not None else _public(vars(pipe))
         edges = [number[id(p)] for p in parents_of(pipe)]
-        digest.update(f"{type(pipe).__name__}{stable_text(settings)}{edges}\n".encode())
+        digest.update(f"{_text_of_pipe(pipe)}{edges}\n".encode())
     return digest.hexdigest()
 
 
-def stable_text(value: Any) -> str:
+def fingerprint_of_pipe(pipe: Pipe) -> str:
+    """Return 6 hex digits over the class and settings of one pipe."""
+    return hashlib.blake2b(_text_of_pipe(pipe).encode(), digest_size=3).hexdigest()
+
+
+def _text_of_pipe(pipe: Pipe) -> str:
+    own = getattr(type(pipe), "settings", None)
+    settings = own(pipe) if own is not None else _public(vars(pipe))
+    return f"{type(pipe).__name__}{stable_text(settings)}"
+
+
+def stable_text(value: Any, depth: int = 0) -> str:
     """Return a text that is equal for equal settings in any process.
 
     Examples
@@ -43,24 +62,26 @@ def stable_text(value: Any) -> str:
     """
     if is_pipe(value):
         return "pipe"
-    if isinstance(value, (str, int, float, bool, type(None), bytes)):
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, (str, int, float, complex, bool, type(None), bytes, range)):
         return repr(value)
     if isinstance(value, dict):
-        inside = sorted((repr(k), stable_text(v)) for k, v in value.items())
+        inside = sorted((repr(k), stable_text(v, depth)) for k, v in value.items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in inside) + "}"
     if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(map(stable_text, value))) + "}"
+        return "{" + ", ".join(sorted(stable_text(v, depth) for v in value)) + "}"
     if isinstance(value, slice):
         return f"slice{stable_text((value.start, value.stop, value.step))}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(stable_text, value)) + "]"
-    return _text_of_object(value)
+        return "[" + ", ".join(stable_text(v, depth) for v in value) + "]"
+    return _text_of_object(value, depth)
 
 
-def _text_of_object(value: Any) -> str:
+def _text_of_object(value: Any, depth: int) -> str:
     if isinstance(value, functools.partial):
         parts = (value.func, value.args, value.keywords)
-        return f"partial{stable_text(parts)}"
+        return f"partial{stable_text(parts, depth)}"
     if isinstance(value, os.PathLike):
         return repr(os.fspath(value))
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -70,10 +91,30 @@ def _text_of_object(value: Any) -> str:
         return f"array{tuple(array.shape)}{array.dtype}{small}"
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
-        return f"{type(value).__name__}{stable_text(fields)}"
+        return f"{type(value).__name__}{stable_text(fields, depth)}"
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return type(value).__name__
+        name = f"{value.__module__}.{value.__qualname__}"
+        owner = value.__self__ if isinstance(value, types.MethodType) else None
+        return name if owner is None else f"{name} of {stable_text(owner, depth)}"
+    return type(value).__name__ + _attributes(value, depth)
+
+
+def _attributes(value: Any, depth: int) -> str:
+    """Return the public attributes of an object of the user's; nothing if there are none."""
+    own = _public(getattr(value, "__dict__", {}))
+    if depth >= _DEEPEST or not own:
+        return ""
+    short = {name: _length(v) if _is_data(v) else v for name, v in own.items()}
+    return stable_text(short, depth + 1)
+
+
+def _is_data(value: Any) -> bool:
+    kinds = (list, tuple, dict, set, frozenset)
+    return isinstance(value, kinds) and len(value) > _MOST_ENTRIES
+
+
+def _length(value: Any) -> str:
+    return f"{type(value).__name__} of {len(value)}"
 
 
 def _public(settings: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..core.errors import GraphError
@@ -14,10 +16,11 @@ from .batch_of_ranks import explained, with_own_batches
 from .in_process import InProcessReadingService
 from .one_rank import OneRank
 from .part import UNEVEN, WRAP, Part
+from .place import Place
 from .ranks import Ranks, checked_timeout, is_started
 from .reading_service import Epoch, ReadingService
-from .together import TogetherEpoch
-from .work import Place, Planned, Replicated, Work
+from .together import CountedEpoch, TogetherEpoch
+from .work import Planned, Replicated, Work
 
 # torchdata's: ranks may load a model or validate between two epochs.
 USUAL_TIMEOUT = 1800.0
@@ -130,12 +133,14 @@ class DistributedReadingService:
         }
         return int(self._ranks.agree(claim)["seed"])
 
-    def joined(self, work: Work, running: Epoch) -> Epoch:
-        """Return an epoch that ends with those of the other ranks."""
-        if isinstance(work, Planned) or work.part.ranks == 1:
-            return running
+    def joined(self, work: Work, run: Callable[[Place], Epoch], place: Place) -> Epoch:
+        """Return an epoch that ends with those of the other ranks; ``run`` starts this rank's."""
+        if work.part.ranks == 1 or (isinstance(work, Planned) and not work.errors.tolerates):
+            return run(place)
         assert self._ranks is not None
-        return TogetherEpoch(running, self._ranks, self.uneven)
+        if isinstance(work, Planned):
+            return CountedEpoch(run(place), self._ranks)
+        return TogetherEpoch(run(Place()), self._ranks, self.uneven, place)
 
     def _data_of(self, work: Work) -> str:
         if self._agreed_data is None:
@@ -151,9 +156,12 @@ class DistributedReadingService:
 
     # As the only one.
 
-    def budgets(self, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first; ``remote`` for volumes of URLs."""
-        return self._own.budgets(remote=remote)
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first.
+
+        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        """
+        return self._own.budgets(work, remote=remote)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""
@@ -165,7 +173,7 @@ class DistributedReadingService:
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""
-        return shares_of(work, self._own.shares(work))
+        return shares_of(self.divided(work), self._own.shares(work))
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where."""
@@ -218,8 +226,8 @@ def run_divided(
     """Start one pass of ``inner`` over a rank's part, after all ranks have agreed."""
     mine = service.divided(work)
     seed = service.agreed(mine, seed, epoch, place)
-    running = inner.epoch(mine, seed, epoch, place)
-    return SeededEpoch(service.joined(mine, running), seed)
+    running = service.joined(mine, partial(inner.epoch, mine, seed, epoch), place)
+    return SeededEpoch(running, seed)
 
 
 def shares_of(work: Work, inner: int) -> int:

@@ -24,11 +24,12 @@ from .ahead import tickets_of
 from .dealing import at_once, items_to_deal
 from .made_ahead import MadeAhead, prefetcher_of
 from .pipe_runner import Replica
+from .place import Place
 from .running import begin, end
 from .spending import budgets, checked
 from .transport.budget import default_slot_bytes
 from .watched import Watched
-from .work import Place, Planned, Replicated, Work, jobs, replicated, work_of
+from .work import Planned, Replicated, Work, jobs, replicated, work_of
 from .worker_hooks import InitFunction, ResetFunction, checked_hooks
 
 _START = Place()
@@ -83,8 +84,11 @@ class InProcessReadingService:
         self.hooks = checked_hooks(init_fn, reset_fn)
         self.memory_bytes = checked(memory_bytes)
 
-    def budgets(self, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first; the same for ``remote`` ones."""
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first.
+
+        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        """
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..core.origin import warn
@@ -19,6 +20,7 @@ from ..realizing import usable_cores
 from ..volumes.scheme import Budget
 from .in_process import InProcessEpoch
 from .payload import payload_of
+from .place import Place
 from .planned import PlannedEpoch
 from .pool import WorkerPool
 from .reading_service import Epoch
@@ -28,7 +30,7 @@ from .room import Room
 from .script import script_of_this_process
 from .spending import budgets, checked
 from .transport.budget import SlotBudget, default_slot_bytes
-from .work import Place, Planned, Replicated, Work, replicated, work_of
+from .work import Planned, Replicated, Work, replicated, work_of
 from .worker_hooks import InitFunction, ResetFunction, checked_hooks
 
 START_METHODS = ("forkserver", "fork", "spawn")
@@ -130,7 +132,6 @@ class MultiProcessingReadingService:
             if slot_bytes is None
             else whole("slot_bytes", slot_bytes, least=0, unit="bytes", do=_OR_NONE)
         )
-        self._given = self.num_workers, self.threads_per_worker
         self.memory_bytes = checked(memory_bytes)
         self.prefetch_bytes = (
             None
@@ -152,12 +153,15 @@ class MultiProcessingReadingService:
             msg = f"order is one of {ORDERS}, got {self.order!r}"
             raise ValueError(msg)
 
-    def budgets(self, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first; ``remote`` for volumes of URLs."""
-        count = self.num_workers
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first.
+
+        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        """
+        count = self.num_workers if work is None else work.workers
         # Those in flight, and the one that the consumer has.
         ahead = max(1, count * self._jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
-        threads = self._threads(count) if count else 1
+        threads = self._threads(count) if work is None else work.threads
         return budgets(self.memory_bytes, workers=count, batches_ahead=ahead, threads=threads)
 
     def _jobs_per_worker(self, remote: bool) -> int:
@@ -167,7 +171,7 @@ class MultiProcessingReadingService:
         return max(1, self.worker_prefetch_cnt)
 
     def _threads(self, count: int) -> int:
-        return self.threads_per_worker or max(1, usable_cores() // count)
+        return (self.threads_per_worker or max(1, usable_cores() // count)) if count else 1
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph; refuse what cannot travel to a worker.
@@ -184,11 +188,11 @@ class MultiProcessingReadingService:
             work = work_of(graph)
         # What the graph asks for goes before what the service was given, which is kept.
         asked = work.hints
-        self.num_workers = self._given[0] if asked.processes is None else asked.processes
-        self.threads_per_worker = asked.threads or self._given[1]
-        if self.num_workers:
-            payload_of(work, 0, self.num_workers, self._script())
-        return work
+        count = self.num_workers if asked.processes is None else asked.processes
+        threads = (asked.threads or self._threads(count)) if count else 1
+        if count:
+            payload_of(work, 0, count, self._script())
+        return replace(work, workers=count, threads=threads)
 
     def _script(self) -> dict[str, str] | None:
         """Return what workers are told of the script; None where they are born with it."""
@@ -196,7 +200,7 @@ class MultiProcessingReadingService:
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
         """Start one pass over the batches that ``place`` does not hold."""
-        if not self.num_workers or (isinstance(work, Planned) and not work.cut.realizing):
+        if not work.workers or (isinstance(work, Planned) and not work.cut.realizing):
             return InProcessEpoch(work, seed, epoch, place)
         pool = self._pool_for(work)
         kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
@@ -211,11 +215,11 @@ class MultiProcessingReadingService:
             waiting=self.main_prefetch_cnt,
             in_order=self.order == "plan",
             restarts=Restarts(self.max_restarts),
-            room=self._room(),
+            room=self._room(work),
         )
 
-    def _room(self) -> Room:
-        return Room(self._ahead_bytes(), unknown=JOBS_PER_WORKER * self.num_workers)
+    def _room(self, work: Work) -> Room:
+        return Room(self._ahead_bytes(), unknown=JOBS_PER_WORKER * work.workers)
 
     def _ahead_bytes(self) -> int:
         if self.prefetch_bytes is not None:
@@ -233,13 +237,13 @@ class MultiProcessingReadingService:
         return count if self.order == "plan" else -count
 
     def _replicas(self, work: Replicated) -> int:
-        return max(1, self.num_workers) if work.shards else 1
+        return max(1, work.workers) if work.shards else 1
 
     def _pool_for(self, work: Work) -> WorkerPool:
         if self._pool is not None and not self._pool.is_well():
             self.stop()
         if self._pool is None:
-            count = self.num_workers if isinstance(work, Planned) else self._replicas(work)
+            count = work.workers if isinstance(work, Planned) else self._replicas(work)
             graph = work.cut.planner if isinstance(work, Planned) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             payloads = [payload_of(work, n, count) for n in range(count)]
@@ -248,7 +252,7 @@ class MultiProcessingReadingService:
                 mp.get_context(self.start_method),
                 work.limits,
                 torch=isinstance(work, Replicated) or work.recipe is None,
-                threads=self._threads(count),
+                threads=work.threads,
                 imports=imports,
                 budget=self._budget,
                 ahead=self._jobs_per_worker(bool(work.ahead_bytes)),
@@ -266,7 +270,7 @@ class MultiProcessingReadingService:
 
     def explain(self, work: Work) -> str:
         """Return which pipes plan here and which realize in the workers."""
-        return work.explain(self.num_workers)
+        return work.explain(work.workers)
 
     def stop(self) -> None:
         """Stop the workers."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Pipe
+from .place import Place
 from .reading_service import Epoch, ReadingService
-from .work import Place, Work
+from .work import Work
 
 if TYPE_CHECKING:
     from .distributed import DistributedReadingService

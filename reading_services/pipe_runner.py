@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe
@@ -19,7 +20,7 @@ from ..realizing.recipe import the_batch
 from .dealt import Dealt
 from .feeding import Feed
 from .seed_generator import SeedGenerator
-from .seeding import seeded_globals
+from .seeding import seed_globals, seeded_globals
 from .sharing import apply_shares
 from .worker_hooks import Hooks, WorkerInfo
 
@@ -47,11 +48,15 @@ class Handoff(IterDataPipe[Any]):
         super().__init__()
         self.job = _NO_JOB
         self.number = NOWHERE
+        self.seeds: Callable[[int], int] | None = None
+        """The seed of the functions that see an item of the job; None where there are none."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items."""
         for number, item in enumerate(self.job.items):
             self.number = number
+            if self.seeds is not None and number:  # the first is seeded by who runs the job
+                seed_globals(self.seeds(number))
             yield item
 
 
@@ -124,17 +129,18 @@ class PipeRunner:
         """Return the batch of ``job``.
 
         A user's function may draw from the global generators of random, NumPy and torch:
-        these are seeded from (seed, epoch, batch) around it and put back, so that its
-        numbers do not depend on the worker either.
+        these are seeded from (seed, epoch, item) before it sees an item and put back after the
+        batch, so that its numbers depend neither on the worker nor on how many ranks divide the
+        batch. One that sees a whole batch sees its rank's part, and draws for that.
         """
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
         self.handoff.job, self.handoff.number = job, NOWHERE
-        # Ranks hold different items of one batch; that of a single process has no part.
-        key = (job.index, job.part) if job.part else (job.index,)
-        stream = Stream(seed, epoch, key, "user functions")
-        guard = seeded_globals(stream.integer()) if self._opaque else contextlib.nullcontext()
+        guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._opaque:
+            self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
+            guard = seeded_globals(seeds(0))
         try:
             with guard:
                 made = list(self.sink)
@@ -142,7 +148,7 @@ class PipeRunner:
             at = raised_at(error)
             raise placed(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
-            self.handoff.job = _NO_JOB
+            self.handoff.job, self.handoff.seeds = _NO_JOB, None
             STANDING.at(NOWHERE)
         return the_batch(job, made, sifts=self._sifts)
 
@@ -151,6 +157,10 @@ def written_last(pipes: list[Pipe]) -> Origin | None:
     """Return the last of some pipes, as the user wrote it, for what it yields."""
     shown = [pipe for pipe in pipes if not traits_of(pipe).watches]
     return (origin_of(shown[-1]) or Origin(describe(shown[-1]), "", 0)) if shown else None
+
+
+def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:
+    return Stream(seed, epoch, (job.number(item),), "user functions").integer()
 
 
 def _of_any_size(pipe: Pipe) -> Pipe:

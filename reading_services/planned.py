@@ -11,6 +11,7 @@ from ..core.errors import NotPicklable, WorkerDied
 from ..core.ledger import LEDGER
 from ..core.origin import warn
 from ..realizing import Job
+from .place import Place
 from .pool import WorkerPool
 from .process import Worker
 from .restarts import Restarts
@@ -19,7 +20,7 @@ from .running import begin, end
 from .told import raise_from_worker
 from .transport.messages import Done, Exhausted, Failed
 from .watched import Watched
-from .work import Place, Planned, Work, batch_count, jobs
+from .work import Planned, Work, batch_count, jobs
 
 
 class _Left(Exception):

@@ -30,7 +30,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..graph import Pipe
-from .work import Place, Work
+from .place import Place
+from .work import Work
 
 
 class Epoch(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from ..core.errors import WorkerDied
 from .dealing import Dealer, items_to_deal, keeps_order
 from .feeding import SourceFailed
+from .place import Place
 from .planned import PooledEpoch
 from .pool import WorkerPool
 from .process import Worker
@@ -17,7 +18,7 @@ from .room import Room
 from .told import raise_from_worker
 from .transport.messages import Done, Exhausted, Failed, Took
 from .watched import Watched
-from .work import Place, Replicated
+from .work import Replicated
 
 
 class Share:

@@ -13,8 +13,9 @@ from .in_process import InProcessReadingService
 from .interface import ReadingServiceInterface
 from .multiprocessing import MultiProcessingReadingService
 from .one_rank import OneRank
+from .place import Place
 from .reading_service import Epoch, ReadingService
-from .work import Place, Work
+from .work import Work
 from .written import WrittenService
 
 _DO = (
@@ -72,10 +73,13 @@ class SequentialReadingService:
         """Workers of this rank."""
         return int(getattr(self._inner, "num_workers", 0))
 
-    def budgets(self, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first; ``remote`` for volumes of URLs."""
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first.
+
+        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        """
         own: Any = self._inner if hasattr(self._inner, "budgets") else InProcessReadingService()
-        offers: tuple[Budget, ...] = own.budgets(remote=remote)
+        offers: tuple[Budget, ...] = own.budgets(work, remote=remote)
         return offers
 
     def checkpoint(self) -> bytes | None:
@@ -98,7 +102,10 @@ class SequentialReadingService:
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""
-        work = self._inner.distribute(graph)
+        return self.divided(self._inner.distribute(graph))
+
+    def divided(self, work: Work) -> Work:
+        """Return what this rank does of ``work``, as far as ranks are known by now."""
         return work if self._outer is None else self._outer.divided(work)
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place) -> Epoch:
@@ -109,7 +116,7 @@ class SequentialReadingService:
 
     def shares(self, work: Work) -> int:
         """Return among how many processes a graph is divided that cannot be split; else 0."""
-        return shares_of(work, self._inner.shares(work))
+        return shares_of(self.divided(work), self._inner.shares(work))
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where what runs."""

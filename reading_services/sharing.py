@@ -12,7 +12,8 @@ from typing import Any
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ..core.errors import GraphError
-from ..graph import Pipe, describe, parents_of, walk
+from ..datapipes.length import length
+from ..graph import Pipe, clone, describe, parents_of, walk
 from .dealt import Dealt
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
@@ -52,6 +53,17 @@ def apply_shares(
         for level in _LEVELS:
             if level in _levels_of(pipe):
                 own(*shares[level], level)
+
+
+def lengths_in_shares(graph: Pipe, *, ranks: int, workers: int) -> list[int]:
+    """Return how many items each rank has, of all its workers; TypeError where it is not known."""
+    lengths = []
+    for rank in range(ranks):
+        shares = [clone(graph) for _ in range(workers)]
+        for worker, share in enumerate(shares):
+            apply_shares(share, ranks=ranks, rank=rank, workers=workers, worker=worker)
+        lengths.append(sum(map(length, shares)))
+    return lengths
 
 
 def levels(graph: Pipe) -> set[Any]:

@@ -1,19 +1,26 @@
-"""Ranks that each run a whole graph end together: after every item they tell whether they have one.
+"""Ranks that have to ask each other before every batch, so that they end together.
 
-Only for graphs that cannot be planned. Nobody knows how many items those have before they are
-made, so ranks have to ask: once per item, over gloo, in the consumers' processes.
+Of a graph that cannot be planned nobody knows how many items it has before they are made; and of
+items that fail, under ``OnError``, only one rank knows. They ask over gloo, in the consumers'
+processes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import RankMissing
+from ..realizing import Outcome
 from .part import PAD
+from .place import Place
 from .ranks import Ranks
 from .reading_service import Epoch
 
-_ENDED, _HAS, _FAILED = 0, 1, 2
+# What a rank tells before each item: one of these, or from _HAS on how much failed in it.
+_FAILED, _ENDED, _HAS = -2, -1, 0
+_START = Place()
 
 
 class TogetherEpoch:
@@ -28,11 +35,15 @@ class TogetherEpoch:
     uneven
         ``"drop"``: all end with the first that ends. ``"pad"``: those that ended repeat their
         last item until all have ended.
+    place
+        The items that were delivered before. They are dropped here and not by ``own``: a rank that
+        had ended before still needs its last item.
     """
 
-    def __init__(self, own: Epoch, ranks: Ranks, uneven: str) -> None:
+    def __init__(self, own: Epoch, ranks: Ranks, uneven: str, place: Place = _START) -> None:
         self.last = -1
         self._own = own
+        self._place = place
         self._ranks = ranks
         self._pads = uneven == PAD
         self._kept: Any = None
@@ -47,20 +58,17 @@ class TogetherEpoch:
         if self._closed:
             raise StopIteration
         try:
-            return self._take()
+            while True:
+                item = self._take()
+                if not self._place.holds(self.last):
+                    return item
         except BaseException:
             self.close()
             raise
 
     def _take(self) -> Any:
-        item, word = self._own_item()
-        words = self._ranks.says(word)
-        failed = [str(rank) for rank, told in words.items() if told == _FAILED]
-        if failed:
-            raise RankMissing(
-                f"rank {', '.join(failed)} failed, so rank {self._ranks.rank} ends its epoch too",
-                do="Its own error says why.",
-            )
+        item, word = _asked(self._own_item, self._ranks)
+        words = _answered(word, self._ranks)
         having = [rank for rank, told in words.items() if told == _HAS]
         enough = bool(having) if self._pads else len(having) == len(words)
         if not enough:
@@ -80,9 +88,6 @@ class TogetherEpoch:
         except StopIteration:
             self._ended = True
             return None, _ENDED
-        except Exception:
-            self._ranks.says(_FAILED)  # the others would wait for their limit
-            raise
 
     def _repeated(self) -> Any:
         if not self._has_kept:
@@ -97,3 +102,85 @@ class TogetherEpoch:
         """End this rank's pass."""
         self._closed, self._kept = True, None
         self._own.close()
+
+
+class CountedEpoch:
+    """Yields one rank's parts of batches of which some could not be made, counted on all ranks.
+
+    All ranks plan alike, so they have the same batches. But only the one whose item failed knows
+    of it: alone it would reach the budget of an epoch, and end, while the others wait for it in
+    their next collective. So they tell each other before each batch, and end together.
+
+    Parameters
+    ----------
+    own
+        This rank's parts.
+    ranks
+        The others.
+    """
+
+    def __init__(self, own: Epoch, ranks: Ranks) -> None:
+        self.last = -1
+        self._own = own
+        self._ranks = ranks
+        self._closed = False
+
+    def __iter__(self) -> CountedEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        try:
+            return self._take()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self) -> Any:
+        batch, word = _asked(self._own_batch, self._ranks)
+        words = _answered(word, self._ranks)
+        if word == _ENDED:
+            raise StopIteration
+        self.last = self._own.last
+        elsewhere = sum(told for rank, told in words.items() if rank != self._ranks.rank)
+        if not elsewhere:
+            return batch
+        if isinstance(batch, Outcome):
+            return replace(batch, elsewhere=elsewhere)
+        return Outcome(batch, (), elsewhere=elsewhere)
+
+    def _own_batch(self) -> tuple[Any, int]:
+        try:
+            batch = next(self._own)
+        except StopIteration:
+            return None, _ENDED
+        # What could not be planned was found by every rank: it is no news to the others.
+        failures = batch.failures if isinstance(batch, Outcome) else ()
+        return batch, _HAS + sum(failure.item >= 0 for failure in failures)
+
+    def close(self) -> None:
+        """End this rank's pass."""
+        self._closed = True
+        self._own.close()
+
+
+def _asked(own: Callable[[], tuple[Any, int]], ranks: Ranks) -> tuple[Any, int]:
+    """Return what this rank has and what it is to tell; the others hear of its failure."""
+    try:
+        return own()
+    except Exception:
+        ranks.says(_FAILED)  # the others would wait for their limit
+        raise
+
+
+def _answered(word: int, ranks: Ranks) -> dict[int, int]:
+    """Tell the other ranks, and return what each has said; RankMissing if one failed."""
+    words = ranks.says(word)
+    failed = [str(rank) for rank, told in words.items() if told == _FAILED]
+    if failed:
+        raise RankMissing(
+            f"rank {', '.join(failed)} failed, so rank {ranks.rank} ends its epoch too",
+            do="Its own error says why.",
+        )
+    return words

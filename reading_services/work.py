@@ -24,7 +24,6 @@ from ..graph import (
     Cut,
     NoCut,
     Pipe,
-    clone,
     cut,
     dealing_point,
     describe,
@@ -38,10 +37,11 @@ from ..graph import (
 from ..realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
 from ..volumes.stores.joining import Table
 from .dealt import Dealt
-from .part import DROP, WHOLE, WRAP, Part
+from .part import DROP, PAD, WHOLE, WRAP, Part
 from .pipe_runner import PipeRunner, Share, as_raised
+from .place import Place
 from .seeding import seeded_globals
-from .sharing import RANKS, WORKERS, apply_shares, levels
+from .sharing import RANKS, WORKERS, lengths_in_shares, levels
 from .worker_hooks import NO_HOOKS, Hooks
 
 # Where a pipe says in Python what its instructions say as values.
@@ -90,6 +90,10 @@ class Planned:
 
     hints: Hints = _NO_HINTS
     """What the graph asks for itself."""
+    workers: int = 0
+    """Worker processes of this rank; 0 for none."""
+    threads: int = 1
+    """Patches that each worker realizes at once."""
 
     def maker(self) -> Recipe | PipeRunner | Tolerant:
         """Return what makes batches of jobs, here or in a worker."""
@@ -176,6 +180,10 @@ class Replicated:
     """What the graph asks for itself."""
     point: Pipe | None = None
     """Where its items are dealt out to workers; None where each worker makes its own."""
+    workers: int = 0
+    """Worker processes of this rank; 0 for none."""
+    threads: int = 1
+    """Patches that each worker realizes at once."""
 
     def of_worker(self) -> Pipe:
         """Return what a worker runs: the graph, or of it what comes after the point."""
@@ -267,36 +275,6 @@ def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicat
     )
 
 
-@dataclass(frozen=True)
-class Place:
-    """Which batches of an epoch were delivered.
-
-    Examples
-    --------
-    >>> Place().after(0).after(2)
-    Place(next=1, ahead=frozenset({2}))
-    >>> Place().after(0).after(2).after(1)
-    Place(next=3, ahead=frozenset())
-    """
-
-    next: int = 0
-    """The first that was not."""
-    ahead: frozenset[int] = frozenset()
-    """Later ones that were."""
-
-    def after(self, index: int) -> Place:
-        """Return the place after one more batch."""
-        first, ahead = self.next, {*self.ahead, index}
-        while first in ahead:
-            ahead.remove(first)
-            first += 1
-        return Place(first, frozenset(ahead))
-
-    def holds(self, index: int) -> bool:
-        """Whether a batch was delivered."""
-        return index < self.next or index in self.ahead
-
-
 def jobs(
     split: Cut,
     seed: int,
@@ -321,7 +299,8 @@ def jobs(
     def job(items: Sequence[Any]) -> Job:
         noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
         excuses.noted.clear()
-        return Job(index, part.of(items), part.rank, noted)
+        numbers = part.of(range(index * size, index * size + len(items)))
+        return Job(index, part.of(items), part.rank, noted, numbers)
 
     items = planned(split.planner, seed, epoch, index * size)
     for item in _excusing(items, excuses) if errors.tolerates else items:
@@ -385,23 +364,17 @@ def planned(
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        return length(_of_rank(work))
+        if work.hooks:  # what they make of a share is known to them
+            return length(work.graph)
+        divided = work.shards and work.point is None  # what is dealt out is counted before
+        workers = max(1, work.workers) if divided else 1
+        counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
+        return max(counts) if work.part.uneven == PAD else min(counts)
     if work.cut.sifts:
         raise TypeError("how many batches there are is not known: items may be left out")
     items = length(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
-
-
-def _of_rank(work: Replicated) -> Pipe:
-    """Return a whole graph with the share of the rank with which all of them end."""
-    ranks = work.part.ranks
-    if ranks == 1:
-        return work.graph
-    own = clone(work.graph)
-    # Shares of the first are longest.
-    apply_shares(own, ranks=ranks, rank=ranks - 1 if work.part.uneven == DROP else 0)
-    return own
 
 
 def _described(pipes: tuple[Pipe, ...]) -> list[str]:

@@ -14,11 +14,12 @@ from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, is_pipe, raised_at
 from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
 from .pipe_runner import as_raised
+from .place import Place
 from .reading_service import Epoch
 from .running import begin, end
 from .seed_generator import SeedGenerator
 from .watched import Watched
-from .work import Place, Replicated, Work
+from .work import Replicated, Work
 
 
 class WrittenService:
@@ -75,7 +76,8 @@ class WrittenService:
                 f"the state holds one of a reading service, and {name} has none: give the service "
                 "that it was saved with"
             )
-        self._source, self._state = None, state
+        self.stop()  # what it has made so far is its own to free; the next epoch begins anew
+        self._state = state
 
     def shares(self, work: Work) -> int:
         """Return 1: one process runs it."""

@@ -50,6 +50,8 @@ class Outcome:
     """What could not."""
     is_empty: bool = False
     """Whether there is no batch."""
+    elsewhere: int = 0
+    """How many items of other ranks' parts of the batch could not be made."""
 
 
 class Maker(Protocol):
@@ -110,7 +112,9 @@ class Tolerant:
         failures = (*job.failures, *failures)
         if not items:
             return Outcome(None, failures, is_empty=True)
-        return _with_failures(self.maker.run(replace(job, items=items), seed, epoch), failures)
+        numbers = remaining(job.numbers, set(found), self.policy.action) if job.numbers else ()
+        again = replace(job, items=items, numbers=numbers)
+        return _with_failures(self.maker.run(again, seed, epoch), failures)
 
     def _alone(self, job: Job, seed: int, epoch: int) -> dict[int, Exception]:
         """Return the errors of the items that cannot be made by themselves, by position."""
@@ -118,7 +122,8 @@ class Tolerant:
         with using(OwnMemory()):
             for number, item in enumerate(job.items):
                 try:
-                    self.maker.run(replace(job, items=(item,)), seed, epoch)
+                    alone = replace(job, items=(item,), numbers=(job.number(number),))
+                    self.maker.run(alone, seed, epoch)
                 except self.policy.errors as error:
                     found[number] = error.with_traceback(None)
         return found

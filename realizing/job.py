@@ -54,6 +54,12 @@ class Job:
     """Which part of the batch of all ranks this is."""
     failures: tuple[Failure, ...] = ()
     """Cases before it that could not be planned."""
+    numbers: tuple[int, ...] = ()
+    """Which items of the epoch these are, on all ranks together; empty where nobody asks."""
+
+    def number(self, item: int) -> int:
+        """Return which item of the epoch an item of this batch is."""
+        return self.numbers[item] if self.numbers else item
 
     def cases(self) -> str:
         """Return the names of the cases, for messages; empty where items have none."""

@@ -128,6 +128,14 @@ class FromCases(Seeded):
                 digest.update(f"{index}{key}{text}\0".encode())
         return digest.hexdigest()
 
+    def data_texts(self) -> Iterator[str]:
+        """Yield a text for each case, to say which of them differ."""
+        for case in self.cases:
+            yield ", ".join(
+                f"{k}={os.fspath(v) if isinstance(v, (str, os.PathLike)) else type(v).__name__}"
+                for k, v in case.items()
+            )
+
 
 class ListCases(Seeded):
     """Yield one sample per case found by patterns; see :func:`list_cases`."""
@@ -194,6 +202,11 @@ class ListCases(Seeded):
         """Return 16 hex digits over the listing."""
         text = "\0".join(f"{k}={v}" for case in self.listing() for k, v in case.items())
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def data_texts(self) -> Iterator[str]:
+        """Yield a text for each case, to say which of them differ."""
+        for case in self.listing():
+            yield ", ".join(f"{key}={value}" for key, value in case.items())
 
     def listing(self) -> list[dict[str, str]]:
         """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``.

@@ -65,6 +65,11 @@ class FromManifest(Seeded):
             digest.update(repr((e.case, e.key, e.location, e.kind, e.header, e.stamp)).encode())
         return digest.hexdigest()
 
+    def data_texts(self) -> Iterator[str]:
+        """Yield a text for each entry, to say which of them differ."""
+        for e in self.manifest.entries:
+            yield f"{e.case} {e.key}={e.location} {e.kind} {e.header} {e.stamp}"
+
 
 def from_manifest(
     location: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None

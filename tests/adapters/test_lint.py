@@ -89,6 +89,10 @@ PAIRS = {
             .batch_patches(2)
         ),
     ),
+    "planned-functions": (
+        lambda: IterableWrapper(range(4)).shuffle().map(same).shuffle().batch(2),
+        lambda: IterableWrapper(range(4)).shuffle().sharding_filter().map(same).shuffle().batch(2),
+    ),
     "not-split": (
         lambda: patches(1).realize().filter(same).batch_patches(2),
         lambda: patches(1).realize().map(same).batch_patches(2),

@@ -10,7 +10,7 @@ from torchdata.nodes import Batcher, IterableWrapper, Loader, Prefetcher
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import voxpipe as vp
-from voxpipe.core.errors import StateMismatch
+from voxpipe.core.errors import StateMismatch, TooManyFailures
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,33 @@ class TestStatefulDataLoader:
 
         assert same(*runs)
         assert not same(runs[0][:6], runs[0][6:])
+
+
+def fails(number):
+    if number in (4, 5):
+        raise OSError(f"no {number}")
+    return number
+
+
+def failing_loader(workers):
+    chain = torch.utils.data.datapipes.iter.IterableWrapper(range(12)).map(fails).batch(2)
+    data = vp.to_dataset(chain, vp.OnError("skip", errors=OSError), seed=7)
+    context = "forkserver" if workers else None
+    return DataLoader(data, batch_size=None, num_workers=workers, multiprocessing_context=context)
+
+
+class TestBatchesThatFail:
+    def test_in_one_process_they_are_left_out(self):
+        """As in a loader of ours."""
+        assert list(failing_loader(0)) == [[0, 1], [2, 3], [6, 7], [8, 9], [10, 11]]
+
+    def test_under_several_workers_they_are_an_error(self):
+        """Torch takes workers in turn: the rest would come in another order."""
+        batches = iter(failing_loader(2))
+
+        assert [next(batches), next(batches)] == [[0, 1], [2, 3]]
+        with pytest.raises(TooManyFailures, match="no item of batch 2 could be made"):
+            next(batches)
 
 
 class TestNodes:

@@ -139,13 +139,13 @@ def test_what_is_passed_by_is_what_would_have_come(cases):
 
 
 def test_a_state_is_small_json(cases):
-    """Six entries, numbers and hashes; the position is that of the next batch."""
+    """A few numbers and hashes; the position is that of the next batch."""
     with loader_of(cases) as loader:
         start = loader.state_dict()
         next(iter(loader))
         state = loader.state_dict()
 
-    assert len(json.dumps(state)) < 200
+    assert len(json.dumps(state)) < 500
     assert {k: start[k] for k in ("seed", "epoch", "next_batch")} == {
         "seed": 7,
         "epoch": 0,

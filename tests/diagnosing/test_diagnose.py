@@ -18,7 +18,8 @@ from voxpipe.diagnosing.diagnosis import WORKERS_LINE
 from voxpipe.diagnosing.extent import Extent
 from voxpipe.diagnosing.reads import reads_of
 from voxpipe.diagnosing.stage import Stage, Tasks
-from voxpipe.reading_services.work import Place, jobs, work_of
+from voxpipe.reading_services.place import Place
+from voxpipe.reading_services.work import jobs, work_of
 from voxpipe.realizing import Job
 from voxpipe.realizing.parts import Task, held
 from voxpipe.volumes.backend import Backend

@@ -169,3 +169,34 @@ def test_a_service_without_a_state_adds_nothing_to_the_loaders():
     """The state is what it was."""
     with vp.DataLoader2(IterableWrapper(range(5)), None, Adding(), seed=7) as it:
         assert "service" not in it.state_dict()
+
+
+class Ending(Counting):
+    """Notes when what it prepared is freed."""
+
+    def __init__(self, notes):
+        super().__init__()
+        self.notes = notes
+
+    def initialize(self, datapipe):
+        self.notes.append("initialize")
+        return datapipe
+
+    def restore(self, datapipe, serialized_state):
+        self.notes.append("restore")
+        return datapipe
+
+    def finalize(self):
+        self.notes.append("finalize")
+
+
+def test_what_it_prepared_is_freed_before_it_is_restored():
+    """A state that is loaded after an epoch takes nothing out of its hands."""
+    notes = []
+    service = Ending(notes)  # the loader has a copy; this one is finalized when it goes
+    with vp.DataLoader2(IterableWrapper(range(5)), None, service, seed=7) as it:
+        list(it)
+        it.load_state_dict(it.state_dict())
+        list(it)
+
+    assert notes == ["initialize", "finalize", "restore", "finalize"]

@@ -167,6 +167,33 @@ class TestSeeds:
         assert runs[0] == runs[1]
         assert runs[0][0] != runs[0][1]
 
+    @pytest.mark.parametrize("draws", [0, 3])
+    def test_seeding_torch_again_begins_the_run_again(self, draws):
+        """Of the same loader, too; another seed begins another run."""
+        loader, runs = DataLoader2(shuffled()), []
+        for seed in (123, 123, 4, 123):
+            torch.manual_seed(seed)
+            torch.rand(draws)
+            runs.append((list(loader), list(loader)))
+
+        assert runs[0] == runs[1] == runs[3]
+        assert runs[0] != runs[2]
+        assert runs[0][0] != runs[0][1]
+
+    def test_drawing_from_torch_does_not_begin_the_run_again(self):
+        """Nor does seeding it, where a seed was given or an epoch was set."""
+        torch.manual_seed(5)
+        drawn, given, told = (DataLoader2(shuffled(), seed=s) for s in (None, 7, None))
+        first = [list(loader) for loader in (drawn, given, told)]
+        torch.rand(1000)
+        assert list(drawn) != first[0]
+        torch.manual_seed(5)
+        told.set_epoch(3)
+
+        assert list(given) != first[1]
+        assert list(told)
+        assert told.state_dict()["epoch"] == 4
+
     def test_shuffling_can_be_turned_off(self):
         """By the adapter, everywhere."""
         assert list(DataLoader2(shuffled(5), Shuffle(False))) == [1, 2, 3, 4, 5]

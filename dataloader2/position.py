@@ -1,0 +1,43 @@
+"""Where a loader is: handed over as one value, so that no part of it is left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ..reading_services.place import Place
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where in a run a loader is.
+
+    Examples
+    --------
+    >>> Position(epoch=3).after(0, failed=2)
+    Position(epoch=3, place=Place(next=1, ahead=frozenset()), failed=2)
+    """
+
+    epoch: int = 0
+    """Which epoch."""
+    place: Place = field(default_factory=Place)
+    """Which batches of it were delivered, also before a resume."""
+    failed: int = 0
+    """Items of it that failed, also before a resume; ``OnError`` has a budget for them."""
+
+    def after(self, index: int, failed: int) -> Position:
+        """Return the position after one more batch, with so many failures in all."""
+        return replace(self, place=self.place.after(index), failed=failed)
+
+    def next_epoch(self) -> Position:
+        """Return the beginning of the next epoch."""
+        return Position(self.epoch + 1)
+
+
+@dataclass
+class Progress:
+    """How far one epoch has come; outlives its iterator."""
+
+    position: Position
+    """Where it is."""
+    begun: bool = False
+    """Whether a batch was asked for."""

@@ -1,0 +1,113 @@
+"""A state of another chain or of other cases is refused, and what differs is named."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+import voxpipe as vp
+from voxpipe.core.errors import StateMismatch
+
+
+class Scale:
+    def __init__(self, by, device="cpu"):
+        self.by = by
+        self._device = device
+
+    def __call__(self, item):
+        return item * self.by
+
+    def twice(self, item):
+        return item * self.by * 2
+
+
+class Both:
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __call__(self, item):
+        return item
+
+
+def numbers(*functions):
+    chain = IterableWrapper([1, 2, 3])
+    for function in functions:
+        chain = chain.map(function)
+    return chain
+
+
+def refusal(saved, other):
+    """Return what is said of the state of one chain under another; nothing if it is taken."""
+    with vp.DataLoader2(saved, seed=7) as loader:
+        state = json.loads(json.dumps(loader.state_dict()))
+    with vp.DataLoader2(other) as loader:
+        try:
+            loader.load_state_dict(state)
+        except StateMismatch as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("saved", "other"),
+    [
+        (Scale(2), Scale(3)),
+        (Scale(2).twice, Scale(3).twice),
+        (Both(Scale(1), Scale(2)), Both(Scale(1), Scale(3))),
+        (SimpleNamespace(a=np.zeros(3)).a.sum, len),
+    ],
+    ids=["object", "method", "object in an object", "function"],
+)
+def test_objects_count_by_their_public_attributes(saved, other):
+    """The pipe that holds them is named, with its place in the chain."""
+    told = refusal(numbers(abs, saved), numbers(abs, other))
+
+    assert "map(" in told
+    assert "(pipe 2) had other settings" in told
+
+
+def test_what_an_object_keeps_to_itself_does_not_count():
+    """A device may be another one when a run goes on."""
+    assert refusal(numbers(Scale(2, "cuda:0")), numbers(Scale(2, "cpu"))) == ""
+
+
+def cases(count, changed=()):
+    return vp.from_cases(
+        [
+            {"image": f"/scans/{'new' if n in changed else 'old'}{n}.nii", "case": f"case{n}"}
+            for n in range(count)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("saved", "other", "said"),
+    [
+        (numbers(abs), numbers(abs, abs), "map(abs) was not there"),
+        (numbers(abs, abs), numbers(abs), "pipe 2, map, is not there any more"),
+        (numbers(abs).batch(2), numbers(abs).shuffle(), "pipe 2 was batch and is shuffle("),
+        (cases(5), cases(4), "there were 5 cases, and are 4"),
+        (cases(5), cases(5, {3}), "the first that differs is case 3, now image=/scans/new3.nii"),
+        (cases(1000), cases(1000, {500}), "one of the cases 496 to 511"),
+        (
+            cases(2).open_volume(level=0),
+            cases(2).open_volume(level=1),
+            "open_volume(level=1) (pipe 1) had other settings",
+        ),
+    ],
+)
+def test_the_difference_is_named(saved, other, said):
+    """A pipe more, less or another; more or other cases; another setting."""
+    assert said in refusal(saved, other)
+
+
+@pytest.mark.parametrize(("count", "pipes"), [(20_000, 1), (3, 300)])
+def test_a_state_stays_small(count, pipes):
+    """With many cases, and with hundreds of pipes."""
+    chain = cases(count).open_volume()
+    for _ in range(pipes):
+        chain = chain.map(abs)
+    with vp.DataLoader2(chain, seed=7) as loader:
+        assert len(json.dumps(loader.state_dict())) < 4096
