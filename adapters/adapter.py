@@ -13,11 +13,14 @@ from ..graph import Pipe, Rewritten, Rule, settle
 
 
 class Adapter:
-    """Base of the adapters; a subclass names its rules."""
+    """Base of the adapters; a subclass names its rules, or rewrites the graph itself."""
 
     def rules(self) -> Sequence[Rule]:
-        """Return the rules, tried in this order at each pipe until nothing changes."""
-        raise NotImplementedError
+        """Return the rules, tried in this order at each pipe until nothing changes.
+
+        None, for an adapter that does its work in :meth:`rewrite`.
+        """
+        return ()
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph after the rules, with what they did and refused."""

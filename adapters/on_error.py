@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import GraphError
 from ..core.whole import whole
-from ..graph import NoCut, Pipe, Rewritten, Rule, origin_of
+from ..graph import NoCut, Pipe, Rewritten, origin_of
 from ..graph.served import split_of
 from ..realizing import DATA_ERRORS, ErrorPolicy
 from ..realizing.failing import ACTIONS, RAISE
@@ -97,10 +97,6 @@ class OnError(Adapter):
                 do="Catch errors in your own functions, or make the graph one that can be split.",
             ).at(origin_of(pipe))
         return Rewritten(pipe, Excused(pipe, self.policy))
-
-    def rules(self) -> Sequence[Rule]:
-        """Return nothing: the policy is set on the sink alone."""
-        return ()
 
     def __repr__(self) -> str:
         return f"OnError({self.policy.action!r}, budget={self.policy.budget})"

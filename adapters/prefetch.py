@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..core.whole import whole
 from ..datapipes.iter import Prefetcher
-from ..graph import Change, Pipe, Rewritten, Rule, chained_name, describe, parents_of, walk
+from ..datapipes.iter.stack.footprint import BUFFER_BYTES
+from ..graph import Change, Pipe, Rewritten, chained_name, describe, parents_of, walk
 from ..graph.surgery import insert_after
 from .adapter import Adapter
 
 BATCHES = 2
-BYTES = 256 * 2**20
 
 
 class Prefetch(Adapter):
@@ -40,15 +38,11 @@ class Prefetch(Adapter):
     """
 
     def __init__(
-        self, items: int = BATCHES, *, bytes: int = BYTES, after: str | None = None
+        self, items: int = BATCHES, *, bytes: int = BUFFER_BYTES, after: str | None = None
     ) -> None:
         self.items = whole("items", items, least=1)
         self.bytes = whole("bytes", bytes, least=1, unit="bytes")
         self.after = after
-
-    def rules(self) -> Sequence[Rule]:
-        """Return nothing: a pipe is added, none is replaced."""
-        return ()
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the pipe in it; one that is there already is not doubled."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,17 +11,15 @@ import torch
 from ..core.errors import GraphError
 from ..core.whole import whole
 from ..datapipes.iter import BatchPatches, Realize
+from ..datapipes.iter.stack.devices import need_cuda
 from ..graph import (
     Change,
     Pipe,
     Rewritten,
-    Rule,
     chained_name,
     describe,
     origin_of,
-    parents_of,
-    walk,
-    with_parents,
+    rebuilt,
 )
 from .adapter import Adapter
 from .noted import Noted
@@ -58,8 +55,16 @@ class Runtime(Adapter):
 
     Raises
     ------
+    ValueError
+        Nothing is asked for.
+    NoDevice
+        It is a CUDA device that is not there. This is a ``RuntimeError``.
     GraphError
         When the loader is made: there is no such pipe.
+
+    Notes
+    -----
+    ``processes`` is for services that have workers; a loader without one of them warns.
 
     Examples
     --------
@@ -78,16 +83,18 @@ class Runtime(Adapter):
     ) -> None:
         if at is not None and (threads is None or processes is not None or device is not None):
             raise ValueError("at= belongs to threads=; processes and device hold for the graph")
+        if threads is None and processes is None and device is None:
+            raise ValueError("Runtime() says nothing: give threads=, processes= or device=")
+        where = None if device is None else torch.device(device)
+        if where is not None and where.type == "cuda":
+            do = "Leave device= out where there is no GPU."
+            need_cuda(f"Runtime(device={str(where)!r})", where, do=do)
         self.at = at
         self.hints = Hints(
             None if threads is None else whole("threads", threads, least=1),
             None if processes is None else whole("processes", processes, least=0),
-            None if device is None else str(torch.device(device)),
+            None if where is None else str(where),
         )
-
-    def rules(self) -> Sequence[Rule]:
-        """Return nothing: hints are added."""
-        return ()
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the hints on its sink, or with those of one pipe on that."""
@@ -100,23 +107,24 @@ class Runtime(Adapter):
         return Rewritten(pipe, Annotated(pipe, hints))
 
     def _with_threads(self, sink: Pipe) -> Rewritten:
-        made: dict[int, Pipe] = {}
         changes = []
-        for old in walk(sink):
-            new: Any = with_parents(old, [made[id(parent)] for parent in parents_of(old)])
+
+        def with_threads(old: Pipe, new: Any) -> Pipe:
             if isinstance(new, (Realize, BatchPatches)) and chained_name(old) == self.at:
                 new = copy.copy(new)
                 new.threads = self.hints.threads
                 became = f"{self.hints.threads} threads"
                 changes.append(Change("runtime", describe(old), became=became))
-            made[id(old)] = new
+            return new  # type: ignore[no-any-return]
+
+        after = rebuilt(sink, with_threads)
         if not changes:
             raise GraphError(
                 f"Runtime(at={self.at!r}): threads are for realize and batch_patches, and there "
                 "is no such pipe",
                 do="Give the adapter after FuseSpatial, which may take realize() out.",
             ).at(origin_of(sink))
-        return Rewritten(sink, made[id(sink)], tuple(changes))
+        return Rewritten(sink, after, tuple(changes))
 
     def __repr__(self) -> str:
         given = {k: v for k, v in dataclasses.asdict(self.hints).items() if v is not None}

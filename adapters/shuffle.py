@@ -6,7 +6,7 @@ import copy
 import warnings
 from typing import Any
 
-from ..graph import Pipe, Rewritten, describe, parents_of, walk, with_parents
+from ..graph import Pipe, Rewritten, describe, rebuilt
 from ..graph.rewrite import Change
 from .adapter import Adapter
 
@@ -38,19 +38,17 @@ class Shuffle(Adapter):
         """Return the graph with all shuffling on or off."""
         if self.enable is None:
             return Rewritten(pipe, pipe)
-        made: dict[int, Any] = {}
         changes = []
-        found = False
-        for old in walk(pipe):
-            new: Any = with_parents(old, [made[id(p)] for p in parents_of(old)])
+
+        def switched(old: Pipe, new: Any) -> Pipe:
             if hasattr(type(old), "set_shuffle") and hasattr(type(old), "set_seed"):
-                found = True
                 new = copy.copy(new).set_shuffle(shuffle=self.enable)
                 became = f"shuffles: {self.enable}"
                 changes.append(Change("shuffle", describe(old), became=became))
-            made[id(old)] = new
-        sink = made[id(pipe)]
-        if self.enable and not found:
+            return new  # type: ignore[no-any-return]
+
+        sink: Any = rebuilt(pipe, switched)
+        if self.enable and not changes:
             told = "Shuffle found no shuffle() in the graph and appends one: batches are shuffled"
             warnings.warn(f"{told}; put .shuffle() where it belongs", stacklevel=3)
             sink = sink.shuffle()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from typing import Any
 
 from ..core.errors import GraphError
-from ..graph import NoCut, Pipe, Rewritten, Rule, chained_name, origin_of
+from ..datapipes.iter.stack.leaving import STOP_SECONDS as THREAD_SECONDS
+from ..graph import NoCut, Pipe, Rewritten, chained_name, origin_of
 from ..graph.served import split_of
 from .adapter import Adapter
 from .noted import Noted
@@ -65,44 +66,48 @@ class Timeout(Adapter):
     start
         Seconds that the first batch of an epoch may take in addition.
     stop
-        Seconds that workers get to end by themselves.
+        Seconds that workers, and threads of pipes here (``prefetch``, ``threadpool_map``,
+        ``async_map_batches``), get to end by themselves.
     idle
         Seconds for which a process may stay at one pipe of the same item (of the same batch, where
         pipes take it as a whole). A batch may then take as long as it goes on:
         ``Timeout(item=math.inf, idle=60)``.
     at
         Chained name of a pipe that makes voxels or runs behind them: the limit is for that pipe
-        alone, as ``idle`` is for all; ``Timeout(5, at="map")``. The other limits stay as they are.
+        alone, as ``idle`` is for all; ``Timeout(5, at="map")``. ``start``, ``stop`` and ``idle``
+        are for the whole chain in any case, and stay as they are where they are not given.
 
     Notes
     -----
     ``idle`` and ``at`` see pipes behind the cut (``explain()`` shows it), in workers and here.
 
     Without this adapter the limits are 600, 120 and 1 s with workers, and none in
-    process, where nothing can be interrupted without a thread.
+    process, where nothing can be interrupted without a thread. Threads get 2 s then; Python cannot
+    end one that is in a call of yours: it goes on, and a warning names it.
     """
 
     def __init__(
         self,
         item: float = ITEM_SECONDS,
         *,
-        start: float = START_SECONDS,
-        stop: float = STOP_SECONDS,
-        idle: float = math.inf,
+        start: float | None = None,
+        stop: float | None = None,
+        idle: float | None = None,
         at: str | None = None,
     ) -> None:
-        named = (("item", item), ("start", start), ("stop", stop), ("idle", idle))
-        for name, value in named:
+        given = {"start": start, "stop": stop, "idle": idle}
+        self._given: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
+        for name, value in {"item": item, **self._given}.items():
+            msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{msg}; math.inf is for no limit")
             if not value > 0:
-                msg = f"a timeout is a positive number of seconds, got {name}={value!r}"
                 raise ValueError(msg)
         self._at = at
         self._seconds = item
-        self.limits = Limits(start=start, item=item, stop=stop, enforced=True, idle=idle)
-
-    def rules(self) -> Sequence[Rule]:
-        """Return nothing: the limits are set on the sink alone."""
-        return ()
+        self.limits = dataclasses.replace(Limits(item=item, enforced=True), **self._given)
 
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the graph with the limits on its sink."""
@@ -122,16 +127,22 @@ class Timeout(Adapter):
             ).at(origin_of(sink))
         limits = limits_of(sink)
         pipes = tuple(sorted({**dict(limits.pipes), name: self._seconds}.items()))
-        return dataclasses.replace(limits, enforced=True, pipes=pipes)
+        return dataclasses.replace(limits, enforced=True, pipes=pipes, **self._given)
 
     def __repr__(self) -> str:
         if self._at is not None:
-            return f"Timeout({self._seconds:g}, at={self._at!r})"
+            rest = "".join(f", {name}={value:g}" for name, value in self._given.items())
+            return f"Timeout({self._seconds:g}, at={self._at!r}{rest})"
         return f"Timeout(item={self.limits.item:g})"
 
 
 class Limited(Noted[Limits]):
     """Says to the reading service how long items may take; who asks for a batch watches."""
+
+
+def thread_seconds(limits: Limits) -> float:
+    """Return for how long threads of this process are waited for when an epoch is left."""
+    return limits.stop if limits.enforced else THREAD_SECONDS
 
 
 def limits_of(sink: Pipe) -> Limits:

@@ -69,6 +69,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .hidden import public_name
 from .origin import Origin
 
 
@@ -90,24 +91,29 @@ class VoxpipeError(Exception):
     """
 
     def __init__(self, what: str, *, do: str = "") -> None:
-        super().__init__(what)
-        self.what = what
+        # A URL with its key may stand in a name, or in what somebody else said.
+        self.what = public_name(what)
+        super().__init__(self.what)
         self.do = do
         self.case: str = ""
+        self.item: str = ""
         self.origin: Origin | None = None
 
-    def at(self, origin: Origin | None = None, case: str = "") -> VoxpipeError:
-        """Say where it happened, unless a place closer to it already did."""
+    def at(self, origin: Origin | None = None, case: str = "", item: str = "") -> VoxpipeError:
+        """Say where it happened, unless a place closer to it already did.
+
+        ``item`` says which item it was, for those that have no name: ``"item 1 of batch 3"``.
+        """
         if self.origin is None:
             self.origin = origin
-        if not self.case:
-            self.case = case
+        if not (self.case or self.item):
+            self.case, self.item = public_name(case), "" if case else item
         return self
 
     def __str__(self) -> str:
         lines = [self.what]
-        if self.case:
-            lines.append(f"  in case {self.case}")
+        if self.case or self.item:
+            lines.append(f"  {_within(self.case, self.item)}")
         if self.origin is not None:
             lines.append(f"  at {self.origin}")
         if self.do:
@@ -118,14 +124,25 @@ class VoxpipeError(Exception):
         return (type(self), (self.what,), self.__dict__)
 
 
-def placed(error: Exception, origin: Origin | None = None, case: str = "") -> Exception:
+def placed(
+    error: Exception, origin: Origin | None = None, case: str = "", item: str = ""
+) -> Exception:
     """Return ``error`` with its place: in its message if it is ours, else as a note.
 
     A foreign error keeps its class and message. Notes are shown by Python 3.11 and later.
+
+    Parameters
+    ----------
+    error
+        What was raised.
+    origin
+        The pipe, as the user wrote it.
+    case, item
+        The name of the case; or which item it was, where that has no name.
     """
     if isinstance(error, VoxpipeError):
-        return error.at(origin, case)
-    told = [f"in case {case}"] if case else []
+        return error.at(origin, case, item)
+    told = [_within(public_name(case), item)] if case or item else []
     told += [f"at {origin}"] if origin is not None else []
     add_note = getattr(error, "add_note", None)
     if add_note is not None:
@@ -133,6 +150,10 @@ def placed(error: Exception, origin: Origin | None = None, case: str = "") -> Ex
             if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in _notes(error)}:
                 add_note(line)
     return error
+
+
+def _within(case: str, item: str) -> str:
+    return f"in case {case}" if case else f"in {item}"
 
 
 def _notes(error: Exception) -> list[str]:

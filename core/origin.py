@@ -13,6 +13,8 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from .hidden import public_name
+
 # Frames of these packages are machinery between the user's line and the pipe.
 _MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
 # An argument is shown up to this many characters; a long list says nothing more.
@@ -32,26 +34,30 @@ class Origin:
     call: str
     """The call as written, shortened: ``lazy_patch((96, 96, 96))``."""
     file: str
-    """Path of the script, as Python knows it."""
+    """Path of the script, as Python knows it; empty where that is not known."""
     line: int
     """Line number in ``file``."""
 
     def __str__(self) -> str:
+        if not self.file:  # it does not know where it was written
+            return self.call
         return f".{self.call}   {os.path.basename(self.file)}:{self.line}"
 
 
 def shorten(value: Any) -> str:
-    """Return ``repr(value)``, cut to a length that fits a message.
+    """Return ``repr(value)``, cut to a length that fits a message, and URLs without secrets.
 
     Examples
     --------
     >>> shorten((96, 96, 96))
     '(96, 96, 96)'
+    >>> shorten("https://me:secret@host/a.nii?X-Signature=abc")
+    "'https://host/a.nii'"
     """
     if isinstance(value, functools.partial):
         return f"partial({shorten(value.func)}, …)"
     text = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
-    text = " ".join(text.split())
+    text = public_name(" ".join(text.split()))
     return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
 
 

@@ -1,5 +1,6 @@
 """DataLoader2: compile the graph, iterate, state."""
 
+from ..datapipes.shuffle_spec import ShuffleSpec
 from ..diagnosing import Diagnosis
 from ..reading_services import (
     CheckpointableReadingServiceInterface,
@@ -10,6 +11,17 @@ from ..reading_services import (
     ReadingServiceInterface,
     SequentialReadingService,
 )
+
+# As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.
+from . import adapter as adapter
+from . import communication as communication
+from . import error as error
+from . import graph as graph
+from . import linter as linter
+from . import random as random
+from . import reading_service as reading_service
+from . import shuffle_spec as shuffle_spec
+from . import utils as utils
 from .check import Report, check, volumes_of
 from .dataloader2 import DataLoader2
 from .iterator import DataLoader2Iterator
@@ -30,6 +42,7 @@ __all__ = [
     "ReadingServiceInterface",
     "Report",
     "SequentialReadingService",
+    "ShuffleSpec",
     "State",
     "Stats",
     "check",

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.origin import shorten
+from ..graph import is_pipe, traits_of, walk
 from ..reading_services import ReadingServiceInterface
 from ..reading_services.written import WrittenService
 
-_SERVICE = "reading_service=MultiProcessingReadingService(num_workers={workers})"
+_SERVICE = "reading_service=MultiProcessingReadingService(num_workers={value})"
 # Arguments of torch's DataLoader that people give out of habit, and where they belong here.
 _ELSEWHERE = {
     "num_workers": _SERVICE,
@@ -19,9 +20,9 @@ _ELSEWHERE = {
     "multiprocessing_context": "MultiProcessingReadingService(multiprocessing_context=...)",
     "slot_bytes": "MultiProcessingReadingService(slot_bytes=...)",
     "memory_bytes": "MultiProcessingReadingService(memory_bytes=...)",
-    "batch_size": ".batch_patches(...) at the end of the chain",
-    "drop_last": ".batch_patches(..., drop_last=...) at the end of the chain",
-    "collate_fn": ".batch_patches(...) or .collate(...) at the end of the chain",
+    "batch_size": ".{batch}({value}) at the end of the chain",
+    "drop_last": ".{batch}(..., drop_last={value}) at the end of the chain",
+    "collate_fn": ".{batch}(...).collate(...) at the end of the chain",
     "shuffle": ".shuffle() in the chain",
     "timeout": "the adapter Timeout(item=...)",
     "pin_memory": "nothing: slots are page-locked once CUDA is in use",
@@ -30,8 +31,15 @@ _ELSEWHERE = {
 _METHODS = ("distribute", "epoch", "shares", "explain", "stop")
 
 
-def refuse_others(others: Mapping[str, Any]) -> None:
+def refuse_others(others: Mapping[str, Any], datapipe: Any = None) -> None:
     """Raise ``TypeError`` for arguments that a loader does not have.
+
+    Parameters
+    ----------
+    others
+        The arguments.
+    datapipe
+        The chain: what gathers its items depends on whether they are volumes.
 
     Examples
     --------
@@ -41,8 +49,10 @@ def refuse_others(others: Mapping[str, Any]) -> None:
     TypeError: DataLoader2 has no num_workers; give \
 reading_service=MultiProcessingReadingService(num_workers=2)
     """
+    opens = is_pipe(datapipe) and any(traits_of(pipe).opens for pipe in walk(datapipe))
+    batch = "batch_patches" if opens else "batch"
     for name, value in others.items():
-        place = _ELSEWHERE.get(name, "").format(workers=shorten(value))
+        place = _ELSEWHERE.get(name, "").format(value=shorten(value), batch=batch)
         has = "datapipe, datapipe_adapter_fn, reading_service and seed"
         msg = f"DataLoader2 has no {name}; " + (f"give {place}" if place else f"it takes {has}")
         raise TypeError(msg)
@@ -58,7 +68,7 @@ def checked_service(service: Any) -> Any:
     if service is None or all(callable(getattr(service, name, None)) for name in _METHODS):
         return service
     is_count = isinstance(service, int) and not isinstance(service, bool)
-    meant = _SERVICE.format(workers=service if is_count else "...")
+    meant = _SERVICE.format(value=service if is_count else "...")
     msg = f"reading_service is a reading service or None, got {shorten(service)}; give {meant}"
     raise TypeError(msg)
 
@@ -69,6 +79,17 @@ def checked_step(step: Any) -> Any:
         return step
     msg = f"step is a function of a batch, e.g. one training step, or None, got {shorten(step)}"
     raise TypeError(msg)
+
+
+def chain_for_state(datapipe: Any) -> Any:
+    """Return the chain to which a state belongs; ``TypeError`` if it was left out.
+
+    torchdata's states hold a pickle of the chain, so its users give none.
+    """
+    if datapipe is not None and not callable(getattr(datapipe, "distribute", None)):
+        return datapipe
+    msg = "from_state(state, datapipe, adapters, reading_service): a state holds no chain"
+    raise TypeError(f"{msg}; give the one that it was taken of, with its adapters")
 
 
 def checked_state(state: Any) -> Mapping[str, Any]:

@@ -17,10 +17,12 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 
 from ..adapters.noted import Noted
+from ..adapters.timeout import limits_of, thread_seconds
 from ..core import Stream
 from ..core.errors import GraphError
 from ..datapipes.epoch import set_epoch
 from ..datapipes.iter import FullSync, Prefetcher
+from ..datapipes.iter.stack.leaving import STOP_SECONDS, leaving
 from ..graph import Pipe, describe, origin_of, parents_of, traits_of, walk, with_parents
 from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
@@ -47,7 +49,8 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
         msg = f"{describe(left)} stays in the process of the loader, and {describe(sink)} after it "
         msg += "does not take its items one by one"
         raise GraphError(msg, do="Put it at the end of the chain.").at(origin_of(left))
-    return body, Tail(tuple(pipe for pipe in end if not isinstance(pipe, Noted)))
+    pipes = tuple(pipe for pipe in end if not isinstance(pipe, Noted))
+    return body, Tail(pipes, thread_seconds(limits_of(sink)))
 
 
 def _end_of(sink: Pipe) -> tuple[Pipe, ...]:
@@ -90,10 +93,13 @@ class Tail:
     ----------
     pipes
         Upstream first.
+    seconds
+        For which threads of theirs are waited for when an epoch is left.
     """
 
-    def __init__(self, pipes: tuple[Pipe, ...]) -> None:
+    def __init__(self, pipes: tuple[Pipe, ...], seconds: float = STOP_SECONDS) -> None:
         self.pipes = pipes
+        self.seconds = seconds
         self.source = _Batches()
         self.sink: Pipe = self.source
         for pipe in pipes:
@@ -119,6 +125,10 @@ class Tail:
     def behind(self, epoch: Epoch, seed: int, number: int) -> Epoch:
         """Return the batches of an epoch after these pipes."""
         return Behind(self, epoch, seed, number) if self.pipes else epoch
+
+    def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[None]:
+        """Limit how long threads are waited for inside; one that waits for a batch is woken."""
+        return leaving(self.seconds, getattr(epoch, "leave", None))
 
 
 class Behind:
@@ -162,7 +172,8 @@ class Behind:
         """Take one item of the pipes, and before it the batches that had none."""
         guard = seeded_globals(0) if self._tail.seeds else contextlib.nullcontext()
         try:
-            with guard:
+            # Ctrl-C ends the pipes from within, before anybody calls close().
+            with guard, self._tail.leaving(self._epoch):
                 item = next(self._items)
         except StopIteration:
             self._pass_by()
@@ -183,7 +194,8 @@ class Behind:
         try:
             close = getattr(items, "close", None)
             if close is not None:
-                close()
+                with self._tail.leaving(self._epoch):
+                    close()
         finally:
             if self._tail.source.epoch is self:
                 self._tail.source.epoch = None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..adapters import Adapter
-from ..graph import Change, Pipe, clone, verify
+from ..core.errors import GraphError
+from ..core.origin import shorten
+from ..graph import Change, Pipe, clone, is_pipe, verify
 from ..reading_services import ReadingService
 from ..reading_services.work import Work
 from .behind import Tail, detached
@@ -42,11 +45,22 @@ def compiled(written: Pipe, adapters: Sequence[AdapterLike], service: ReadingSer
     graph = clone(written)
     changes: list[Change] = []
     for adapter in adapters:
-        if isinstance(adapter, Adapter):
+        if isinstance(adapter, Adapter) and type(adapter).__call__ is Adapter.__call__:
             rewritten = adapter.rewrite(graph)
             changes += rewritten.changes
-            graph = verify(rewritten.after)
-        else:
-            graph = verify(adapter(graph))
+            graph = _verified(adapter, rewritten.after)
+        else:  # a function, or a subclass in torchdata's form
+            graph = _verified(adapter, adapter(graph))
     body, tail = detached(graph, service)
     return Compiled(tuple(adapters), graph, body, tail, tuple(changes), service.distribute(body))
+
+
+def _verified(adapter: AdapterLike, graph: Any) -> Pipe:
+    """Return what an adapter made of a graph, checked."""
+    if not is_pipe(graph):
+        raise GraphError(
+            f"the adapter {shorten(adapter)} returned {shorten(graph)}, and not a datapipe",
+            do="An adapter returns the graph that is to run, the one that it was given if it has "
+            "nothing to do.",
+        )
+    return verify(graph)

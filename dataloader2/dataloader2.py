@@ -12,9 +12,10 @@ from ..core.whole import whole
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Place, Planned, batch_count
 from ..realizing import ErrorPolicy, Failure
-from .asked import checked_service, checked_state, refuse_others
+from .asked import chain_for_state, checked_service, checked_state, refuse_others
 from .behind import Tail
 from .compiled import Compiled, compiled
 from .drawn import Drawn
@@ -29,8 +30,6 @@ from .position import Position, Progress
 from .state import State, checkpoint_of, restore_service
 from .stats import Waits
 from .telling import Telling
-
-MAX_SEED = 2**64
 
 
 class _Freed:
@@ -98,7 +97,7 @@ class DataLoader2(Explaining, Telling):
         seed: int | None = None,
         **others: NoReturn,
     ) -> None:
-        refuse_others(others)
+        refuse_others(others, datapipe)
         self._seed: int | None = None
         self._position, self._epoch_told = Position(), False
         self._drawn: Drawn | None = None
@@ -283,7 +282,7 @@ class DataLoader2(Explaining, Telling):
     def from_state(
         cls,
         state: Mapping[str, Any],
-        datapipe: Pipe,
+        datapipe: Pipe | None = None,
         datapipe_adapter_fn: AdapterLike | Iterable[AdapterLike] | None = None,
         reading_service: ReadingService | None = None,
     ) -> DataLoader2:
@@ -294,10 +293,12 @@ class DataLoader2(Explaining, Telling):
 
         Raises
         ------
+        TypeError
+            There is no chain: the call is torchdata's.
         StateMismatch
             If it belongs to another chain, list of cases or version.
         """
-        loader = cls(datapipe, datapipe_adapter_fn, reading_service)
+        loader = cls(chain_for_state(datapipe), datapipe_adapter_fn, reading_service)
         try:
             loader.load_state_dict(state)
         except BaseException:

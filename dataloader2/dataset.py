@@ -11,9 +11,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ..core.errors import TooManyFailures
 from ..core.whole import whole
 from ..graph import Pipe, clone, verify
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Place
 from ..realizing import Failure
-from .dataloader2 import MAX_SEED, DataLoader2
+from .dataloader2 import DataLoader2
 from .listed import AdapterLike, listed
 
 

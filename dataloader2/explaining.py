@@ -12,7 +12,7 @@ from ..datapipes.shuffle_report import BATCHES as REPORTED
 from ..datapipes.shuffle_report import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..diagnosing.twins import untimed
-from ..graph import Change, Pipe, explain_rewritten
+from ..graph import Change, Pipe, explain_rewritten, traits_of, walk
 from ..reading_services import ReadingService
 from ..reading_services.work import Work
 from ..volumes.scheme import ReadScheme
@@ -56,11 +56,17 @@ class Explaining:
             *filter(None, [self._tail.explain()]),
         ]
         cost = cost_of(untimed(self._graph), self._seed or 0, self._position.epoch)
+        parts += [str(cost)] if cost is not None else []
+        if any(traits_of(pipe).opens for pipe in walk(self._graph)):
+            parts.append(self._reading())
+        return "\n\n".join(parts)
+
+    def _reading(self) -> str:
+        """Return how voxels are read, in words."""
         try:
-            reading = self._agreed().explain()
+            return self._agreed().explain()
         except BudgetExceeded as error:
-            reading = f"refused: {error}"
-        return "\n\n".join([*parts, *([str(cost)] if cost is not None else []), reading])
+            return f"refused: {error}"
 
     def schemes(self) -> dict[str, ReadScheme]:
         """Return how the voxels of each key are read; empty where that cannot be planned.

@@ -7,7 +7,9 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import MapDataPipe
 
-from ..graph import Pipe
+from ..core.errors import GraphError
+from ..core.origin import shorten
+from ..graph import Pipe, is_pipe
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
 """What rewrites a graph."""
@@ -16,14 +18,35 @@ AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"
 def iterable(datapipe: Any) -> Pipe:
     """Return a chain; a map-style one in the order of its indices, as torchdata does.
 
+    Raises
+    ------
+    GraphError
+        It is no chain; the message says what to write.
+
     Examples
     --------
     >>> from torch.utils.data.datapipes.map import SequenceWrapper
     >>> list(iterable(SequenceWrapper("ab")))
     ['a', 'b']
     """
-    pipe: Pipe = datapipe.to_iter_datapipe() if isinstance(datapipe, MapDataPipe) else datapipe
-    return pipe
+    if isinstance(datapipe, MapDataPipe):
+        pipe: Pipe = datapipe.to_iter_datapipe()
+        return pipe
+    if not is_pipe(datapipe):
+        msg = f"DataLoader2 takes the last pipe of a chain first, got {shorten(datapipe)}"
+        raise GraphError(msg, do=_meant(datapipe))
+    return datapipe  # type: ignore[no-any-return]
+
+
+def _meant(thing: Any) -> str:
+    """Return what to write in the place of something that is no pipe."""
+    if isinstance(thing, type):
+        return f"Give a pipe, and not its class: {thing.__name__}(...)."
+    if callable(getattr(thing, "distribute", None)) or hasattr(thing, "initialize"):
+        return "That is a reading service: give it as reading_service=, after the chain."
+    if isinstance(thing, Iterable) or hasattr(thing, "__getitem__"):
+        return "Wrap it: IterableWrapper(...) of voxpipe.datapipes.iter."
+    return "Begin a chain with list_cases(), from_cases() or IterableWrapper()."
 
 
 def listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[AdapterLike]:
@@ -45,4 +68,7 @@ def listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[Adapter
         if isinstance(adapter, type):
             msg = f"an adapter is an object: write {adapter.__name__}() instead of the class"
             raise TypeError(msg)
+        if not callable(adapter):
+            msg = f"an adapter is called with the graph and returns one, got {shorten(adapter)}"
+            raise TypeError(f"{msg}. See voxpipe.adapters for those that there are.")
     return listed

@@ -91,7 +91,10 @@ def negotiated(
         again = {key: replace(d, scattered=True) for key, d in asked.demands.items()}
         asked = replace(asked, demands=again)
     own = getattr(service, "budgets", None)
-    offers = own(work) if own is not None else budgets(None, workers=0, batches_ahead=2, threads=1)
+    if own is None:
+        offers = budgets(None, workers=0, batches_ahead=2, threads=1)
+    else:
+        offers = own(work, remote=any(layout.remote for layout in asked.layouts.values()))
     return Negotiated(agreed(asked, offers), asked.sampled_anew, asked.left_out)
 
 

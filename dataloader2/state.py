@@ -91,16 +91,26 @@ class State:
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
         if state.shares != shares:
             saved, own = _words(state.shares), _words(shares)
-            msg = f"the state was saved with {saved}, this loader has {own}"
-            do = (
-                "Batches of this graph are not planned (see explain()): keep workers, ranks, order."
-            )
-            raise StateMismatch(msg, do=do)
+            msg = f"the state was saved with {saved} of the graph, this loader has {own}"
+            raise StateMismatch(msg, do=_as_before(state.shares))
         return state
 
 
 def _words(shares: int) -> str:
-    return f"{abs(shares)} shares" + (", as they are ready" if shares < 0 else "")
+    count = abs(shares)
+    told = f"{count or 'no'} share{'' if count == 1 else 's'}"
+    return told + (", as they are ready" if shares < 0 else "")
+
+
+def _as_before(shares: int) -> str:
+    """Return how to go on with a state of a graph that is divided among processes."""
+    if not shares:
+        return "Give the reading service that it was saved with: that one split the graph."
+    order = ', order="as_ready"' if shares < 0 else ""
+    return (
+        f"Run with num_workers={abs(shares)}{order} (in all ranks together), or let the graph be "
+        "split, and any number goes on: explain() names the pipe that is in the way."
+    )
 
 
 def checkpoint_of(service: Any) -> str:

@@ -16,6 +16,7 @@ class Telling:
     """The part of a loader that answers questions and changes nothing."""
 
     _graph: Pipe
+    _whole: Pipe
     _adapters: Any
     _pace: Pace
     _waits: Waits
@@ -23,6 +24,15 @@ class Telling:
 
     def _where(self) -> Position:
         raise NotImplementedError
+
+    @property
+    def datapipe(self) -> Pipe:
+        """The last pipe of the chain as it runs: the loader's own copy, after the adapters.
+
+        It is there to be looked at (``voxpipe.graph.walk(loader.datapipe)``). To change what runs,
+        change your own chain or :attr:`~voxpipe.DataLoader2.adapters`.
+        """
+        return self._whole
 
     def stats(self) -> Stats:
         """Return what was delivered and waited for so far; print it, or take ``to_json()``.

@@ -10,11 +10,17 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 
 from ..core.origin import call_text, here
-from ..graph import Traits, register_traits, walk
+from ..graph import Traits, is_pipe, register_traits, walk
 from .datapipe import DataPipe
 
-# The chained forms of torch's that run a function of the user's: errors in it name the line.
-_RUN_FUNCTIONS = ("map", "filter", "collate")
+# The chained forms of torch's of which errors name the line, because they know it.
+_KNOW_LINES = (
+    *("batch", "collate", "concat", "demux", "filter", "fork", "groupby", "list_files", "map"),
+    *("mux", "open_files", "read_from_stream", "routed_decode", "sharding_filter", "shuffle"),
+    *("unbatch", "zip"),
+)
+# Those of them that warn of a function that cannot be pickled.
+_WARN = ("map", "filter", "collate")
 # torch says this at once. Whether the function has to travel is known later, and told then.
 _TORCH_ON_LAMBDAS = "(Lambda|Local) function is not supported"
 
@@ -67,12 +73,12 @@ def register_torch_pipes() -> None:
 
 
 def remember_lines() -> None:
-    """Let torch's pipes that run a user's function know their line, in chains that hold ours.
+    """Let torch's pipes know the line on which they were written.
 
     torch keeps a table of chained forms; the entries of these are replaced by ones that make the
-    very same pipe. Chains of torch's pipes alone are left as they are.
+    very same pipe. What torch warns of is left as it is in chains of its pipes alone.
     """
-    for name in _RUN_FUNCTIONS:
+    for name in _KNOW_LINES:
         function: Any = IterDataPipe.functions[name]
         if getattr(function, "func", None) is not _written:
             kind = function.args[0]
@@ -84,13 +90,17 @@ def _written(
     kind: type, name: str, make: Callable[..., Any], parent: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Return what ``make`` makes, with where it was written; ``kind`` is its class."""
-    if not any(isinstance(pipe, DataPipe) for pipe in walk(parent)):
-        return make(parent, *args, **kwargs)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_TORCH_ON_LAMBDAS, category=UserWarning)
-        pipe = make(parent, *args, **kwargs)
-    pipe.origin = here(call_text(name, args, kwargs))
-    return pipe
+    if name in _WARN and any(isinstance(pipe, DataPipe) for pipe in walk(parent)):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=_TORCH_ON_LAMBDAS, category=UserWarning)
+            made = make(parent, *args, **kwargs)
+    else:
+        made = make(parent, *args, **kwargs)
+    # Of what has several children, the pipe that they share runs the function.
+    pipe = made[0].main_datapipe if isinstance(made, list) else made
+    shown = tuple(arg for arg in args if not is_pipe(arg))
+    pipe.origin = here(call_text(name, shown, kwargs))
+    return made
 
 
 register_torch_pipes()

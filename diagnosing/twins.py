@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..adapters.timed import Timed
 from ..core.errors import GraphError
 from ..datapipes.cost import may_look_ahead
-from ..graph import Pipe, describe, parents_of, walk, with_parents
+from ..graph import Pipe, describe, parents_of, rebuilt, walk
 from ..reading_services import ReadingService
 
 
@@ -22,15 +22,13 @@ def twin_of(service: ReadingService) -> ReadingService:
 
 def untimed(sink: Pipe) -> Pipe:
     """Return a copy of the graph without timed pipes: a profile counts what the user runs."""
-    made: dict[int, Pipe] = {}
-    for pipe in walk(sink):
-        parents = [made[id(parent)] for parent in parents_of(pipe)]
+
+    def copied(pipe: Pipe, here: Pipe) -> Pipe:
         if isinstance(pipe, Timed):
-            made[id(pipe)] = parents[0]
-            continue
-        twin = with_parents(pipe, parents)
-        made[id(pipe)] = copy.copy(pipe) if twin is pipe else twin
-    return made[id(sink)]
+            return parents_of(here)[0]
+        return copy.copy(pipe) if here is pipe else here
+
+    return rebuilt(sink, copied)
 
 
 def check_source(planner: Pipe, *, running: bool) -> None:

@@ -4,6 +4,7 @@ from .cut import Cut, NoCut, cut
 from .drawing import to_dot, to_mermaid
 from .explain import explain_graph, explain_rewritten
 from .fingerprint import fingerprint, fingerprint_of_pipe
+from .length import item_count
 from .node import (
     Pipe,
     Traits,
@@ -17,10 +18,11 @@ from .node import (
     with_parents,
 )
 from .raised import raised_at, standing_at
+from .rebuild import clone, rebuilt
 from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
 from .surgery import insert_after, remove_pipe, replace_pipe
 from .verify import verify
-from .walk import clone, find, readers, walk
+from .walk import find, readers, walk
 
 __all__ = [
     "Change",
@@ -43,10 +45,12 @@ __all__ = [
     "fingerprint_of_pipe",
     "insert_after",
     "is_pipe",
+    "item_count",
     "origin_of",
     "parents_of",
     "raised_at",
     "readers",
+    "rebuilt",
     "register_traits",
     "remove_pipe",
     "replace_pipe",

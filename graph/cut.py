@@ -149,7 +149,8 @@ def _realizable_tail(sink: Pipe) -> tuple[Pipe, ...]:
 def _why_not(pipe: Pipe, sink: Pipe, inside: set[int]) -> str:
     below = [p for p in walk(sink) if id(p) not in inside]
     last = describe(below[-1])
+    does = "needs voxels" if any(traits_of(p).opens for p in walk(sink)) else "reads or opens files"
     return (
-        f"{describe(pipe)} needs voxels, and {last} after it does not take its items one by one; "
-        f"each worker runs the whole graph on its share"
+        f"{describe(pipe)} {does}, and {last} after it does not take its items one by one (where "
+        "that can stand before it, the graph is split)"
     )

@@ -19,9 +19,9 @@ def nodes_and_edges(
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> source = IterableWrapper(range(4), deepcopy=False)
+    >>> source = IterableWrapper([1, 2], deepcopy=False)
     >>> nodes_and_edges(source.batch(2).zip(source))
-    (['IterableWrapper()', 'batch()', 'zip()'], [(0, 1), (1, 2), (0, 2)])
+    (['IterableWrapper(list of 2, deepcopy=False)', 'batch(2)', 'zip()'], [(0, 1), (1, 2), (0, 2)])
     """
     labels: list[str] = []
     edges: list[tuple[int, int]] = []
@@ -51,8 +51,8 @@ def to_mermaid(sink: Pipe) -> str:
     >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> print(to_mermaid(IterableWrapper(range(4)).batch(2)))
     flowchart TD
-        n0["IterableWrapper()"]
-        n1["batch()"]
+        n0["IterableWrapper(range(0, 4))"]
+        n1["batch(2)"]
         n0 --> n1
     """
     labels, edges = nodes_and_edges(sink)
@@ -70,8 +70,8 @@ def to_dot(sink: Pipe) -> str:
     >>> print(to_dot(IterableWrapper(range(4)).batch(2)))
     digraph {
         node [shape=box]
-        n0 [label="IterableWrapper()"]
-        n1 [label="batch()"]
+        n0 [label="IterableWrapper(range(0, 4))"]
+        n1 [label="batch(2)"]
         n0 -> n1
     }
     """

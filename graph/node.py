@@ -17,6 +17,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..core import Origin
 from ..core.origin import shorten
+from .settings import call_arguments
 
 Pipe: TypeAlias = IterDataPipe[Any]
 """Any torch datapipe, ours or not; map-style ones are walked too."""
@@ -89,8 +90,17 @@ def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
     old = parents_of(pipe)
     if len(old) == len(parents) and all(a is b for a, b in zip(old, parents, strict=True)):
         return pipe
-    twin = copy.copy(pipe)
+    twin = twin_of(pipe)
     swap_parents(twin, {id(a): b for a, b in zip(old, parents, strict=True)})
+    return twin
+
+
+def twin_of(pipe: Pipe) -> Pipe:
+    """Return a copy of one pipe; some of torch's copy only what they need to run, and no line."""
+    twin = copy.copy(pipe)
+    origin = origin_of(pipe)
+    if origin is not None and "origin" not in vars(twin):
+        vars(twin)["origin"] = origin
     return twin
 
 
@@ -114,15 +124,19 @@ def describe(pipe: Pipe) -> str:
     if own is not None:
         return str(own(pipe))
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
-    return f"{chained_name(pipe)}({_function_text(function) if function is not None else ''})"
+    given = call_arguments(pipe) if function is None else _function_text(function)
+    return f"{chained_name(pipe)}({given})"
 
 
 def chained_name(pipe: Any) -> str:
     """Return the name under which ``pipe`` is chained, or that of its class."""
     kind = type(pipe)
     registry = IterDataPipe.functions if isinstance(pipe, IterDataPipe) else MapDataPipe.functions
+    # Of fork() and demux() torch keeps a hidden pipe in the graph, and what children of it share.
+    shown = kind.__name__.removeprefix("_")
     for name, function in registry.items():
-        if getattr(function, "args", (None,))[0] is kind:
+        made = getattr(function, "args", (None,))[0]
+        if made is kind or (made is not None and made.__name__ == shown != kind.__name__):
             return name
     # torch's own are told by the name under which they are imported.
     return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__

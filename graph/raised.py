@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from ..core import Origin
-from .node import is_pipe, origin_of
+from .node import Pipe, describe, is_pipe, origin_of
 
 
 def raised_at(error: BaseException) -> Origin | None:
@@ -44,6 +44,15 @@ def _innermost(frames: Iterator[FrameType]) -> Origin | None:
             continue
         owner = frame.f_locals.get("self")
         if owner is not None and is_pipe(owner):
-            # One without a known line is no reason to blame the pipe that reads from it.
-            return origin_of(owner)
+            return origin_of(owner) or _unwritten(owner)
     return None
+
+
+def _unwritten(pipe: Pipe) -> Origin | None:
+    """Return a pipe that does not know its line, by what it is; None for one of our machinery.
+
+    It is no reason to blame the pipe that reads from it.
+    """
+    if type(pipe).__module__.partition(".")[0] == "voxpipe":
+        return None
+    return Origin(describe(pipe), "", 0)

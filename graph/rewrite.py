@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import GraphError
-from .node import Pipe, describe, parents_of, with_parents
-from .walk import readers, walk
+from .node import Pipe, describe
+from .rebuild import rebuilt
+from .walk import readers
 
 # A rule set that still changes a graph after this many sweeps never settles: each
 # useful sweep removes or adds at least one pipe of a chain, and chains are short.
@@ -95,13 +96,9 @@ def sweep(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
     # Readers are counted before copying: a copy has no readers yet, and a shared
     # pipe would otherwise be merged into one of its readers and lost to the others.
     counts = dict(readers(sink))
-    made: dict[int, Pipe] = {}
     changes: list[Change] = []
-    for pipe in walk(sink):
-        parents = [made[id(p)] for p in parents_of(pipe)]
-        for old, new in zip(parents_of(pipe), parents, strict=True):
-            counts[id(new)] = counts[id(old)]
-        here = with_parents(pipe, parents)
+
+    def ruled(old: Pipe, here: Pipe) -> Pipe:
         for rule in rules:
             found = rule.match(Site(here, counts))
             if isinstance(found, Refused):
@@ -110,8 +107,12 @@ def sweep(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
                 new = rule.build(found)
                 changes.append(Change(rule.name, describe(here), became=describe(new)))
                 here = new
-        made[id(pipe)] = here
-    return Rewritten(sink, made[id(sink)], tuple(changes))
+        if id(old) in counts:
+            counts[id(here)] = counts[id(old)]
+        return here
+
+    after = rebuilt(sink, ruled)
+    return Rewritten(sink, after, tuple(changes))
 
 
 def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:

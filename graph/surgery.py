@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.errors import GraphError, NotRemovable
-from .node import Pipe, describe, origin_of, parents_of, with_parents
+from .node import Pipe, describe, origin_of, parents_of
+from .rebuild import rebuilt
 from .walk import walk
 
 
@@ -33,16 +34,12 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
     >>> list(chain)
     ['0', '1', '2']
     """
-    made: dict[int, Pipe] = {}
-    for pipe in walk(sink):
-        parents = [made[id(p)] for p in parents_of(pipe)]
-        made[id(pipe)] = new if pipe is old else with_parents(pipe, parents)
-    if id(old) not in made:
+    if not any(pipe is old for pipe in walk(sink)):
         msg = f"{describe(old)} is not in this graph"
         raise GraphError(msg, do="Take the pipe from walk(graph) or find(graph, kind).").at(
             origin_of(old)
         )
-    return made[id(sink)]
+    return rebuilt(sink, lambda pipe, here: new if pipe is old else here)
 
 
 def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:

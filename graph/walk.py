@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
 from ..core.errors import GraphError
-from .node import Pipe, describe, origin_of, parents_of, with_parents
+from .node import Pipe, describe, origin_of, parents_of
 
 P = TypeVar("P")
 
@@ -49,16 +48,3 @@ def readers(sink: Pipe) -> Counter[int]:
 def find(sink: Pipe, kind: type[P]) -> list[P]:
     """Return the pipes that are instances of ``kind``, parents first."""
     return [pipe for pipe in walk(sink) if isinstance(pipe, kind)]
-
-
-def clone(sink: Pipe) -> Pipe:
-    """Return a graph of new pipe objects with the same settings; data in them are shared.
-
-    The loader works on a clone, so that the user's own objects never change.
-    """
-    made: dict[int, Pipe] = {}
-    for pipe in walk(sink):
-        parents = parents_of(pipe)
-        twin = with_parents(pipe, [made[id(p)] for p in parents])
-        made[id(pipe)] = copy.copy(pipe) if twin is pipe else twin
-    return made[id(sink)]

@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import GraphError
 from ..graph import Pipe, fingerprint, walk
 from ..volumes.scheme import Budget
+from .batch_of_ranks import explained, with_own_batches
 from .in_process import InProcessReadingService
 from .part import UNEVEN, WRAP, Part
 from .ranks import Ranks, checked_timeout, is_started
@@ -29,9 +30,9 @@ class DistributedReadingService:
     The batch size in the chain is that of all ranks together: ``.batch_patches(8)`` gives each of
     four ranks two patches, and the eight are those that one process would have got. So the
     run is the same on any number of ranks that divides the batch, and a state may be loaded under
-    another one. Ranks agree on seed and position at the beginning of an epoch, through the
-    store of the process group; after that they need nothing of each other, because all make
-    the same plan.
+    another one. (In torchdata the size is that of one rank.) Ranks agree on seed and position at
+    the beginning of an epoch, through the store of the process group; after that they need nothing
+    of each other, because all make the same plan.
 
     By itself it runs the graph in the rank's own process; put it before
     :class:`MultiProcessingReadingService` in a :class:`SequentialReadingService` for workers.
@@ -49,10 +50,11 @@ class DistributedReadingService:
 
     Notes
     -----
-    A chain that gathers nothing after the volumes are opened (plain torch pipes, batches of one)
-    has no batch to divide: of each *R* items every rank gets one. A graph that cannot be planned is
-    run by every rank on its share, so it needs ``.sharding_filter()``; there ranks ask each
-    other before each item whether all have one.
+    A chain that does not end with a batch (or with one of one) has none to divide: of each *R*
+    items every rank gets one. A graph that cannot be planned is run by every rank on its share, so
+    it needs ``.sharding_filter()``; its batches are the part of one rank in size, too, but which
+    items they hold depends on the number of ranks. There ranks ask each other before each item
+    whether all have one.
 
     Without a process group an epoch raises ``RankMissing``. The seed is that of rank 0.
     """
@@ -90,7 +92,15 @@ class DistributedReadingService:
                 f"every one of {count} ranks would yield all items: {work.reason}",
                 do="Put .sharding_filter() after .shuffle(), so that ranks have shares.",
             )
+        if isinstance(work, Replicated) and work.part.ranks == 1 < count:
+            # Once: what is asked for later is this graph.
+            work = replace(work, graph=with_own_batches(work.graph, part))
         return replace(work, part=part)
+
+    def told(self, work: Work) -> str:
+        """Return which part of ``work`` this rank makes, in words."""
+        mine = self.divided(work)
+        return explained(_graph(mine), mine.part, whole=isinstance(mine, Replicated))
 
     def agreed(self, work: Work, seed: int, epoch: int, place: Place) -> int:
         """Wait for all ranks and return the seed of rank 0.
@@ -134,9 +144,9 @@ class DistributedReadingService:
 
     # As the only one.
 
-    def budgets(self, work: Work | None = None) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first."""
-        return self._own.budgets(work)
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first; ``remote`` for volumes of URLs."""
+        return self._own.budgets(work, remote=remote)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""
@@ -152,7 +162,7 @@ class DistributedReadingService:
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where."""
-        return f"{self.divided(work).part}\n{self._own.explain(work)}"
+        return f"{self.told(work)}\n{self._own.explain(work)}"
 
     def stop(self) -> None:
         """Free the group that ranks of whole graphs talk over."""

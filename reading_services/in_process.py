@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -9,7 +10,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
+from ..adapters.timeout import thread_seconds
+from ..core.origin import warn
 from ..core.whole import whole
+from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of, walk
 from ..realizing import Job, Outcome, with_threads
@@ -62,8 +66,8 @@ class InProcessReadingService:
         self.hooks = checked_hooks(init_fn, reset_fn)
         self.memory_bytes = checked(memory_bytes)
 
-    def budgets(self, work: Work | None = None) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first."""
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first; the same for any ``work``."""
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=1)
@@ -71,8 +75,17 @@ class InProcessReadingService:
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
         if self.hooks:
-            return replicated(graph, f"{self.hooks.names()} is handed the whole graph", self.hooks)
-        return work_of(graph)
+            reason = f"{self.hooks.names()} is handed the whole graph"
+            work: Work = replicated(graph, reason, self.hooks)
+        else:
+            work = work_of(graph)
+        if work.hints.processes:
+            warn(
+                f"Runtime(processes={work.hints.processes}) asks for workers, and everything runs "
+                "in this process; give reading_service=MultiProcessingReadingService()",
+                UserWarning,
+            )
+        return work
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
         """Start one pass from ``place`` on."""
@@ -100,6 +113,8 @@ class InProcessEpoch:
     def __init__(self, work: Work, seed: int, epoch: int, place: Place, ahead: int = 0) -> None:
         self.last = -1
         begin(self)
+        self._freed = False
+        self._seconds = thread_seconds(work.limits)
         self._loan = CHUNKS.lend(work.cache_bytes)
         self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
         pipe = prefetcher_of(work)
@@ -120,14 +135,34 @@ class InProcessEpoch:
         return batch
 
     def close(self) -> None:
-        """Close the volumes, unless another epoch of this process may read them."""
+        """End the thread, and close the volumes unless another epoch may read them."""
         close = getattr(self._batches, "close", None)
         try:
             if close is not None:
-                close()
+                with leaving(self._seconds):
+                    close()
         finally:
+            if not self._freed:
+                self._freed = True
+                self._free_after(getattr(self._batches, "left", _nobody)())
+
+    def _free_after(self, thread: threading.Thread | None) -> None:
+        """Close the volumes, once a thread that could not be stopped reads them no more."""
+        if thread is None:
             end(self)
             self._loan.close()
+            return
+
+        def free() -> None:
+            thread.join()
+            end(self)
+            self._loan.close()
+
+        threading.Thread(target=free, name="voxpipe-free", daemon=True).start()
+
+
+def _nobody() -> None:
+    """Return no thread: everything runs in the consumer's own."""
 
 
 def _runs_functions(work: Work) -> bool:

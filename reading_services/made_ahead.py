@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 from ..datapipes.iter import Prefetcher
@@ -61,3 +62,7 @@ class MadeAhead:
         self._closed = True
         if self._ahead is not None:
             self._ahead.stop()
+
+    def left(self) -> Thread | None:
+        """Return the thread, if it is still at an item after :meth:`close`."""
+        return None if self._ahead is None or not self._closed else self._ahead.left()

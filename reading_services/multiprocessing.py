@@ -37,6 +37,10 @@ ORDERS = ("plan", "as_ready")
 # One batch is being made while the next waits at the worker: enough to keep a worker
 # busy whenever the consumer comes back within the time of one batch.
 JOBS_PER_WORKER = 2
+# A job's bytes take a while to come from a bucket, and are asked for when the job arrives: one is
+# made, the next is here, and the third is on its way. Batches come in plan order, so a worker that
+# is ahead of the others would have nothing to ask for.
+JOBS_PER_REMOTE_WORKER = 3
 _OR_NONE = "or None for the default"
 
 
@@ -52,7 +56,8 @@ class MultiProcessingReadingService:
         start), ``"fork"`` or ``"spawn"``.
     worker_prefetch_cnt
         Batches in flight per worker, the one being made included; 0 means 1, as a worker
-        cannot make less. With the batches that the consumer holds they take the memory.
+        cannot make less. With the batches that the consumer holds they take the memory. None for
+        2, and for 3 where volumes lie behind URLs.
     main_prefetch_cnt
         Further batches, over all workers, that may be done and wait here.
     worker_init_fn
@@ -94,7 +99,7 @@ class MultiProcessingReadingService:
         self,
         num_workers: int = 0,
         multiprocessing_context: str | None = None,
-        worker_prefetch_cnt: int = JOBS_PER_WORKER,
+        worker_prefetch_cnt: int | None = None,
         main_prefetch_cnt: int = 0,
         worker_init_fn: InitFunction | None = None,
         worker_reset_fn: ResetFunction | None = None,
@@ -109,7 +114,11 @@ class MultiProcessingReadingService:
     ) -> None:
         self.num_workers = whole("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
-        self.worker_prefetch_cnt = whole("worker_prefetch_cnt", worker_prefetch_cnt, least=0)
+        self.worker_prefetch_cnt = (
+            None
+            if worker_prefetch_cnt is None
+            else whole("worker_prefetch_cnt", worker_prefetch_cnt, least=0, do=_OR_NONE)
+        )
         self.order = order
         self.threads_per_worker = (
             None
@@ -143,15 +152,20 @@ class MultiProcessingReadingService:
             msg = f"order is one of {ORDERS}, got {self.order!r}"
             raise ValueError(msg)
 
-    def budgets(self, work: Work | None = None) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first; ``work`` may have its own say."""
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first.
+
+        ``work`` may have its own number of workers; ``remote`` is for volumes of URLs.
+        """
         count = self.num_workers if work is None else work.workers
         # Those in flight, and the one that the consumer has.
-        ahead = max(1, count * self._jobs_per_worker() + self.main_prefetch_cnt) + 1
+        ahead = max(1, count * self._jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
         threads = self._threads(count) if work is None else work.threads
         return budgets(self.memory_bytes, workers=count, batches_ahead=ahead, threads=threads)
 
-    def _jobs_per_worker(self) -> int:
+    def _jobs_per_worker(self, remote: bool) -> int:
+        if self.worker_prefetch_cnt is None:
+            return JOBS_PER_REMOTE_WORKER if remote else JOBS_PER_WORKER
         # With nothing ahead a batch is made when it is asked for, by each worker at once.
         return max(1, self.worker_prefetch_cnt)
 
@@ -196,7 +210,7 @@ class MultiProcessingReadingService:
             seed,
             epoch,
             place,
-            limit=self._jobs_per_worker(),
+            limit=self._jobs_per_worker(bool(work.ahead_bytes)),
             waiting=self.main_prefetch_cnt,
             in_order=self.order == "plan",
             restarts=Restarts(self.max_restarts),
@@ -238,7 +252,7 @@ class MultiProcessingReadingService:
                 threads=work.threads,
                 imports=imports,
                 budget=self._budget,
-                ahead=self._jobs_per_worker(),
+                ahead=self._jobs_per_worker(bool(work.ahead_bytes)),
                 cache_bytes=work.cache_bytes,
                 ahead_bytes=work.ahead_bytes,
                 joinings=work.joinings,

@@ -2,7 +2,7 @@
 
 Functions and classes travel by name. A worker finds those of the script by importing it, which
 it cannot where there is nothing to import: in an interactive session, in a cell of a notebook,
-in ``python -c`` and ``python -``.
+in ``python -c`` and ``python -``. Nor does it find what the script defines only when it is run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,13 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
+from .guarded import is_guarded
+
+MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
+_GUARDED = (
+    'is defined under if __name__ == "__main__":, which runs in no worker',
+    "Move it above that line, or use num_workers=0.",
+)
 # What a pickle holds that refers to the script; a quick look saves the exact one.
 SIGN = b"__main__"
 
@@ -38,7 +45,15 @@ def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
         return False
     # ``python -i script.py``: what is typed after the script has run is in no file.
     code = getattr(thing, "__code__", None)
-    return code is None or not code.co_filename.startswith("<")
+    in_a_file = code is None or not code.co_filename.startswith("<")
+    return in_a_file and not is_guarded(thing, script)
+
+
+def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
+    """Return why workers cannot import what ``cannot_follow`` found, and what to do about it."""
+    if script and is_guarded(thing, script):
+        return _GUARDED
+    return "is in no file (it was typed, or piped in)", MOVE
 
 
 class _Finder(pickle.Pickler):

@@ -39,6 +39,11 @@ class Part:
     """The last batch of an epoch that does not fill it: ``"keep"`` it smaller (one process),
     ``"drop"`` it, ``"pad"`` it with its last item, ``"wrap"`` around to the epoch's first items."""
 
+    @property
+    def name(self) -> str:
+        """Which rank of how many, in words."""
+        return f"rank {self.rank} of {self.ranks}"
+
     def size(self, group: int) -> int:
         """Return the items of a batch of all ranks together; ``group`` of them are gathered.
 
@@ -91,7 +96,7 @@ class Part:
             WRAP: "filled up from the first",
         }
         return (
-            f"rank {self.rank} of {self.ranks}: its part of every batch of all ranks; a last one "
+            f"{self.name}: its part of every batch of all ranks; a last one "
             f"that is too small is {ends.get(self.uneven, 'smaller')}"
         )
 

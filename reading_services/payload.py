@@ -11,12 +11,10 @@ from ..core.origin import shorten
 from ..graph import Pipe, describe, is_pipe, origin_of, walk
 from ..realizing import Job
 from ..volumes import custom_backends, custom_decoders
-from .own_script import SIGN, cannot_follow
+from .own_script import MOVE, SIGN, cannot_follow, why_not
 from .pipe_runner import Replica
 from .work import Planned, Work
 from .worker_hooks import Hooks
-
-_MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
 
 
 def payload_of(
@@ -66,7 +64,7 @@ def pickled(job: Any) -> bytes:
     try:
         return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever a user's object raises from its __reduce__
-        cases = job.cases() if isinstance(job, Job) else job
+        cases = (job.cases() or job.place()) if isinstance(job, Job) else job
         msg = f"the samples of {cases} cannot travel to a worker: {error}"
         do = "Put only plain data into samples before batch_patches(), or use num_workers=0."
         raise NotPicklable(msg, do=do) from error
@@ -76,22 +74,22 @@ def _not_picklable(pipes: tuple[Pipe, ...], hooks: Hooks, error: Exception) -> N
     for which in (Hooks(init=hooks.init), Hooks(reset=hooks.reset)):
         cause = _refusal(which)
         if cause is not None:
-            return NotPicklable(f"{which.names()} cannot travel to a worker: {cause}", do=_MOVE)
+            return NotPicklable(f"{which.names()} cannot travel to a worker: {cause}", do=MOVE)
     for name, *functions in custom_backends():
         cause = _refusal(functions)
         if cause is not None:
-            return NotPicklable(f"backend {name!r} cannot travel to a worker: {cause}", do=_MOVE)
+            return NotPicklable(f"backend {name!r} cannot travel to a worker: {cause}", do=MOVE)
     for name, factory in custom_decoders():
         cause = _refusal(factory)
         if cause is not None:
-            return NotPicklable(f"decoder {name!r} cannot travel to a worker: {cause}", do=_MOVE)
+            return NotPicklable(f"decoder {name!r} cannot travel to a worker: {cause}", do=MOVE)
     for pipe in pipes:
         cause = _refusal({k: v for k, v in vars(pipe).items() if not is_pipe(v)})
         if cause is not None:
-            found = NotPicklable(f"{describe(pipe)} cannot travel to a worker: {cause}", do=_MOVE)
+            found = NotPicklable(f"{describe(pipe)} cannot travel to a worker: {cause}", do=MOVE)
             found.at(origin_of(pipe))
             return found
-    return NotPicklable(f"the graph cannot travel to a worker: {error}", do=_MOVE)
+    return NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE)
 
 
 def _nowhere_to_import(
@@ -105,8 +103,8 @@ def _nowhere_to_import(
             break
     else:
         pipe, what = None, f"{name} cannot travel to a worker"
-    msg = f"{what}: workers cannot import {name}, which is in no file (it was typed, or piped in)"
-    refused = NotPicklable(msg, do=_MOVE)
+    why, do = why_not(own, script)
+    refused = NotPicklable(f"{what}: workers cannot import {name}, which {why}", do=do)
     refused.at(origin_of(pipe) if pipe is not None else None)
     return refused
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
-from ..core import Stream
+from ..core import Origin, Stream
 from ..core.errors import placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
-from ..graph import Cut, Pipe, origin_of, raised_at, traits_of, walk, with_parents
+from ..graph import Cut, Pipe, describe, origin_of, raised_at, traits_of, walk, with_parents
 from ..realizing import NOWHERE, STANDING, Job
 from ..realizing.recipe import the_batch
 from .seed_generator import SeedGenerator
@@ -22,6 +22,7 @@ from .seeding import seed_globals, seeded_globals
 from .sharing import apply_shares
 from .worker_hooks import Hooks, WorkerInfo
 
+_NO_JOB = Job(NOWHERE, ())
 # torch writes this into the message of every error that passes through a pipe.
 _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
 
@@ -43,14 +44,14 @@ class Handoff(IterDataPipe[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.items: tuple[Any, ...] = ()
+        self.job = _NO_JOB
         self.number = NOWHERE
         self.seeds: Callable[[int], int] | None = None
         """The seed of the functions that see an item of the job; None where there are none."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items."""
-        for number, item in enumerate(self.items):
+        for number, item in enumerate(self.job.items):
             self.number = number
             if self.seeds is not None and number:  # the first is seeded by who runs the job
                 seed_globals(self.seeds(number))
@@ -82,15 +83,18 @@ class Step(IterDataPipe[Any]):
                 # where the pipe is looked up otherwise, is not in the traceback of what follows.
                 ended = isinstance(error.__cause__, StopIteration)
                 origin = origin_of(self.parent) if ended else None
-                raise placed(error, origin, self._case())  # noqa: B904  the very same error
+                raise placed(error, origin, *self._at())  # noqa: B904  the very same error
             finally:
                 STANDING.at(step, item)
             yield made
 
-    def _case(self) -> str:
-        """Return the case of the item at hand; nothing where it is one of several."""
-        at = self.handoff.items[max(0, self.handoff.number) :][:1]
-        return "" if self.whole or not at else str(getattr(at[0], "case", ""))
+    def _at(self) -> tuple[str, str]:
+        """Return the case of the item at hand, and which it is; nothing where it is several."""
+        number = max(0, self.handoff.number)
+        at = self.handoff.job.items[number:][:1]
+        if self.whole or not at:
+            return "", ""
+        return str(getattr(at[0], "case", "")), self.handoff.job.place(number)
 
 
 class PipeRunner:
@@ -107,11 +111,12 @@ class PipeRunner:
             self.sink = _of_any_size(with_parents(pipe, [self.sink]))
             if not traits_of(pipe).watches:
                 self.sink = Step(self.sink, number, self.handoff, whole=whole)
+        self.last = written_last([*split.realizing])
         self._opaque = any(traits_of(pipe).opaque for pipe in split.realizing)
         self._run: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"handoff": Handoff(), "sink": self.sink, "_opaque": self._opaque, "_run": None}
+        return {**self.__dict__, "handoff": Handoff(), "_run": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -128,7 +133,7 @@ class PipeRunner:
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
-        self.handoff.items, self.handoff.number = job.items, NOWHERE
+        self.handoff.job, self.handoff.number = job, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._opaque:
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
@@ -137,15 +142,22 @@ class PipeRunner:
             with guard:
                 made = list(self.sink)
         except Exception as error:
-            raise placed(as_raised(error), raised_at(error), job.cases())  # noqa: B904
+            at = raised_at(error)
+            raise placed(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
-            self.handoff.items, self.handoff.seeds = (), None
+            self.handoff.job, self.handoff.seeds = _NO_JOB, None
             STANDING.at(NOWHERE)
         return the_batch(job, made)
 
 
 def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:
     return Stream(seed, epoch, (job.number(item),), "user functions").integer()
+
+
+def written_last(pipes: list[Pipe]) -> Origin | None:
+    """Return the last of some pipes, as the user wrote it, for what it yields."""
+    shown = [pipe for pipe in pipes if not traits_of(pipe).watches]
+    return (origin_of(shown[-1]) or Origin(describe(shown[-1]), "", 0)) if shown else None
 
 
 def _of_any_size(pipe: Pipe) -> Pipe:
@@ -190,6 +202,7 @@ class Replica:
 
     def __init__(self, graph: Any, share: Share, hooks: Hooks) -> None:
         self.graph = graph
+        self.last = written_last(list(walk(graph)))
         self.share = share
         self.hooks = hooks
         self._is_initialized = False
@@ -214,7 +227,12 @@ class Replica:
             self._items = None
             raise
         except Exception as error:
-            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
+            at = raised_at(error)
+            raise placed(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
+
+    def _place(self, index: int) -> str:
+        of = f" of share {self.share.number}" if self.share.count > 1 else ""
+        return f"item {index}{of}"
 
     def _started(self, seed: int, epoch: int) -> Iterator[Any]:
         info = WorkerInfo(self.share.workers, self.share.worker)

@@ -21,6 +21,10 @@ from .transport.messages import Done, Exhausted, Failed
 from .work import Place, Planned, Work, batch_count, jobs
 
 
+class _Left(Exception):
+    """Nobody waits for the batch any more."""
+
+
 class PooledEpoch:
     """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
 
@@ -40,6 +44,7 @@ class PooledEpoch:
         self._limits = work.limits
         self._said: set[str] = set()
         self._closed = False
+        self._left = False
         begin(self)
 
     def __iter__(self) -> PooledEpoch:
@@ -50,6 +55,8 @@ class PooledEpoch:
             raise StopIteration
         try:
             batch = self._take()
+        except _Left:  # whoever left closes it
+            raise StopIteration from None
         except BaseException:
             self.close()
             raise
@@ -65,6 +72,8 @@ class PooledEpoch:
         if not self._was_up and self._pool.is_up():
             self._begin_wait()
         yield from self._pool.answers(self._deadline, self._wait)
+        if self._left:
+            raise _Left
 
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
         """Return the worker that takes the place of a dead one; None if there may be none."""
@@ -72,7 +81,12 @@ class PooledEpoch:
         if not self._restarts.allows(death, doing, was_starting=worker.failed_to_start()):
             self._pool.broken = True
             return None
-        fresh = self._pool.replace(worker)
+        try:
+            fresh = self._pool.replace(worker)
+        except (OSError, EOFError) as error:  # the system's, or that of a fork server that is gone
+            self._pool.broken = True
+            self._restarts.refused(death, error)
+            return None
         # It has to start, and makes again what the other one had made in part.
         self._begin_wait()
         return fresh
@@ -87,6 +101,12 @@ class PooledEpoch:
             if text not in self._said:
                 self._said.add(text)
                 warn(text, category)
+
+    def leave(self) -> None:
+        """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
+        if not self._closed:
+            self._left = True
+            self._pool.wake()
 
     def close(self) -> None:
         """End the pass; workers that are still busy with it cannot stay for the next."""

@@ -88,6 +88,7 @@ class WorkerPool:
         self.broken = False
         self.affinity = Affinity()
         self.workers: list[Worker] = []
+        self._woken, self._wake = context.Pipe(duplex=False)
         self._payloads = list(payloads)
         own = script_of_this_process()
         if context.get_start_method() == "forkserver":
@@ -120,17 +121,23 @@ class WorkerPool:
 
         What the dead one held is freed: its channel and its slots, but for batches that
         somebody still looks into; these count in the share of the new one.
+
+        Raises
+        ------
+        OSError
+            No process can be started, e.g. for lack of memory. The pool goes on without.
         """
         place = self.workers.index(worker)
         worker.is_gone = True
         worker.release()
         worker.process.kill()  # of no effect, unless it only closed its channel
         _reap(worker, self.limits.stop)
-        others = [other for other in self.workers if other is not worker]
+        # Of what is closed nothing more is asked, also if there is none in its place.
+        self.workers.remove(worker)
         fresh = self._launch.start(
-            worker.number, self._payloads[worker.number], others, worker.slots
+            worker.number, self._payloads[worker.number], self.workers, worker.slots
         )
-        self.workers[place] = fresh
+        self.workers.insert(place, fresh)
         # It has decoded nothing yet.
         self.affinity.forget(worker.number)
         return fresh
@@ -196,7 +203,11 @@ class WorkerPool:
             by_handle[worker.channel] = worker
             by_handle[worker.process.sentinel] = worker
         left, poll = deadline - time.monotonic(), self.limits.poll
-        ready = connection.wait(list(by_handle), wait_of(left if poll is None else min(left, poll)))
+        handles = [self._woken, *by_handle]
+        ready = connection.wait(handles, wait_of(left if poll is None else min(left, poll)))
+        if self._woken in ready:
+            self._woken.recv_bytes()
+            return
         if poll is not None:
             self._look_for_overdue()
         if not ready:
@@ -273,6 +284,11 @@ class WorkerPool:
             late.at(doing.origin)
         raise late
 
+    def wake(self) -> None:
+        """End the wait for answers that another thread is in, or else the next one."""
+        with contextlib.suppress(OSError):  # it is stopped
+            self._wake.send_bytes(b"")
+
     def stop(self) -> None:
         """Stop every process, by asking and then by killing, and close every channel."""
         self.broken = True
@@ -282,15 +298,33 @@ class WorkerPool:
                 # One that takes no messages is not asked twice: it is killed below.
                 worker.limit_waits(_STOP_SECONDS)
                 worker.channel.send_bytes(STOP)
-        end = time.monotonic() + self.limits.stop / 2
-        for worker in workers:
-            worker.process.join(wait_of(end - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-        end += self.limits.stop / 2
-        for worker in workers:
-            worker.release()
-            _reap(worker, end - time.monotonic())
+        half = self.limits.stop / 2
+        end = time.monotonic() + half
+        # Last in, first out; what fails at one worker, or Ctrl-C meanwhile, spares no other.
+        with contextlib.ExitStack() as each:
+            each.callback(self._wake.close)
+            each.callback(self._woken.close)
+            for worker in reversed(workers):
+                each.callback(_free, worker, end + half)
+            for worker in reversed(workers):
+                each.callback(_kill, worker, end)
+
+
+def _kill(worker: Worker, end: float) -> None:
+    """Kill a process that does not end by itself until then."""
+    try:
+        worker.process.join(wait_of(end - time.monotonic()))
+    finally:
+        if worker.process.is_alive():
+            worker.process.kill()
+
+
+def _free(worker: Worker, end: float) -> None:
+    """Free all that a worker holds."""
+    try:
+        worker.release()
+    finally:
+        _reap(worker, end - time.monotonic())
 
 
 def _reap(worker: Worker, seconds: float) -> None:

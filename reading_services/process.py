@@ -17,7 +17,7 @@ from ..core.waits import wait_of
 from ..realizing import NOWHERE
 from ..realizing.standing import read
 from .endings import advice, ending
-from .script import WORKER_NAME, not_sent
+from .script import UNGUARDED, WORKER_NAME, not_sent
 from .transport.arrivals import SlotReader
 from .transport.batches import unpack
 from .transport.budget import SlotBudget
@@ -115,7 +115,8 @@ class Worker:
 
     def failed_to_start(self) -> bool:
         """Whether it ended by itself before it was up, as another one in its place would."""
-        return not self.is_up and (self.process.exitcode or 0) >= 0
+        code = self.process.exitcode or 0
+        return code == UNGUARDED or (not self.is_up and code >= 0)
 
     def release(self) -> None:
         """Close its channel and forget its slots; batches that lie in them stay."""

@@ -48,7 +48,19 @@ class Restarts:
         if count > 1:
             same = self._deaths[doing] - 1
             had = f"{same} of them had the same" if same else "none of them had the same"
-            # Its message, as the line that is printed: what happened is longer now.
-            death.what += f"; {count - 1} workers were replaced in this epoch before, {had}"
-            death.args = (death.what,)
+            _add(death, f"{count - 1} workers were replaced in this epoch before, {had}")
         return False
+
+    @staticmethod
+    def refused(death: WorkerDied, error: Exception) -> None:
+        """Complete the message of a death: no process could be started in its place."""
+        _add(death, f"no other could be started in its place: {type(error).__name__}: {error}")
+        death.do = "Is there memory for another process, and may there be one more (ulimit -u)?"
+        # Its frames hold this death, and so each other.
+        death.__cause__ = error.with_traceback(None)
+
+
+def _add(death: WorkerDied, text: str) -> None:
+    """Add to its message, as the line that is printed."""
+    death.what += f"; {text}"
+    death.args = (death.what,)

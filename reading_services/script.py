@@ -13,13 +13,18 @@ import contextlib
 import io
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing import process, spawn
 from typing import Any
 
+from ..core.errors import NotPicklable
+
 WORKER_NAME = "voxpipe-worker"
 """What the names of processes begin with that are started without the script."""
+UNGUARDED = 114
+"""Exit status of a worker whose script begins the loop again; it must be nobody else's."""
 _KEYS = ("init_main_from_name", "init_main_from_path")
 _LOCK = threading.Lock()
 
@@ -27,8 +32,10 @@ _LOCK = threading.Lock()
 def script_of_this_process() -> dict[str, str]:
     """Return what a worker needs in order to import the script; empty if there is none.
 
-    A script that is piped into Python calls itself ``<stdin>``, which is no file.
+    A script that is piped into Python calls itself ``<stdin>``, which is no file. A worker that
+    comes here while it imports the script ends: its loop is not under a guard.
     """
+    _end_if_unguarded()
     told: dict[str, Any] = spawn.get_preparation_data("")
     script = {key: told[key] for key in _KEYS if key in told}
     path = script.get("init_main_from_path")
@@ -68,7 +75,26 @@ class ScriptUnpickler(pickle.Unpickler):
         """Return what ``name`` is in ``module``."""
         if module == "__main__" and self._script:
             _import(self._script)
-        return super().find_class(module, name)
+        try:
+            return super().find_class(module, name)
+        except AttributeError as error:
+            raise NotPicklable(
+                f"a worker cannot find {name!r} in {module}: {error}",
+                do="Define it at the top level of the module, where importing is enough.",
+            ) from error
+
+
+def _end_if_unguarded() -> None:
+    """End a worker that runs the user's loop instead of importing what it needs.
+
+    Quietly: multiprocessing's own error would be printed once per worker, above what the
+    consumer has to say. No handler of the script's may run, nor may it catch this.
+    """
+    this = process.current_process()
+    if getattr(this, "_inheriting", False) and this.name.startswith(WORKER_NAME):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(UNGUARDED)
 
 
 def _import(script: Mapping[str, str]) -> None:

@@ -71,10 +71,10 @@ class SequentialReadingService:
         """Workers of this rank."""
         return int(getattr(self._inner, "num_workers", 0))
 
-    def budgets(self, work: Work | None = None) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first."""
+    def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
+        """Return what reading may spend, the first choice first; ``remote`` for volumes of URLs."""
         own: Any = self._inner if hasattr(self._inner, "budgets") else InProcessReadingService()
-        offers: tuple[Budget, ...] = own.budgets(work)
+        offers: tuple[Budget, ...] = own.budgets(work, remote=remote)
         return offers
 
     def checkpoint(self) -> bytes | None:
@@ -115,7 +115,7 @@ class SequentialReadingService:
 
     def explain(self, work: Work) -> str:
         """Return which part this rank makes, and where what runs."""
-        part = "" if self._outer is None else f"{self.divided(work).part}\n"
+        part = "" if self._outer is None else f"{self._outer.told(work)}\n"
         return part + self._inner.explain(work)
 
     def stop(self) -> None:

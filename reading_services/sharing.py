@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ..core.errors import GraphError
-from ..graph import Pipe, clone, describe, parents_of, walk
+from ..graph import Pipe, clone, describe, item_count, parents_of, walk
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 _LEVELS = (RANKS, WORKERS)
@@ -54,12 +54,8 @@ def lengths_in_shares(graph: Pipe, *, ranks: int, workers: int) -> list[int]:
         shares = [clone(graph) for _ in range(workers)]
         for worker, share in enumerate(shares):
             apply_shares(share, ranks=ranks, rank=rank, workers=workers, worker=worker)
-        lengths.append(sum(map(_length, shares)))
+        lengths.append(sum(map(item_count, shares)))
     return lengths
-
-
-def _length(pipe: Any) -> int:
-    return len(pipe)
 
 
 def levels(graph: Pipe) -> set[Any]:

@@ -16,9 +16,12 @@ from typing import Any, NoReturn
 from ..adapters import Limits
 from ..core.errors import ItemTimeout
 from ..core.waits import wait_of
+from ..datapipes.iter.stack.leaving import seconds_left
 from ..graph import standing_at
 from ..realizing import NOWHERE, STANDING
 
+# What an idle thread needs to end; a stuck one is not waited for twice.
+_SECONDS = 0.1
 _ITEM, _ERROR, _END = "item", "error", "end"
 
 
@@ -58,6 +61,7 @@ class Watched:
         self._seconds = limits.start + limits.item
         self._later = limits.item
         self._unasked = ahead
+        self._closed = self._late = False
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers), daemon=True
         )
@@ -67,6 +71,8 @@ class Watched:
         return self
 
     def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
         for _ in range(self._unasked + 1):
             self._requests.put(True)
         self._unasked = 0
@@ -98,20 +104,25 @@ class Watched:
                 self._refuse(f"it stayed at one pipe for {seconds:g} s", "idle=... or at=...")
 
     def _refuse(self, what: str, limit: str) -> NoReturn:
+        self._late = True
         frame = sys._current_frames().get(self._thread.ident or 0)
         msg = f"{what}; it was here:\n{_stack(frame)}"
         late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
         raise late.at(standing_at(frame)) from None
 
     def close(self) -> None:
-        """Ask the thread to end, and wait for it unless it is stuck."""
+        """Ask the thread to end, and wait for it: no more if an item was waited for in vain."""
+        self._closed = True
         with contextlib.suppress(queue.Empty):
             while True:  # what was asked ahead is not made any more
                 self._requests.get_nowait()
         self._requests.put(False)
         if self._thread is not threading.current_thread():
-            # It ends at once when it is idle; a stuck one is not waited for.
-            self._thread.join(timeout=0.1)
+            self._thread.join(timeout=_SECONDS if self._late else seconds_left())
+
+    def left(self) -> threading.Thread | None:
+        """Return the thread, if it is still at an item after :meth:`close`."""
+        return self._thread if self._closed and self._thread.is_alive() else None
 
 
 def _stack(frame: FrameType | None) -> str:

@@ -26,6 +26,7 @@ from ..graph import (
     cut,
     describe,
     explain_graph,
+    item_count,
     origin_of,
     raised_at,
     traits_of,
@@ -43,6 +44,11 @@ from .worker_hooks import NO_HOOKS, Hooks
 _RAISES = ErrorPolicy()
 _NO_HINTS = Hints()
 _END = object()
+# What it costs that a graph is not split.
+_DEPENDS = (
+    "batches depend on the number of workers, and a state is for as many; to resume makes the "
+    "batches of the epoch again"
+)
 _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
@@ -105,7 +111,8 @@ class Planned:
 
     def at(self, step: int, item: int, job: Job) -> Doing:
         """Return what a worker does, of the numbers that it notes."""
-        what = f"batch {job.index} of {job.files(item)}"
+        files = job.files(item)
+        what = f"batch {job.index} of {files}" if files else job.place(item)
         if step == NOWHERE:
             return Doing(what)
         seconds = self.seconds_at(step)
@@ -186,11 +193,11 @@ class Replicated:
     def explain(self, workers: int) -> str:
         """Return why, and what it means."""
         if self.shards and workers:
-            how = f"each of {workers} workers runs the whole graph on its share"
+            how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
         elif workers:
             how = "one worker runs the whole graph; add .sharding_filter() to use more"
         else:
-            how = "this process runs the whole graph"
+            how = f"this process runs the whole graph; {_DEPENDS}"
         return f"not split: {self.reason}\n{how}\n{_indent(explain_graph(self.graph))}"
 
 
@@ -336,7 +343,10 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
     """
     set_epoch(split.planner, seed, epoch)
     if not any(traits_of(pipe).opaque for pipe in walk(split.planner)):
-        yield from items_from(split.planner, start)
+        try:
+            yield from items_from(split.planner, start)
+        except Exception as error:
+            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
         return
     items = iter(split.planner)
     for number in count():
@@ -355,12 +365,11 @@ def _planned(split: Cut, seed: int, epoch: int, start: int) -> Iterator[Any]:
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        if work.hooks:  # what they make of a share is known to them
-            return len(work.graph)
-        workers = max(1, work.workers) if work.shards else 1
+        # What functions of the user's make of a worker's share is known to them.
+        workers = max(1, work.workers) if work.shards and not work.hooks else 1
         counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
         return max(counts) if work.part.uneven == PAD else min(counts)
-    items = len(work.cut.planner)
+    items = item_count(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)
 

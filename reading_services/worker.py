@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, parent_process
 from typing import Any
 
+from ..core.errors import NotPicklable
 from ..core.ledger import LEDGER
 from ..realizing import STANDING, Job, using, using_threads
 from ..volumes import register_backend, register_decoder
@@ -46,6 +47,12 @@ from .transport.slots import HAS_SLOTS, Slot, SlotWriter
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
 ORPHANED = 113
+_PLAIN = (
+    "Let workers yield plain data: read streams and open files in a map() at the end of the chain "
+    "(webdataset(decode=True) reads its own), or use num_workers=0."
+)
+# One that cannot take a message, e.g. for lack of memory; the consumer starts another.
+DEAF = 115
 # What the names of our environment variables begin with.
 SETTINGS = "VOXPIPE_"
 
@@ -138,6 +145,10 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
             inbox.put(message)
     except (EOFError, OSError):
         pass
+    except BaseException:  # a worker that hears nothing is worse than one that is gone
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+        os._exit(DEAF)
     # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
     os._exit(ORPHANED)
 
@@ -226,6 +237,9 @@ def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
     used: set[int] = set()
     try:
         data, used = pack(batch, slots)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        msg = f"what the chain yields cannot travel from the worker: {error}"
+        raise NotPicklable(msg, do=_PLAIN).at(getattr(source, "last", None)) from error
     finally:
         if slots is not None:
             slots.sent(used)
@@ -276,6 +290,6 @@ def _failure(index: int, job: Any, error: BaseException, report: Report) -> Fail
         what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
     except Exception:  # a user's __str__ may fail too
         trace, what = "(its message cannot be shown)", type(error).__name__
-    cases = f" ({job.cases()})" if isinstance(job, Job) else ""
+    cases = f" ({job.cases()})" if isinstance(job, Job) and job.cases() else ""
     text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
     return Failed(index, data, what, text, report)

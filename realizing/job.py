@@ -62,17 +62,31 @@ class Job:
         return self.numbers[item] if self.numbers else item
 
     def cases(self) -> str:
-        """Return the names of the cases, for messages."""
+        """Return the names of the cases, for messages; empty where items have none."""
         names = [case_of(item) for item in self.items]
-        return ", ".join(dict.fromkeys(name for name in names if name)) or "unnamed items"
+        return ", ".join(dict.fromkeys(name for name in names if name))
+
+    def place(self, item: int = -1) -> str:
+        """Return which batch, or which item of it, this is, for messages.
+
+        Examples
+        --------
+        >>> Job(3, ("a", "b")).place(1), Job(3, ("a", "b")).place(), Job(3, ("a",)).place(0)
+        ('item 1 of batch 3', 'batch 3', 'batch 3')
+        """
+        alone = item < 0 or len(self.items) <= 1
+        return f"batch {self.index}" if alone else f"item {item} of batch {self.index}"
 
     def files(self, item: int = -1) -> str:
-        """Return the cases with the volumes of each, of all items or of one, for messages."""
+        """Return the cases with the volumes of each, of all items or of one, for messages.
+
+        Empty where items have no names.
+        """
         chosen = self.items if item < 0 else self.items[item : item + 1]
         told = dict.fromkeys(filter(None, map(_with_files, chosen)))
         shown = [*told][:_MOST_CASES]
         more = [f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else []
-        return ", ".join([*shown, *more]) or "unnamed items"
+        return ", ".join([*shown, *more])
 
 
 def _with_files(item: Any) -> str:

@@ -75,7 +75,7 @@ class Recipe:
                 else:
                     items = instruction(items)
         except Exception as error:
-            raise placed(error, case=job.cases())  # noqa: B904  the very same error
+            raise placed(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
         finally:
             STANDING.at(NOWHERE)
         return the_batch(job, items)
@@ -90,7 +90,8 @@ def the_batch(job: Job, made: Sequence[Any]) -> Any:
         If there is none, or more than one.
     """
     if len(made) != 1:
-        msg = f"batch {job.index} ({job.cases()}) became {len(made)} items instead of one"
+        of = f" ({job.cases()})" if job.cases() else ""
+        msg = f"batch {job.index}{of} became {len(made)} items instead of one"
         raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
     return made[0]
 

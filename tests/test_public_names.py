@@ -50,7 +50,9 @@ def explained_constants():
 def has_docstring(value, name):
     """Whether a class or function explains itself; dataclasses' generated text does not count."""
     is_alias = type(value) is GenericAlias  # which Python 3.10 takes for a class
-    if not is_alias and (inspect.isclass(value) or inspect.isroutine(value)):
+    # A constant may be a class of another package, whose docstring is not ours to write.
+    is_own = not is_alias and not name.isupper()
+    if is_own and (inspect.isclass(value) or inspect.isroutine(value)):
         text = value.__doc__ or ""
         return bool(text.strip()) and not text.startswith(f"{value.__name__}(")
     return name in explained_constants()

@@ -79,6 +79,7 @@ from .spatial_forms import (
     ZoomPipe,
 )
 from .stack import (
+    SHARDING_PRIORITIES,
     BatchAsyncMapper,
     Batcher,
     BatchMapper,
@@ -159,6 +160,7 @@ from .values import (
 )
 
 __all__ = [
+    "SHARDING_PRIORITIES",
     "AISFileLister",
     "AISFileLoader",
     "AffinePipe",

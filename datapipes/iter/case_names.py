@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from ...core.hidden import public_name
+
 CASE = "case"
 """Key under which a given case may carry its name."""
 
@@ -21,6 +23,8 @@ def name_of(data: Mapping[str, Any], index: int) -> str:
     --------
     >>> name_of({"image": "scans/ct_07.nii.gz"}, 0)
     'ct_07'
+    >>> name_of({"image": "https://host/ct_08.nii?sig=of-mine"}, 1)
+    'ct_08'
     >>> name_of({"image": None}, 3)
     '3'
     """
@@ -69,7 +73,7 @@ def names_of(cases: Sequence[Any]) -> list[str]:
 def _first_path(data: Mapping[str, Any]) -> str | None:
     for key, value in data.items():
         if key != CASE and isinstance(value, (str, os.PathLike)):
-            return os.fspath(value).rstrip("/")
+            return public_name(os.fspath(value)).rstrip("/")
     return None
 
 

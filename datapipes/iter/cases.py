@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import posixpath
@@ -12,11 +13,15 @@ from typing import Any
 import torch
 
 from ...core import Sample
-from ...core.errors import SampleError, VolumeNotFound
-from ...core.hidden import Hidden
+from ...core.errors import SampleError, VolumeNotFound, placed
+from ...core.hidden import Hidden, public_name
+from ...volumes.stores.location import is_url
 from ..datapipe import DataPipe
 from .case_names import CASE, name_of, names_of
+from .files.connection import reached, tried
 
+# A ? that stands for one character has no = behind it.
+_QUERY = re.compile(r"\?[^?]*=.*")
 # Cases of one list are stored alike; a few tell the format.
 _LOOKED_AT = 8
 
@@ -148,6 +153,7 @@ class ListCases(Seeded):
         self.patterns = dict(patterns)
         self.storage_options = Hidden(storage_options or {})
         self._cases: list[dict[str, str]] | None = None
+        self.origin = dataclasses.replace(self.origin, call=self.describe())
         self._check()
 
     def _check(self) -> None:
@@ -156,7 +162,8 @@ class ListCases(Seeded):
         if self.url is None:
             for key, pattern in self.patterns.items():
                 if pattern.count("*") != 1:
-                    msg = f"without a folder, {key}= needs one * for the case: {pattern!r}"
+                    shown = public_name(pattern)
+                    msg = f"without a folder, {key}= needs one * for the case: {shown!r}"
                     raise ValueError(msg)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -174,12 +181,17 @@ class ListCases(Seeded):
 
     def describe(self) -> str:
         """Return the patterns as the user wrote them."""
-        shown = [repr(self.url)] if self.url is not None else []
-        return f"list_cases({', '.join(shown + [f'{k}={v!r}' for k, v in self.patterns.items()])})"
+        url, patterns = self.settings()
+        shown = [repr(url)] if url is not None else []
+        return f"list_cases({', '.join(shown + [f'{k}={v!r}' for k, v in patterns.items()])})"
 
     def settings(self) -> Any:
-        """Return the patterns; credentials stay out."""
-        return (self.url, self.patterns)
+        """Return the patterns; credentials stay out, those in URLs too."""
+        url = None if self.url is None else public_name(self.url)
+        patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
+        if is_url(self.url or ""):
+            patterns = {key: _QUERY.sub("", pattern) for key, pattern in patterns.items()}
+        return (url, patterns)
 
     @property
     def imports(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -203,27 +215,30 @@ class ListCases(Seeded):
         ------
         VolumeNotFound
             If nothing matches, or a case lacks one of its volumes.
+        VolumeReadError
+            The storage cannot be listed.
         """
         if self._cases is None:
-            found = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            try:
+                found = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            except Exception as error:
+                raise placed(error, self.origin)  # noqa: B904  the very same error
             self._cases = self._joined(found)
         return self._cases
 
     def _matches(self, key: str, pattern: str) -> dict[str, str]:
         """Return path by case name for one key."""
-        import fsspec
-
         full = pattern if self.url is None else posixpath.join(self.url, pattern)
-        fs, path = fsspec.core.url_to_fs(full, **self.storage_options)
-        matches = sorted(str(match).rstrip("/") for match in fs.glob(path))
+        fs, path = reached(full, self.storage_options)
+        found = tried(full, self.storage_options, "listing", lambda: fs.glob(path))
+        matches = sorted(str(match).rstrip("/") for match in found)
         name = _by_star(path) if self.url is None else _by_folder(path, pattern)
         by_case: dict[str, str] = {}
         for match in matches:
             case = name(match)
             if case in by_case:
                 msg = f"case {case} has two volumes for {key}=: {by_case[case]} and {match}"
-                error = SampleError(msg, do="Make the pattern narrower.")
-                raise error.at(self.origin)
+                raise SampleError(msg, do="Make the pattern narrower.")
             by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
         return by_case
 
@@ -236,7 +251,7 @@ class ListCases(Seeded):
         for name in names:
             for key, by_case in found.items():
                 if name not in by_case:
-                    msg = f"case {name} has no {key} ({self.patterns[key]})"
+                    msg = f"case {name} has no {key} ({self.settings()[1][key]})"
                     do = "Add the file, or narrow the pattern so that the case is left out."
                     raise VolumeNotFound(msg, do=do).at(self.origin)
         return [{CASE: n, **{k: by_case[n] for k, by_case in found.items()}} for n in names]
@@ -253,7 +268,7 @@ def _by_folder(path: str, pattern: str) -> Any:
     fixed = path.split("*", 1)[0].rsplit("/", 1)[0]
 
     def name(match: str) -> str:
-        folder = match.rsplit("/", depth)[0]
+        folder = public_name(match).rsplit("/", depth)[0]
         return folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1]
 
     return name
@@ -317,6 +332,10 @@ def list_cases(
     ------
     VolumeNotFound
         At the first iteration: nothing matches, or a case lacks a volume.
+    StoreUnavailable
+        The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
+    VolumeReadError
+        Any other failure of the store.
 
     Notes
     -----

@@ -39,6 +39,9 @@ REACH = 0.5 + CENTRE_TOLERANCE
 GRAINS = 2.0**24
 # Adding it leaves no fractional bits: half to even, as np.rint, of whatever lies below 2^27 voxels.
 _WHOLE = 1.5 * 2.0**52
+# A parallelepiped with so small a part of the volume of a box with its edges is flat: a test
+# against its inverse would lose more digits than chunks are worth.
+_FLAT = 1e-9
 # The same few questions come from the report of a sample, its read and its resampling, for each
 # of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
 _REMEMBERED = 1024
@@ -239,19 +242,43 @@ def source_box(
     >>> source_box(np.eye(4), (4, 4, 4), Region.of_shape((9, 9, 9)), Policy("linear")) is None
     True
     """
-    rows = np.asarray(matrix, dtype=np.float64)[:3]
-    turn = rows[:, :3]
-    if not (np.count_nonzero(turn, axis=0) > 1).any() or np.linalg.matrix_rank(turn) < 3:
+    return _source_box(rows_of(matrix), tuple(shape), bounds, policy, tuple(moves))
+
+
+# The very same box for the same question: who looks ahead, who reads and who counts ask for it,
+# and what they ask of a box then is remembered, too.
+@lru_cache(_REMEMBERED)
+def _source_box(
+    rows: Rows,
+    shape: tuple[int, ...],
+    bounds: Region,
+    policy: Policy,
+    moves: tuple[tuple[float, float], ...],
+) -> OrientedBox | None:
+    matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
+    matrix.setflags(write=False)
+    if not _turns(rows):
         return None
-    if policy.padding == "reflection" and _leaves(rows, shape, bounds, moves):
+    if policy.padding == "reflection" and _leaves(matrix, shape, bounds, moves):
         return None
-    reach = [_TAP_REACH[policy.mode] + more for more in reaches(rows_of(matrix), policy)]
+    reach = [_TAP_REACH[policy.mode] + more for more in reaches(rows, policy)]
     for axis, (low, high) in enumerate(moves):
         reach[axis] += max(abs(low), abs(high))
     # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.
     clamp = bounds if policy.padding in ("border", "zeros") else None
     halo = (reach[0], reach[1], reach[2])
-    return OrientedBox(rows, (shape[0], shape[1], shape[2]), halo, clamp)
+    return OrientedBox(matrix, (shape[0], shape[1], shape[2]), halo, clamp)
+
+
+def _turns(rows: Rows) -> bool:
+    """Whether some output axis leads along several input axes, and the plan can be undone."""
+    a, b, c, _, d, e, f, _, g, h, i, _ = rows
+    if not any(sum(map(bool, column)) > 1 for column in ((a, d, g), (b, e, h), (c, f, i))):
+        return False
+    volume = abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
+    # Hadamard: no more than the product of the lengths, which is reached at right angles.
+    most = math.hypot(a, b, c) * math.hypot(d, e, f) * math.hypot(g, h, i)
+    return volume > _FLAT * most
 
 
 def _leaves(

@@ -157,9 +157,8 @@ def test_the_graph_says_how_many_processes(given, asked):
     service = vp.MultiProcessingReadingService(given)
     pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).realize().map(where)
     expected = given if asked is None else asked
-    with vp.DataLoader2(
-        pipe.batch_patches(1), vp.Runtime(processes=asked), service, seed=1
-    ) as loader:
+    hint = [] if asked is None else [vp.Runtime(processes=asked)]
+    with vp.DataLoader2(pipe.batch_patches(1), hint, service, seed=1) as loader:
         found = pids(loader)
     if expected == 0:
         assert found == {os.getpid()}

@@ -67,3 +67,15 @@ def test_a_pipe_that_is_not_there_is_refused():
     """With those that there are."""
     with pytest.raises(GraphError, match="there is realize, map, batch_patches"):
         vp.Timeout(5, at="rotate")(chain(same))
+
+
+def test_the_other_limits_beside_that_of_a_pipe_hold():
+    """What is given is set; what is not stays as an adapter before it set it."""
+    pipe = vp.from_cases([{"image": np.zeros((1, 4, 4, 4))}]).open_volume().realize().map(str)
+    adapter = vp.Timeout(5, start=3, idle=2, at="map")
+
+    limits = limits_of(adapter(vp.Timeout(60, start=7, stop=9)(pipe)))
+
+    assert (limits.item, limits.start, limits.stop, limits.idle) == (60, 3, 9, 2)
+    assert limits.pipes == (("map", 5),)
+    assert repr(adapter) == "Timeout(5, at='map', start=3, idle=2)"

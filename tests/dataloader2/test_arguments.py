@@ -42,7 +42,7 @@ WRONG_TYPES = [
     (lambda: loader(num_workers=2), f"DataLoader2 has no num_workers; give {SERVICE}"),
     (
         lambda: loader(batch_size=2),
-        "DataLoader2 has no batch_size; give .batch_patches(...) at the end of the chain",
+        "DataLoader2 has no batch_size; give .batch_patches(2) at the end of the chain",
     ),
     (
         lambda: loader(sed=2),
@@ -64,7 +64,10 @@ WRONG_TYPES = [
 ]
 WRONG_VALUES = [
     (lambda: workers(num_workers=-1), f"num_workers {COUNT} 0, got -1"),
-    (lambda: workers(worker_prefetch_cnt=-1), f"worker_prefetch_cnt {COUNT} 0, got -1"),
+    (
+        lambda: workers(worker_prefetch_cnt=-1),
+        f"worker_prefetch_cnt {COUNT} 0, or None for the default, got -1",
+    ),
     (
         lambda: vp.InProcessReadingService(memory_bytes=0),
         f"memory_bytes {BYTES} 1, {DEFAULT}, got 0",

@@ -147,7 +147,10 @@ def test_a_state_of_other_shares_is_refused(cases):
     two = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2), seed=7)
     one = vp.DataLoader2(pipe, seed=7)
 
-    with pytest.raises(StateMismatch, match="2 shares, this loader has 1"):
+    with pytest.raises(
+        StateMismatch,
+        match="2 shares of the graph, this loader has 1 share\n  Run with num_workers=2 ",
+    ):
         one.load_state_dict(two.state_dict())
 
 

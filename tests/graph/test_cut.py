@@ -94,7 +94,7 @@ def test_no_cut_names_the_pipe(specs):
     split = cut(chain(*specs))
 
     assert isinstance(split, NoCut)
-    assert "needs voxels" in split.reason
+    assert "does not take its items one by one" in split.reason
     assert specs[-2][0] in split.reason or specs[-1][0] in split.reason
 
 

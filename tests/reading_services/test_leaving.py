@@ -146,3 +146,58 @@ def test_ctrl_c_in_the_middle_is_one_traceback(tmp_path, chain):
     assert len(pids) == 2
     # The consumer waited for its workers: they are gone, not on their way out.
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+STUCK = """
+import asyncio, os, signal, sys, threading
+from torch.utils.data.datapipes.iter import IterableWrapper
+import voxpipe as vp
+
+def stuck(number):
+    if number == 2:
+        os.kill(int(os.environ["CONSUMER"]), signal.SIGINT)
+        threading.Event().wait()
+    return number
+
+async def stuck_later(number):
+    await asyncio.sleep(0)
+    return stuck(number)
+
+async def waiting(number):
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+    return number
+
+if __name__ == "__main__":
+    os.environ["CONSUMER"] = str(os.getpid())
+    for batch in vp.DataLoader2({pipe}, None, {service}):
+        print(batch, flush=True)
+"""
+WORKERS = "vp.MultiProcessingReadingService(1)"
+HERE = "vp.InProcessReadingService()"
+
+
+@pytest.mark.parametrize(
+    ("pipe", "service", "is_told"),
+    [
+        (".map(stuck).to_device('cpu').prefetch(2)", WORKERS, False),
+        (".map(stuck)", WORKERS, False),
+        (".map(stuck).prefetch(2)", HERE, False),
+        (".threadpool_map(stuck, max_workers=2)", HERE, True),
+        (".async_map_batches(stuck_later, 3)", HERE, True),
+        (".async_map_batches(waiting, 3)", HERE, False),
+    ],
+    ids=["behind-workers", "workers", "prefetch", "threads", "blocked-loop", "loop"],
+)
+def test_ctrl_c_waits_for_no_call_of_the_users(tmp_path, pipe, service, is_told):
+    """A call that never returns: the program ends all the same, and threads of ours are told of."""
+    script = tmp_path / "script.py"
+    script.write_text(STUCK.format(pipe=f"IterableWrapper(range(4)){pipe}", service=service))
+
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.count("Traceback (most recent call last)") == 1
+    assert ended.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert ("is still at one item" in ended.stderr) == is_told

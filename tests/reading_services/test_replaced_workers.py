@@ -1,7 +1,9 @@
 """A worker that dies is replaced: every batch exactly once, in order, and nothing of it is left."""
 
+import errno
 import functools
 import gc
+import multiprocessing
 import os
 import random
 import signal
@@ -20,6 +22,7 @@ from test_worker_failures import at_case
 import voxpipe as vp
 from voxpipe.core.errors import WorkerDied, WorkerReplaced
 from voxpipe.reading_services.affinity import Affinity
+from voxpipe.reading_services.process import Launch, Worker
 from voxpipe.realizing import Job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes")
@@ -146,6 +149,47 @@ def test_each_epoch_may_replace_anew(cases, tmp_path):
     whole = expected(cases, epochs=2)
     assert same(first, whole[0])
     assert same(second, whole[1])
+
+
+def test_a_replacement_that_cannot_start_is_told(cases, tmp_path, monkeypatch):
+    """The death is raised with the cause, after batches made before; every process has ended."""
+    pipe = dying(cases, tmp_path, {"case1": kill_me})
+    start = Launch.start
+
+    def start_two(self, number, payload, others, before=None):
+        if before is not None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(self, number, payload, others, before)
+
+    monkeypatch.setattr(Launch, "start", start_two)
+    loader = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2), seed=7)
+    with pytest.warns(WorkerReplaced), loader as it, pytest.raises(WorkerDied) as e:
+        list(it)
+
+    text = str(e.value)
+    assert "was killed by SIGKILL while it had batch " in text
+    assert "no other could be started in its place: BlockingIOError" in text
+    assert isinstance(e.value.__cause__, BlockingIOError)
+    assert multiprocessing.active_children() == []
+
+
+def test_what_fails_at_one_worker_spares_no_other(cases, monkeypatch):
+    """Stopping goes on to the next, and raises what failed."""
+    loader = vp.DataLoader2(full_chain(cases), None, vp.MultiProcessingReadingService(2), seed=7)
+    it = iter(loader)
+    next(it)
+    release = Worker.release
+
+    def release_badly(self):
+        release(self)
+        if self.number == 0:
+            raise ValueError("process object is closed")
+
+    monkeypatch.setattr(Worker, "release", release_badly)
+    with pytest.raises(ValueError, match="is closed"):
+        loader.shutdown()
+
+    assert multiprocessing.active_children() == []
 
 
 def test_no_restarts_is_a_setting(cases):

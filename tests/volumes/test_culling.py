@@ -116,8 +116,32 @@ def realized(volume, plan, policy):
     """Return a patch of a volume by a plan given as a matrix."""
     pending = PendingPlan({"image": volume})
     made = SpatialPlan(volume.grid, matrix_of(plan), plan[2], keeps_dtype=False)
-    object.__setattr__(pending, "_resolved", (volume.grid, made, {}))
+    object.__setattr__(pending, "_resolved", (made, {}, made))
     return LazyPatch(volume, pending, policy).realize()
+
+
+def test_the_same_question_has_the_same_box_and_chunks(monkeypatch):
+    """Who looks ahead asks of the next patch what its reader asks later: worked out once each."""
+    own = ChunkedArray(
+        SHAPE, (4, 4, 4), np.dtype(np.int16), 0, source=None, cache=None, token="an array"
+    )
+    questions = []
+    for angle in (0.3, 0.5):
+        matrix = matrix_of((turn(angle, 0, 0), np.array([10.0, 11.0, 12.0]), (10, 10, 10)))
+        whole, policy = Region.of_shape(SHAPE), Policy("linear")
+        box = source_box(matrix, (10, 10, 10), whole, policy)
+        assert box is source_box(matrix.copy(), [10, 10, 10], whole, policy)
+        questions.append((source_region(matrix, (10, 10, 10), whole, policy), box))
+    asked = []
+    touches = OrientedBox.touches
+    monkeypatch.setattr(
+        OrientedBox, "touches", lambda self, *a: asked.append(self) or touches(self, *a)
+    )
+
+    found = [own.needed(*question) for question in questions]
+
+    assert all(own.needed(*asking) is kept for asking, kept in zip(questions, found, strict=True))
+    assert asked == [box for _, box in questions]
 
 
 @pytest.mark.parametrize("form", ["zarr", "shards", "b2nd", "h5"])  # tiles are too large for it

@@ -24,6 +24,9 @@ from .cuts import Cuts, Pieces
 Index = tuple[int, ...]
 """Place of a chunk in the grid of chunks, per stored axis."""
 
+# Answers that one array keeps, some kilobytes each: the patches of a few batches.
+_REMEMBERED = 32
+
 POISON_VARIABLE = "VOXPIPE_POISON"
 """Set to fill what is not read with NaN, or the largest number: to see that nobody uses it."""
 
@@ -104,7 +107,7 @@ class ChunkedArray:
         self._fill = np.asarray(fill_value).astype(dtype)[()]
         self._cuts = Cuts.equal(shape, chunks) if cuts is None else cuts
         self._source, self._cache, self._token = source, cache, token
-        self._last: tuple[Any, NDArray[np.int64]] | None = None
+        self._asked: dict[Any, NDArray[np.int64]] = {}
 
     def needed(
         self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
@@ -120,18 +123,21 @@ class ChunkedArray:
         axes
             Which stored axes these are.
         """
-        # A read is counted before it is done, and announced before that: three times the same
-        # question, of which the answer takes a fifth of a millisecond.
-        question, last = (region, box, axes), self._last
-        if last is not None and last[0] == question:
-            return last[1]
+        # A read is counted before it is done, and announced before that, in another thread: three
+        # times the same question, of which the answer takes a fifth of a millisecond.
+        question = region, box, axes
+        known = self._asked.get(question)
+        if known is not None:
+            return known
         chunks = self._cuts.touched(region)
         if box is not None and len(chunks) > 1:
             start, stop = self._cuts.bounds(chunks)
             start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
             chunks = chunks[box.touches(start[:, axes], stop[:, axes])]
         chunks.setflags(write=False)  # whoever asks again gets the same
-        self._last = question, chunks
+        if len(self._asked) >= _REMEMBERED:
+            self._asked.clear()
+        self._asked[question] = chunks
         return chunks
 
     def voxels(self, chunks: NDArray[np.int64]) -> int:

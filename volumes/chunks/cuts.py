@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ class Cuts:
 
     def __init__(self, edges: Sequence[NDArray[np.int64]]) -> None:
         self.edges = tuple(edges)
+        self._lists: list[list[int]] = [each.tolist() for each in self.edges]
 
     @classmethod
     def equal(cls, shape: Sequence[int], chunk: Sequence[int]) -> Cuts:
@@ -52,10 +54,11 @@ class Cuts:
 
     def touched(self, region: Region) -> NDArray[np.int64]:
         """Return the index of each chunk (N, axes) that a region touches, in C order."""
+        # NumPy's search lets other threads have the interpreter, and would wait to get it back.
         ranges = [
             # From the last chunk that begins before the region to the last that begins in it.
-            np.arange(np.searchsorted(edges, a, "right") - 1, np.searchsorted(edges, b, "left"))
-            for edges, (a, b) in zip(self.edges, region, strict=True)
+            np.arange(bisect_right(edges, a) - 1, bisect_left(edges, b))
+            for edges, (a, b) in zip(self._lists, region, strict=True)
         ]
         if math.prod(map(len, ranges)) == 0 or region.is_empty:
             return np.empty((0, len(ranges)), np.int64)

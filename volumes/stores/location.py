@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...core.errors import MissingDependency, VolumeNotFound, VolumeReadError, VoxpipeError
+from ...core.hidden import public_name
+
+__all__ = ["file_system", "is_url", "local_path", "public_name", "remote_errors"]
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 _LOCAL = re.compile(r"^(file|local)://")
-_USER = re.compile(r"(?<=://)[^/@\s?#]*@")
-# A signed URL carries its secret in the query, under names that differ by provider.
-_QUERY = re.compile(r"(://[^\s?#'\"]*)[?#][^\s'\")]*")
 
 
 def is_url(location: str) -> bool:
@@ -33,21 +33,10 @@ def local_path(location: str) -> str:
     return os.path.expanduser(_LOCAL.sub("", location))
 
 
-def public_name(location: str) -> str:
-    """Return a location without user, password and query.
-
-    Examples
-    --------
-    >>> public_name("https://me:secret@host/a.nii?X-Signature=abc")
-    'https://host/a.nii'
-    >>> public_name("/data/what?.nii")
-    '/data/what?.nii'
-    """
-    return _QUERY.sub(r"\1", _USER.sub("", location))
-
-
 @contextmanager
-def remote_errors(name: str, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+def remote_errors(
+    name: str, options: Mapping[str, Any] | None = None, doing: str = "reading"
+) -> Iterator[None]:
     """Turn what a remote file system raises into errors that name ``name`` and no secret."""
     from .redaction import Secrets
 
@@ -68,7 +57,7 @@ def remote_errors(name: str, options: Mapping[str, Any] | None = None) -> Iterat
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
         raise VolumeReadError(
-            f"reading {name} failed: {secrets.describe(error)}.",
+            f"{doing} {name} failed: {secrets.describe(error)}.",
             do="Check the URL, the storage_options and the connection.",
         ) from None
 

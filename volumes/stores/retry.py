@@ -84,6 +84,8 @@ class Attempts:
         Returns the text of an error without secrets.
     clock, draw
         Return the time in seconds, and a random number in 0..1.
+    setting
+        What to set for another deadline, for the message.
     """
 
     def __init__(
@@ -93,8 +95,10 @@ class Attempts:
         describe: Callable[[BaseException], str],
         clock: Clock = time.monotonic,
         draw: Callable[[], float] = random.random,
+        setting: str = DEADLINE_VARIABLE,
     ) -> None:
         self._policy, self._what, self._describe = policy, what, describe
+        self._setting = setting
         self._clock, self._draw = clock, draw
         self._begin = clock()
         self._failures = 0
@@ -125,7 +129,7 @@ class Attempts:
             raise StoreUnavailable(
                 f"{self._what} failed {times} in {spent:.1f} s, at last with "
                 f"{self._describe(error)}.",
-                do=f"Check the store, or give it more time: {DEADLINE_VARIABLE}=seconds, now "
+                do=f"Check the store, or give it more time: {self._setting}=seconds, now "
                 f"{self._policy.deadline:g}.",
             ) from None
         return pause

@@ -58,7 +58,7 @@ def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T
         Any other failure; no message holds a secret.
     """
     name = public_name(url)
-    with remote_errors(name, options):
+    with remote_errors(name, options, doing):
         attempts = Attempts(default_retry(), f"{doing} {name}", Secrets(options).describe)
         return retried_here(call, attempts)
 

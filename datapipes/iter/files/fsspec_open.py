@@ -16,6 +16,7 @@ from ....volumes.stores.range_file import RangeFile
 from ....volumes.stores.remote_file import RemoteFile
 from ...datapipe import offered
 from .connection import Connected, options_of, reached, tried
+from .discreet import DiscreetFile
 from .http_stream import http_stream
 from .streams import length_or_type_error
 
@@ -105,12 +106,9 @@ class FSSpecFileOpener(Connected):
 
     def _by_file_system(self, url: str) -> Any:
         system, path = reached(url, self.storage_options)
-        return tried(
-            url,
-            self.storage_options,
-            "opening",
-            lambda: system.open(path, self.mode, **self.kwargs_for_open),
-        )
+        options, rest = self.storage_options, self.kwargs_for_open
+        file = tried(url, options, "opening", lambda: system.open(path, self.mode, **rest))
+        return DiscreetFile(file, url, options) if is_url(url) else file
 
     def __len__(self) -> int:
         """Return the length of the parent."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from ....core.errors import placed
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits
-from ....volumes.stores.location import is_url, local_path
+from ....volumes.stores.location import is_url, local_path, public_name, remote_errors
 from ...datapipe import offered
 from .connection import Connected, options_of, reached, tried
 from .streams import janitor, length_or_type_error, pair_of
@@ -99,7 +100,13 @@ class FSSpecSaver(Connected):
             tried(url, self.storage_options, "writing", lambda: system.pipe_file(path, content))
             return
         binary = f"{self.mode.replace('t', '').replace('b', '')}b"
-        with system.open(path, binary, **self.kwargs_for_open) as file:
+        remote = is_url(url)
+        with (
+            remote_errors(public_name(url), self.storage_options, "writing")
+            if remote
+            else nullcontext(),
+            system.open(path, binary, **self.kwargs_for_open) as file,
+        ):
             file.write(content)
 
     def __len__(self) -> int:

@@ -84,7 +84,9 @@ class HttpReader(_Reader):
     parent
         Yields URLs of http or https.
     timeout
-        Seconds without an answer after which one attempt has failed; by default 20.
+        Seconds after which a server that does not answer, or keeps failing, is given up: at the
+        beginning, and each time that more is read. By default 20 for one attempt, and 30 for
+        all; see ``$VOXPIPE_REMOTE_DEADLINE``.
     skip_on_error
         Whether a URL that cannot be opened is left out, with a warning.
     storage_options, **options
@@ -96,7 +98,7 @@ class HttpReader(_Reader):
     VolumeNotFound
         There is nothing at a URL.
     StoreUnavailable
-        The server kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
+        The server kept failing for that long.
     VolumeReadError
         Any other answer.
     StreamError
@@ -122,7 +124,9 @@ class OnlineReader(_Reader):
     parent
         Yields URLs of http or https.
     timeout
-        Seconds without an answer after which one attempt has failed; by default 20.
+        Seconds after which a server that does not answer, or keeps failing, is given up: at the
+        beginning, and each time that more is read. By default 20 for one attempt, and 30 for
+        all; see ``$VOXPIPE_REMOTE_DEADLINE``.
     skip_on_error
         Whether a URL that cannot be opened is left out, with a warning.
     storage_options, **options

@@ -20,7 +20,13 @@ from weakref import WeakSet
 from ....core.errors import AccessDenied, StreamError
 from ....volumes.stores.location import public_name, remote_errors
 from ....volumes.stores.redaction import Secrets
-from ....volumes.stores.retry import Attempts, Retry, default_retry, retried_here
+from ....volumes.stores.retry import (
+    DEADLINE_VARIABLE,
+    Attempts,
+    Retry,
+    default_retry,
+    retried_here,
+)
 from .http_settings import HttpSettings, http_settings
 
 T = TypeVar("T")
@@ -41,7 +47,9 @@ def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = No
     options
         As of :func:`~.http_settings.http_settings`.
     timeout
-        Seconds without an answer after which one attempt has failed; by default 20.
+        Seconds after which a server that does not answer, or keeps failing, is given up: at the
+        beginning, and each time that more is read. By default 20 for one attempt, and 30 for
+        all; see ``$VOXPIPE_REMOTE_DEADLINE``.
 
     Raises
     ------
@@ -50,12 +58,17 @@ def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = No
     AccessDenied
         The server refuses.
     StoreUnavailable
-        The server kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
+        The server kept failing.
     VolumeReadError
         Any other answer, without credentials.
     """
-    retry = default_retry() if timeout is None else replace(default_retry(), attempt=timeout)
-    return io.BufferedReader(HttpStream(url, options, retry), _PIECE_BYTES)
+    if timeout is None:
+        stream = HttpStream(url, options, default_retry())
+    else:
+        # Whoever says how long to wait means the whole wait, and not that of one attempt.
+        own = replace(default_retry(), attempt=timeout, deadline=timeout)
+        stream = HttpStream(url, options, own, setting="timeout")
+    return io.BufferedReader(stream, _PIECE_BYTES)
 
 
 _OPEN: WeakSet[HttpStream] = WeakSet()
@@ -71,9 +84,16 @@ def _close_all() -> None:
 class HttpStream(io.RawIOBase):
     """Reads a URL; one request at a time, and one connection, closed with it."""
 
-    def __init__(self, url: str, options: Mapping[str, Any], retry: Retry) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        retry: Retry,
+        setting: str = DEADLINE_VARIABLE,
+    ) -> None:
         self.name = public_name(url)
         self._url, self._options, self._retry = url, options, retry
+        self._setting = setting
         self._settings: HttpSettings = http_settings(url, options)
         self._owner = os.getpid()
         self._at = 0
@@ -156,7 +176,9 @@ class HttpStream(io.RawIOBase):
 
         with remote_errors(self.name, self._options):
             describe = Secrets(self._options).describe
-            return retried_here(once, Attempts(self._retry, f"reading {self.name}", describe))
+            what = f"reading {self.name}"
+            attempts = Attempts(self._retry, what, describe, setting=self._setting)
+            return retried_here(once, attempts)
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         import asyncio

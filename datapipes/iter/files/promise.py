@@ -96,12 +96,19 @@ def claim(path: str) -> Promise | None:
         except BaseException:
             os.close(file)
             raise
-        if _is_still(file, promise):
+        if not _is_still(file, promise):
+            # Its owner gave it up in between.
+            os.close(file)
+            continue
+        held = Promise(promise, file)
+        try:
             os.ftruncate(file, 0)
             os.write(file, json.dumps(asdict(myself())).encode())
-            return Promise(promise, file)
-        # Its owner gave it up in between.
-        os.close(file)
+        except BaseException:
+            # The disk is full, say: held without an owner it would keep everybody waiting.
+            held.__exit__(None, None, None)
+            raise
+        return held
 
 
 def owner_of(path: str) -> Owner | None:

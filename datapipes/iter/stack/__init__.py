@@ -27,6 +27,7 @@ from .slice import Slicer
 from .threadpool_map import ThreadPoolMapper
 from .to_device import ToDevice
 from .torch_pipes import (
+    SHARDING_PRIORITIES,
     Batcher,
     Collator,
     Concater,
@@ -53,6 +54,7 @@ from .zip_with_iter import IterKeyZipper
 from .zip_with_map import MapKeyZipper
 
 __all__ = [
+    "SHARDING_PRIORITIES",
     "BatchAsyncMapper",
     "BatchMapper",
     "Batcher",

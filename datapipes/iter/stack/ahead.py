@@ -7,7 +7,7 @@ or when the iterator is dropped. In the words of a contract:
   it were taken, as the very same object.
 - abandoned: :meth:`Ahead.stop` tells the thread to end and waits for it, because what it
   reads from may be read by somebody else next. It cannot be interrupted within an item; if that
-  takes longer than ``STOP_SECONDS`` a warning says so, and the thread ends after that item.
+  takes longer than it may (:mod:`.leaving`) a warning says so, and the thread ends after that item.
 - paused: it takes no further item until it is resumed.
 
 A forked child has no threads: using an ``Ahead`` of its parent there is an error, not a hang.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,9 +26,10 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ....core.errors import PrefetchTimeoutError
 from ....core.waits import wait_of
 from .footprint import bytes_of
+from .leaving import seconds_left, warn_of
 
-# An item that takes longer to make is worth a word when it holds up the end of an epoch.
-STOP_SECONDS = 30.0
+# An item that takes longer to make is worth a word when it holds up a pause.
+PAUSE_SECONDS = 30.0
 
 
 class Ended(Exception):
@@ -101,7 +101,7 @@ class Ahead:
         msg = "prefetch is paused and everything made before was taken; call resume() first"
         raise RuntimeError(msg)
 
-    def pause(self, timeout: float = STOP_SECONDS) -> None:
+    def pause(self, timeout: float = PAUSE_SECONDS) -> None:
         """Return when the thread takes no further item.
 
         Raises
@@ -138,14 +138,18 @@ class Ahead:
             self._stopped = True
             self._changed.notify_all()
         # Garbage is collected in any thread: it may be this one's own iterator that is dropped.
-        if not self._abandoned and self._thread is not threading.current_thread():
-            self._thread.join(STOP_SECONDS)
+        waits = not self._abandoned and self._thread is not threading.current_thread()
+        if waits and self._thread.is_alive():
+            self._thread.join(seconds_left())
             if self._thread.is_alive():
-                text = f"the thread {self._thread.name!r} has been making one item for more than "
-                text += f"{STOP_SECONDS:g} s; it ends when that is done"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
+                self.abandon()
+                warn_of(self._thread.name)
         while self._held:
             StreamWrapper.close_streams(self._held.popleft()[0])
+
+    def left(self) -> threading.Thread | None:
+        """Return the thread as long as it runs."""
+        return self._thread if self._thread.is_alive() else None
 
     def _refuse_child(self) -> None:
         if os.getpid() != self._process:

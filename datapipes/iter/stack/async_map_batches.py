@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
 from .columns import Columns
+from .threads import Threads
 
 
 @offered("async_map_batches")
@@ -40,7 +40,8 @@ class BatchAsyncMapper(DataPipe):
     Notes
     -----
     The event loop runs in a thread of its own, so this works in a notebook too, and lives as
-    long as a pass. When one call fails the others of its group are cancelled.
+    long as a pass. When one call fails, or the pass is left, the others of its group are cancelled.
+    A call that blocks (``time.sleep``) cannot be; it is waited for as in ``threadpool_map``.
 
     Raises
     ------
@@ -82,18 +83,28 @@ class BatchAsyncMapper(DataPipe):
     def __iter__(self) -> Iterator[Any]:
         """Yield the results, or lists of them."""
         loop = asyncio.new_event_loop()
-        thread = ThreadPoolExecutor(1, thread_name_prefix="async_map_batches")
+        thread = Threads(1, thread_name_prefix="async_map_batches")
+        under_way: list[asyncio.Task[list[Any]]] = []
+
+        def made(group: list[Any]) -> list[Any]:
+            under_way[:] = [loop.create_task(self._all_of(group))]
+            return loop.run_until_complete(under_way[0])
+
+        def cancel() -> None:
+            for task in under_way:
+                task.cancel()
+
         try:
             for group in self._groups():
-                done = thread.submit(loop.run_until_complete, self._all_of(group)).result()
+                done = thread.submit(made, group).result()
                 if self.flat:
                     yield from done
                 else:
                     yield done
         finally:
-            thread.submit(loop.run_until_complete, loop.shutdown_asyncgens()).result()
-            thread.shutdown()
-            loop.close()
+            loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
+            thread.submit(_close, loop)
+            thread.end()
 
     def _groups(self) -> Iterator[list[Any]]:
         group: list[Any] = []
@@ -126,3 +137,10 @@ class BatchAsyncMapper(DataPipe):
         """Return the parent's length, or the number of groups of it."""
         items = length_of(self, self.parent)
         return items if self.flat else -(-items // self.batch_size)
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

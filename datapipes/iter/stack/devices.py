@@ -41,11 +41,11 @@ def _like(item: Any, parts: Any) -> Any:
         return parts
 
 
-def need_cuda(call: str, device: torch.device | None = None) -> None:
+def need_cuda(call: str, device: torch.device | None = None, do: str = "") -> None:
     """Raise NoDevice if CUDA, or the one device of it, is not there."""
     if not torch.cuda.is_available():
         msg = f"``{call}`` can only be used when CUDA is available"
-        raise NoDevice(msg, do=f"Leave .{call}() out where there is no GPU.")
+        raise NoDevice(msg, do=do or f"Leave .{call}() out where there is no GPU.")
     there = torch.cuda.device_count()
     if device is not None and (device.index or 0) >= there:
         msg = f"{call}: there is no {device}, only {there} CUDA devices"

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+BUFFER_BYTES = 256 * 2**20
+"""Bytes that items which wait in one pipe may take, unless told otherwise."""
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 

@@ -15,7 +15,7 @@ from ....core.errors import PrefetchTimeoutError, RankFailed
 from ....graph import Pipe, Traits
 from ...datapipe import length_of, offered
 from .ahead import Ahead, Ended
-from .prefetch import BUFFER_BYTES
+from .footprint import BUFFER_BYTES
 from .running_ahead import RunningAhead
 
 TIMEOUT = 1800.0

@@ -13,7 +13,8 @@ from ....graph import Pipe, Traits
 from ....realizing import Instruction
 from ...datapipe import offered
 from .devices import need_cuda, with_tensors
-from .prefetch import BUFFER_BYTES, Prefetcher
+from .footprint import BUFFER_BYTES
+from .prefetch import Prefetcher
 
 # One that is in use, one that is being copied.
 _BUFFER_SIZE = 2

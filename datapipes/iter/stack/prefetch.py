@@ -10,10 +10,8 @@ from ....graph import Pipe, Traits
 from ....realizing import Instruction
 from ...datapipe import length_of, offered
 from .ahead import Ahead, Ended
+from .footprint import BUFFER_BYTES
 from .running_ahead import RunningAhead
-
-BUFFER_BYTES = 256 * 2**20
-"""Bytes that items made ahead may take, unless told otherwise."""
 
 
 @offered("prefetch")

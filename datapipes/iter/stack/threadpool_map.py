@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
 from .columns import Columns
-from .footprint import bytes_of
+from .footprint import BUFFER_BYTES, bytes_of
+from .threads import Threads
 
-BUFFER_BYTES = 256 * 2**20
-"""Bytes that finished results may take while they wait for their turn, unless told otherwise."""
 # What ThreadPoolExecutor itself takes where it is not told.
 _EXTRA_THREADS, _MOST_THREADS = 4, 32
 
@@ -44,13 +43,14 @@ class ThreadPoolMapper(DataPipe):
         Bytes that results may take: there are as many calls at once as results of the
         largest size seen so far fit, at least one.
     **threadpool_kwargs
-        For ``ThreadPoolExecutor``.
+        ``thread_name_prefix``, ``initializer`` and ``initargs``, as of ``ThreadPoolExecutor``.
 
     Notes
     -----
     What the function draws from the global generators of ``random``, NumPy or torch depends on
     which thread comes first. An error is raised when it is the turn of its item. When the pass
-    ends, fails or is abandoned, calls that have not begun are cancelled and the others awaited.
+    ends, fails or is abandoned, calls that have not begun are cancelled and the others awaited, for
+    2 s at most (in a loader with ``Timeout(stop=...)`` so long); then a warning names the thread.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class ThreadPoolMapper(DataPipe):
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the results."""
-        pool = ThreadPoolExecutor(self.max_workers, **self.threadpool_kwargs)
+        pool = Threads(self._threads(), **self.threadpool_kwargs)
         scheduled: deque[Future[Any]] = deque()
         items = iter(self.parent)
         largest = 0
@@ -109,15 +109,17 @@ class ThreadPoolMapper(DataPipe):
                 largest = max(largest, size)
                 yield result
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.stop()
 
     def _at_once(self, largest: int) -> int:
         """Return how many calls there may be, if the largest result had that many bytes."""
         if largest:
             return max(1, min(self.scheduled_tasks, self.buffer_bytes // largest))
         # Nothing is known of the results yet: keep the threads busy and no more.
-        threads = min(_MOST_THREADS, (os.cpu_count() or 1) + _EXTRA_THREADS)
-        return min(self.scheduled_tasks, self.max_workers or threads)
+        return min(self.scheduled_tasks, self._threads())
+
+    def _threads(self) -> int:
+        return self.max_workers or min(_MOST_THREADS, (os.cpu_count() or 1) + _EXTRA_THREADS)
 
     def _applied(self, item: Any) -> tuple[Any, int]:
         result = self.columns.placed(item, self.fn(*self.columns.arguments(item)))

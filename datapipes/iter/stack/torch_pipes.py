@@ -20,3 +20,8 @@ from torch.utils.data.datapipes.iter import Shuffler as Shuffler
 from torch.utils.data.datapipes.iter import StreamReader as StreamReader
 from torch.utils.data.datapipes.iter import UnBatcher as UnBatcher
 from torch.utils.data.datapipes.iter import Zipper as Zipper
+from torch.utils.data.datapipes.iter import sharding as _sharding
+
+SHARDING_PRIORITIES = _sharding.SHARDING_PRIORITIES
+"""Among whom a ``sharding_filter()`` divides: ``DISTRIBUTED`` (ranks), ``MULTIPROCESSING`` (the
+workers of each), ``DEFAULT`` (all)."""

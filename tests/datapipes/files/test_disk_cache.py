@@ -1,5 +1,6 @@
 """The disk cache: each file made once, whole, by one process, whatever happens to it."""
 
+import errno
 import functools
 import io
 import json
@@ -11,6 +12,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from leftovers import open_files
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -440,3 +442,22 @@ def test_in_the_planner_of_the_loader(tmp_path):
         batches = list(loader)
 
     assert batches == [[("0.txt", 1), ("1.txt", 1)], [("2.txt", 1), ("0.txt", 1)]]
+
+
+def test_a_full_disk_blocks_nobody(tmp_path, monkeypatch):
+    """A promise that cannot be written is given up, with its lock and its descriptor."""
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = str(tmp_path / "a")
+    before = open_files()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("voxpipe.datapipes.iter.files.promise.os.write", full)
+        with pytest.raises(OSError, match="No space left"):
+            claim(path)
+
+    assert (open_files(), left_over(tmp_path)) == (before, [])
+    with claim(path) as promise:
+        assert promise is not None

@@ -51,6 +51,18 @@ def test_a_file_of_a_server():
         assert len(server.requests) == 1
 
 
+def test_a_timeout_is_for_the_whole_wait(monkeypatch):
+    """Not for each of the attempts that fit into the deadline of the process."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "3600")
+    with WebServer({}) as server:
+        gone = server.url
+    urls = IterableWrapper([gone + "/a"])
+
+    with pytest.raises(StoreUnavailable, match="more time: timeout=seconds, now") as e:
+        list(urls.read_from_http(timeout=0.2))
+    assert "VOXPIPE_REMOTE_DEADLINE" not in str(e.value)
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_broken_connection_goes_on_where_it_broke(ranges):
     """By a range, or by passing over what was read already."""
