@@ -364,9 +364,8 @@ def planned(
 def batch_count(work: Work) -> int:
     """Return the number of batches of an epoch; TypeError where it is not known."""
     if isinstance(work, Replicated):
-        if work.hooks:  # what they make of a share is known to them
-            return length(work.graph)
-        divided = work.shards and work.point is None  # what is dealt out is counted before
+        # What is dealt out is counted before; what the user's functions make of a share, they know.
+        divided = work.shards and work.point is None and not work.hooks
         workers = max(1, work.workers) if divided else 1
         counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
         return max(counts) if work.part.uneven == PAD else min(counts)
