@@ -90,15 +90,15 @@ class State:
             raise StateMismatch(msg)
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
         if state.shares != shares:
-            saved, own = _words(state.shares), _words(shares)
-            msg = f"the state was saved with {saved} of the graph, this loader has {own}"
+            saved, own = _words(state.shares, " of the graph"), _words(shares)
+            msg = f"the state was saved with {saved}, this loader has {own}"
             raise StateMismatch(msg, do=_as_before(state.shares))
         return state
 
 
-def _words(shares: int) -> str:
+def _words(shares: int, whose: str = "") -> str:
     count = abs(shares)
-    told = f"{count or 'no'} share{'' if count == 1 else 's'}"
+    told = f"{count or 'no'} share{'' if count == 1 else 's'}{whose}"
     return told + (", as they are ready" if shares < 0 else "")
 
 

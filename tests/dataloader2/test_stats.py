@@ -73,7 +73,7 @@ class TestBranches:
 
         assert isinstance(drawn, graphviz.Digraph)
         assert drawn.source.count("->") == 4
-        assert "Demultiplexer" in drawn.source
+        assert "demux(2, half" in drawn.source
         assert to_graph(self.chain(), debug=True).source.count("->") == 6
 
     def test_without_the_package_it_is_named(self, monkeypatch):

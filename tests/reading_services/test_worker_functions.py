@@ -256,7 +256,7 @@ def test_as_ready_gives_every_item_once_and_resumes(cases):
     in_order = vp.MultiProcessingReadingService(3, worker_init_fn=same_pipe)
     with (
         vp.DataLoader2(uneven(), None, in_order, seed=7) as it,
-        pytest.raises(StateMismatch, match="3 shares, as they are ready, this loader has 3 shares"),
+        pytest.raises(StateMismatch, match="3 shares of the graph, as they are ready, this"),
     ):
         it.load_state_dict(state)
 
