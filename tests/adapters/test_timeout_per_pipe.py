@@ -19,9 +19,21 @@ pytestmark = pytest.mark.filterwarnings(
 MULTIPROCESSING = SHARDING_PRIORITIES.MULTIPROCESSING
 
 
+# Volumes stay open for a thread that hangs, so none may be left for the tests that follow.
+LET_GO = threading.Event()
+
+
+@pytest.fixture
+def freed():
+    """Let threads that hang in this process go at the end."""
+    LET_GO.clear()
+    yield
+    LET_GO.set()
+
+
 def hang(sample):
     if sample.case == "3":
-        threading.Event().wait()
+        LET_GO.wait()
     return sample
 
 
@@ -39,6 +51,7 @@ def chain(function):
 @pytest.mark.parametrize(
     "limit", [vp.Timeout(0.3, at="map"), vp.Timeout(item=math.inf, idle=0.3)], ids=["at", "idle"]
 )
+@pytest.mark.usefixtures("freed")
 def test_the_pipe_that_a_process_stays_at_is_named(limit, workers):
     """Though a batch may take any time; what was made before comes first."""
     service = vp.MultiProcessingReadingService(workers)
@@ -48,17 +61,6 @@ def test_the_pipe_that_a_process_stays_at_is_named(limit, workers):
         with pytest.raises(ItemTimeout, match=r"stayed(.|\n)*map\(hang\)") as told:
             next(batches)
     assert "for 0.3 s" in str(told.value)
-
-
-@pytest.fixture
-def freed():
-    """Let threads that hang in this process go at the end."""
-    LET_GO.clear()
-    yield
-    LET_GO.set()
-
-
-LET_GO = threading.Event()
 
 
 def hang_here(sample):
