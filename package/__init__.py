@@ -6,9 +6,10 @@ repository; ``setup.cfg`` installs each of them as a sub-package of ``voxpipe``.
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._version import __version__
+from .first_use import at_first_use
 
 if TYPE_CHECKING:
     from .adapters import (
@@ -153,22 +154,7 @@ _HOMES = {
         "unregister_decoder",
     ),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*(n for n in globals() if n.startswith("__")), *__all__})
+__getattr__, __dir__ = at_first_use(globals(), _HOMES)
 
 
 # Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where

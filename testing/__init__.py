@@ -4,8 +4,9 @@ The contracts are pytest classes, and pytest comes with the ``test`` extra only.
 does without it: the demo's S3 server runs where nobody tests.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..first_use import at_first_use
 
 if TYPE_CHECKING:
     from .decoder_contract import DecoderCase, DecoderContract
@@ -34,19 +35,4 @@ _HOMES = {
     "store_contract": ("StoreCase", "StoreContract"),
     "value_op_contract": ("ValueOpContract",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a contract at its first use."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*(n for n in globals() if n.startswith("__")), *__all__})
+__getattr__, __dir__ = at_first_use(globals(), _HOMES)

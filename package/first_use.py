@@ -1,0 +1,37 @@
+"""Public names that are imported at their first use: a package costs what is used of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def at_first_use(
+    namespace: dict[str, Any], homes: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562).
+
+    Parameters
+    ----------
+    namespace
+        ``globals()`` of the package, which has ``__all__``.
+    homes
+        Names by the module below the package that has them.
+    """
+    package = namespace["__name__"]
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def first_use(name: str) -> Any:
+        home = home_of.get(name)
+        if home is None:
+            msg = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value = getattr(import_module(f".{home}", package), name)
+        namespace[name] = value
+        return value
+
+    def names() -> list[str]:
+        return sorted({*(n for n in namespace if n.startswith("__")), *namespace["__all__"]})
+
+    return first_use, names
