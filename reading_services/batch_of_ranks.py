@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..graph import Pipe, describe, parents_of, traits_of, walk, with_parents
+from ..graph import Pipe, describe, parents_of, rebuilt, traits_of, walk
 from ..graph.node import twin_of
 from ..graph.walk import readers
 from .part import Part
@@ -43,13 +43,7 @@ def with_own_batches(sink: Pipe, part: Part) -> Pipe:
         return sink
     own: Any = twin_of(gatherer)
     own.batch_size = part.size(traits_of(gatherer).group) // part.ranks
-    made: dict[int, Pipe] = {id(gatherer): own}
-    for old in walk(sink):
-        if id(old) in made:
-            continue
-        parents = [made.get(id(parent), parent) for parent in parents_of(old)]
-        made[id(old)] = with_parents(old, parents)
-    return made[id(sink)]
+    return rebuilt(sink, lambda old, here: own if old is gatherer else here)
 
 
 def explained(sink: Pipe, part: Part, *, whole: bool) -> str:
