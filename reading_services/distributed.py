@@ -157,9 +157,9 @@ class DistributedReadingService:
     # As the only one.
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first.
+        """Return what reading ``work`` may spend, the first choice first.
 
-        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        ``remote`` says that its volumes lie behind URLs.
         """
         return self._own.budgets(work, remote=remote)
 

@@ -85,9 +85,9 @@ class InProcessReadingService:
         self.memory_bytes = checked(memory_bytes)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first.
+        """Return what reading ``work`` may spend, the first choice first.
 
-        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        ``remote`` says that its volumes lie behind URLs.
         """
         # One batch is made while the one before is in use.
         ahead = 2 + self.prefetch_cnt

@@ -154,9 +154,9 @@ class MultiProcessingReadingService:
             raise ValueError(msg)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first.
+        """Return what reading ``work`` may spend, the first choice first.
 
-        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        ``remote`` says that its volumes lie behind URLs.
         """
         count = self.num_workers if work is None else work.workers
         # Those in flight, and the one that the consumer has.

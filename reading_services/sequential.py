@@ -74,9 +74,9 @@ class SequentialReadingService:
         return int(getattr(self._inner, "num_workers", 0))
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading may spend, the first choice first.
+        """Return what reading ``work`` may spend, the first choice first.
 
-        ``work`` may have its own say, and ``remote`` ones lie behind URLs.
+        ``remote`` says that its volumes lie behind URLs.
         """
         own: Any = self._inner if hasattr(self._inner, "budgets") else InProcessReadingService()
         offers: tuple[Budget, ...] = own.budgets(work, remote=remote)
