@@ -27,7 +27,7 @@ import phantom
 import torch
 
 import voxpipe as vp
-from voxpipe.reading_services.pool import Worker, WorkerPool
+from voxpipe.reading_services.workers.pool import Worker, WorkerPool
 
 BATCH = 4
 SEED = 0

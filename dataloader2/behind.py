@@ -35,7 +35,7 @@ from ..graph import (
 )
 from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
-from ..reading_services.seeding import seed_globals, seeded_globals
+from ..reading_services.seeds.seeding import seed_globals, seeded_globals
 from ..realizing import Outcome
 
 

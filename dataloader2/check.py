@@ -23,7 +23,7 @@ from ..core import Grid
 from ..core.errors import VolumeNotFound, VoxpipeError, WorkerDied
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest
 from ..graph import is_pipe, traits_of, walk
-from ..reading_services.script import WORKER_NAME, not_sent
+from ..reading_services.workers.script import WORKER_NAME, not_sent
 from ..spatial import LazyPatch, PendingPlan
 from ..volumes import (
     Finding,

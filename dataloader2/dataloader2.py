@@ -13,7 +13,7 @@ from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.place import Place
-from ..reading_services.seed_generator import MAX_SEED
+from ..reading_services.seeds.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, batch_count
 from ..realizing import ErrorPolicy, Failure
 from .asked import chain_for_state, checked_service, checked_state, refuse_others

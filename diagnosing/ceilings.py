@@ -17,8 +17,8 @@ from ..core.errors import GraphError
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
 from ..reading_services import Planned, ReadingService
+from ..reading_services.epochs.running import close_if_idle
 from ..reading_services.place import Place
-from ..reading_services.running import close_if_idle
 from ..reading_services.work import jobs
 from ..realizing import Job, Outcome, usable_cores
 from ..realizing.parts import Read, Task

@@ -10,7 +10,7 @@ from torch.utils.data import IterDataPipe
 from ..datapipes import DataPipe
 from ..graph import Pipe, Traits, traits_of
 from ..reading_services import Planned
-from ..reading_services.pipe_runner import PipeRunner
+from ..reading_services.work.pipe_runner import PipeRunner
 from ..realizing import Instruction, Recipe
 from ..realizing.parts import Parts, Task
 

@@ -1,7 +1,8 @@
 """Reading services: where the graph runs."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..first_use import at_first_use
 
 if TYPE_CHECKING:
     from .distributed import DistributedReadingService
@@ -12,28 +13,10 @@ if TYPE_CHECKING:
         PrototypeMultiProcessingReadingService,
     )
     from .reading_service import Epoch, ReadingService
-    from .seed_generator import SeedGenerator
+    from .seeds.seed_generator import SeedGenerator
     from .sequential import SequentialReadingService
     from .work import Planned, Replicated, Work
-    from .worker_hooks import WorkerInfo
-
-# Imported at first use: a worker needs none of them, and all of them need torch.
-_HOME_OF = {
-    "CheckpointableReadingServiceInterface": "interface",
-    "DistributedReadingService": "distributed",
-    "Epoch": "reading_service",
-    "InProcessReadingService": "in_process",
-    "MultiProcessingReadingService": "multiprocessing",
-    "Planned": "work",
-    "PrototypeMultiProcessingReadingService": "multiprocessing",
-    "ReadingService": "reading_service",
-    "ReadingServiceInterface": "interface",
-    "Replicated": "work",
-    "SeedGenerator": "seed_generator",
-    "SequentialReadingService": "sequential",
-    "Work": "work",
-    "WorkerInfo": "worker_hooks",
-}
+    from .work.hooks import WorkerInfo
 
 __all__ = [
     "CheckpointableReadingServiceInterface",
@@ -53,11 +36,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use."""
-    if name not in _HOME_OF:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
+# Imported at first use: a worker needs none of them, and all of them need torch.
+_HOMES = {
+    "distributed": ("DistributedReadingService",),
+    "in_process": ("InProcessReadingService",),
+    "interface": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface"),
+    "multiprocessing": (
+        "MultiProcessingReadingService",
+        "PrototypeMultiProcessingReadingService",
+    ),
+    "reading_service": ("Epoch", "ReadingService"),
+    "seeds.seed_generator": ("SeedGenerator",),
+    "sequential": ("SequentialReadingService",),
+    "work": ("Planned", "Replicated", "Work"),
+    "work.hooks": ("WorkerInfo",),
+}
+__getattr__, __dir__ = at_first_use(globals(), _HOMES)

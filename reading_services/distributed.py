@@ -12,14 +12,14 @@ from typing import Any
 from ..core.errors import GraphError
 from ..graph import Pipe, fingerprint, walk
 from ..volumes.scheme import Budget
-from .batch_of_ranks import explained, with_own_batches
 from .in_process import InProcessReadingService
-from .one_rank import OneRank
-from .part import UNEVEN, WRAP, Part
 from .place import Place
-from .ranks import Ranks, checked_timeout, is_started
+from .ranks.agreeing import Ranks, checked_timeout, is_started
+from .ranks.one_rank import OneRank
+from .ranks.together import CountedEpoch, TogetherEpoch
 from .reading_service import Epoch, ReadingService
-from .together import CountedEpoch, TogetherEpoch
+from .shares.batch_of_ranks import explained, with_own_batches
+from .shares.part import UNEVEN, WRAP, Part
 from .work import Planned, Replicated, Work
 
 # torchdata's: ranks may load a model or validate between two epochs.

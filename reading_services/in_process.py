@@ -20,17 +20,17 @@ from ..realizing import Job, Outcome, with_threads
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
-from .ahead import tickets_of
-from .dealing import at_once, items_to_deal
-from .made_ahead import MadeAhead, prefetcher_of
-from .pipe_runner import Replica
+from .epochs.dealing import at_once, items_to_deal
+from .epochs.made_ahead import MadeAhead, prefetcher_of
+from .epochs.running import begin, end
+from .epochs.watched import Watched
 from .place import Place
-from .running import begin, end
 from .spending import budgets, checked
 from .transport.budget import default_slot_bytes
-from .watched import Watched
 from .work import Planned, Replicated, Work, jobs, replicated, work_of
-from .worker_hooks import InitFunction, ResetFunction, checked_hooks
+from .work.hooks import InitFunction, ResetFunction, checked_hooks
+from .work.pipe_runner import Replica
+from .workers.ahead import tickets_of
 
 _START = Place()
 

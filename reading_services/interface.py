@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..graph import Pipe
-from .seed_generator import SeedGenerator
+from .seeds.seed_generator import SeedGenerator
 
 
 class ReadingServiceInterface(ABC):

@@ -18,20 +18,20 @@ from ..core.whole import whole
 from ..graph import Pipe, walk
 from ..realizing import usable_cores
 from ..volumes.scheme import Budget
+from .epochs.planned import PlannedEpoch
+from .epochs.replicated import ReplicatedEpoch
+from .epochs.room import Room
 from .in_process import InProcessEpoch
-from .payload import payload_of
 from .place import Place
-from .planned import PlannedEpoch
-from .pool import WorkerPool
 from .reading_service import Epoch
-from .replicated import ReplicatedEpoch
-from .restarts import USUAL_RESTARTS, Restarts
-from .room import Room
-from .script import script_of_this_process
 from .spending import budgets, checked
 from .transport.budget import SlotBudget, default_slot_bytes
 from .work import Planned, Replicated, Work, replicated, work_of
-from .worker_hooks import InitFunction, ResetFunction, checked_hooks
+from .work.hooks import InitFunction, ResetFunction, checked_hooks
+from .workers.payload import payload_of
+from .workers.pool import WorkerPool
+from .workers.restarts import USUAL_RESTARTS, Restarts
+from .workers.script import script_of_this_process
 
 START_METHODS = ("forkserver", "fork", "spawn")
 ORDERS = ("plan", "as_ready")

@@ -12,8 +12,8 @@ from .distributed import DistributedReadingService, run_divided, shares_of
 from .in_process import InProcessReadingService
 from .interface import ReadingServiceInterface
 from .multiprocessing import MultiProcessingReadingService
-from .one_rank import OneRank
 from .place import Place
+from .ranks.one_rank import OneRank
 from .reading_service import Epoch, ReadingService
 from .work import Work
 from .written import WrittenService

@@ -12,14 +12,14 @@ from ..core import Stream
 from ..core.errors import placed
 from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, is_pipe, raised_at
+from .epochs.running import begin, end
+from .epochs.watched import Watched
 from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
-from .pipe_runner import as_raised
 from .place import Place
 from .reading_service import Epoch
-from .running import begin, end
-from .seed_generator import SeedGenerator
-from .watched import Watched
+from .seeds.seed_generator import SeedGenerator
 from .work import Replicated, Work
+from .work.pipe_runner import as_raised
 
 
 class WrittenService:

@@ -20,7 +20,7 @@ LAYERS = [
     {"dataloader2"},
     {"package"},
 ]
-# The same inside two of them; modules beside these folders are what all of them speak of.
+# The same inside some of them; modules beside these folders are what all of them speak of.
 FOLDERS = {
     "voxpipe.volumes": [
         {"stores"},
@@ -34,7 +34,15 @@ FOLDERS = {
         {"resampling", "ops"},
         {"placing", "lazy"},
     ],
+    "voxpipe.reading_services": [
+        {"seeds", "shares", "transport"},
+        {"work"},
+        {"workers"},
+        {"epochs", "ranks"},
+    ],
 }
+# Beside the front door, of the standard library only: every layer may import it.
+BESIDE = "voxpipe.first_use"
 # May import anything; nothing imports it.
 ASIDE = "testing"
 
@@ -42,6 +50,8 @@ ASIDE = "testing"
 def layer_of(module):
     """Return the layer of a module of voxpipe; what is not in a sub-package is the top."""
     first = module.partition(".")[2].partition(".")[0]
+    if f"voxpipe.{first}" == BESIDE:
+        return "core"
     return first if f"voxpipe.{first}" in packages() else "package"
 
 

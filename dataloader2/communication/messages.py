@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...reading_services.seed_generator import SeedGenerator
+from ...reading_services.seeds.seed_generator import SeedGenerator
 from .raised import Raised
 
 Change = Callable[[Any], Any]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ...core.errors import WorkerDied
-from ...reading_services.told import WorkerTraceback
+from ...reading_services.workers.told import WorkerTraceback
 
 
 @dataclass(frozen=True)

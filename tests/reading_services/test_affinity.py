@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import voxpipe as vp
 from voxpipe.core import Sample
 from voxpipe.datapipes.demand import asked_of
-from voxpipe.reading_services.affinity import Affinity, cases_of
+from voxpipe.reading_services.workers.affinity import Affinity, cases_of
 from voxpipe.realizing import Job
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.negotiate import negotiate

@@ -14,7 +14,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 import voxpipe as vp
 from voxpipe.core.errors import GraphError, NotPicklable, StateMismatch, WorkerDied
 from voxpipe.graph import Traits, clone, cut, dealing_point, describe, walk
-from voxpipe.reading_services.dealing import MOST_WAITING, Dealer
+from voxpipe.reading_services.epochs.dealing import MOST_WAITING, Dealer
 
 pytestmark = pytest.mark.filterwarnings(
     # forking with threads of torch around is what these tests ask for

@@ -8,7 +8,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.adapters import Limits
-from voxpipe.reading_services.watched import Watched
+from voxpipe.reading_services.epochs.watched import Watched
 
 SIZE = 1000
 

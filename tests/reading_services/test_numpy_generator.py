@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.reading_services import numpy_generator
-from voxpipe.reading_services.numpy_generator import numpy_state, put_back
-from voxpipe.reading_services.seeding import seeded_globals
+from voxpipe.reading_services.seeds.numpy_generator import numpy_state, put_back
+from voxpipe.reading_services.seeds.seeding import seeded_globals
 
 DRAWS = {
     "rand": lambda: float(np.random.rand()),

@@ -21,8 +21,8 @@ from test_worker_failures import at_case
 
 import voxpipe as vp
 from voxpipe.core.errors import WorkerDied, WorkerReplaced
-from voxpipe.reading_services.affinity import Affinity
-from voxpipe.reading_services.process import Launch, Worker
+from voxpipe.reading_services.workers.affinity import Affinity
+from voxpipe.reading_services.workers.process import Launch, Worker
 from voxpipe.realizing import Job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes")

@@ -11,8 +11,8 @@ import voxpipe as vp
 from voxpipe.adapters import Limits
 from voxpipe.core.errors import ItemTimeout
 from voxpipe.reading_services import running
-from voxpipe.reading_services.watched import Watched
-from voxpipe.reading_services.worker import DEAF, _listen
+from voxpipe.reading_services.epochs.watched import Watched
+from voxpipe.reading_services.workers.worker import DEAF, _listen
 
 LIMIT = 60  # seconds after which a wait is taken for a hang
 

@@ -18,7 +18,7 @@ from voxpipe.reading_services import (
     SeedGenerator,
     WorkerInfo,
 )
-from voxpipe.reading_services.sharing import apply_shares
+from voxpipe.reading_services.shares.sharing import apply_shares
 from voxpipe.realizing import Recipe
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING

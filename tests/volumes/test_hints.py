@@ -10,7 +10,7 @@ import tifffile
 
 import voxpipe as vp
 from voxpipe.core import Region
-from voxpipe.reading_services.ahead import tickets_of
+from voxpipe.reading_services.workers.ahead import tickets_of
 from voxpipe.realizing import Job
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.disk import hints

@@ -1,0 +1,1 @@
+"""Where numbers at random come from: seeds of pipes, and the global generators."""

@@ -1,0 +1,1 @@
+"""What part of an epoch a rank or a worker has."""

@@ -1,0 +1,262 @@
+"""Run pipes where there are no instructions for what they do: on one job, or on a share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+
+from ...core import Origin, Stream
+from ...core.errors import placed
+from ...datapipes import DataPipe
+from ...datapipes.epoch import set_epoch
+from ...graph import Cut, Pipe, describe, origin_of, raised_at, traits_of, walk, with_parents
+from ...realizing import NOWHERE, STANDING, Job
+from ...realizing.recipe import the_batch
+from ..seeds.seed_generator import SeedGenerator
+from ..seeds.seeding import seed_globals, seeded_globals
+from ..shares.dealt import Dealt
+from ..shares.feeding import Feed
+from ..shares.sharing import apply_shares
+from .hooks import Hooks, WorkerInfo
+
+_NO_JOB = Job(NOWHERE, ())
+# torch writes this into the message of every error that passes through a pipe.
+_TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
+
+
+def as_raised(error: Exception) -> Exception:
+    """Return ``error`` with its message as it was raised."""
+    if error.args and isinstance(error.args[0], str) and _TORCH_SAYS in error.args[0]:
+        if isinstance(error, OSError) and error.errno is not None:
+            # torch puts its lines in the place of an argument that is no text: the number. With
+            # these two it travels whole, its file included.
+            error.args = (error.errno, error.strerror)
+            return error
+        error.args = (error.args[0].split(_TORCH_SAYS, 1)[0], *error.args[1:])
+    return error
+
+
+class Handoff(IterDataPipe[Any]):
+    """Yields the items of the job at hand: the source of a realizing part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = _NO_JOB
+        self.number = NOWHERE
+        self.seeds: Callable[[int], int] | None = None
+        """The seed of the functions that see an item of the job; None where there are none."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items."""
+        for number, item in enumerate(self.job.items):
+            self.number = number
+            if self.seeds is not None and number:  # the first is seeded by who runs the job
+                seed_globals(self.seeds(number))
+            yield item
+
+
+class Step(IterDataPipe[Any]):
+    """Yields the items of one pipe of a realizing part, and notes when that pipe is at work."""
+
+    def __init__(self, parent: Pipe, number: int, handoff: Handoff, *, whole: bool) -> None:
+        super().__init__()
+        self.parent = parent
+        self.number = number
+        self.handoff = handoff
+        self.whole = whole
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items."""
+        items = iter(self.parent)
+        while True:
+            step, item = STANDING.step, STANDING.item
+            STANDING.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
+            try:
+                made = next(items)
+            except StopIteration:
+                return
+            except Exception as error:
+                # A StopIteration of a user's function ends its pipe's generator, whose frame,
+                # where the pipe is looked up otherwise, is not in the traceback of what follows.
+                ended = isinstance(error.__cause__, StopIteration)
+                origin = origin_of(self.parent) if ended else None
+                raise placed(error, origin, *self._at())  # noqa: B904  the very same error
+            finally:
+                STANDING.at(step, item)
+            yield made
+
+    def _at(self) -> tuple[str, str]:
+        """Return the case of the item at hand, and which it is; nothing where it is several."""
+        number = max(0, self.handoff.number)
+        at = self.handoff.job.items[number:][:1]
+        if self.whole or not at:
+            return "", ""
+        return str(getattr(at[0], "case", "")), self.handoff.job.place(number)
+
+
+class PipeRunner:
+    """Turns jobs into batches by running the realizing pipes, which needs torch."""
+
+    def __init__(self, split: Cut) -> None:
+        self.handoff = Handoff()
+        self.sink: Pipe = self.handoff
+        whole = False
+        for number, pipe in enumerate(split.realizing):
+            if isinstance(pipe, DataPipe) and pipe.instructions() == ():
+                continue  # there is nothing to do for one batch: prefetch(), for instance
+            whole = whole or bool(traits_of(pipe).group)
+            self.sink = _of_any_size(with_parents(pipe, [self.sink]))
+            if not traits_of(pipe).watches:
+                self.sink = Step(self.sink, number, self.handoff, whole=whole)
+        self.last = written_last([*split.realizing])
+        self._opaque = any(traits_of(pipe).opaque for pipe in split.realizing)
+        self._sifts = split.sifts
+        self._run: tuple[int, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "handoff": Handoff(), "_run": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.handoff = next(pipe for pipe in walk(self.sink) if isinstance(pipe, Handoff))
+
+    def run(self, job: Job, seed: int, epoch: int) -> Any:
+        """Return the batch of ``job``.
+
+        A user's function may draw from the global generators of random, NumPy and torch:
+        these are seeded from (seed, epoch, item) before it sees an item and put back after the
+        batch, so that its numbers depend neither on the worker nor on how many ranks divide the
+        batch. One that sees a whole batch sees its rank's part, and draws for that.
+        """
+        if self._run != (seed, epoch):
+            set_epoch(self.sink, seed, epoch)
+            self._run = (seed, epoch)
+        self.handoff.job, self.handoff.number = job, NOWHERE
+        guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._opaque:
+            self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
+            guard = seeded_globals(seeds(0))
+        try:
+            with guard:
+                made = list(self.sink)
+        except Exception as error:
+            at = raised_at(error)
+            raise placed(as_raised(error), at, job.cases(), job.place())  # noqa: B904
+        finally:
+            self.handoff.job, self.handoff.seeds = _NO_JOB, None
+            STANDING.at(NOWHERE)
+        return the_batch(job, made, sifts=self._sifts)
+
+
+def written_last(pipes: list[Pipe]) -> Origin | None:
+    """Return the last of some pipes, as the user wrote it, for what it yields."""
+    shown = [pipe for pipe in pipes if not traits_of(pipe).watches]
+    return (origin_of(shown[-1]) or Origin(describe(shown[-1]), "", 0)) if shown else None
+
+
+def _seed_of_item(job: Job, seed: int, epoch: int, item: int) -> int:
+    return Stream(seed, epoch, (job.number(item),), "user functions").integer()
+
+
+def _of_any_size(pipe: Pipe) -> Pipe:
+    """Return a pipe that gathers what it is given: the plan has left out what is to be dropped."""
+    if traits_of(pipe).group and traits_of(pipe).drop_last:
+        pipe.drop_last = False  # type: ignore[attr-defined]
+    return pipe
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which items of a whole graph one worker of one rank has."""
+
+    worker: int = 0
+    workers: int = 1
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def number(self) -> int:
+        """Which of all shares it is."""
+        return self.rank * self.workers + self.worker
+
+    @property
+    def count(self) -> int:
+        """How many shares there are."""
+        return self.ranks * self.workers
+
+
+class Replica:
+    """A whole graph that cannot be cut, run on this worker's share of the items.
+
+    Parameters
+    ----------
+    graph
+        The graph; it is this worker's own.
+    share
+        Which items.
+    hooks
+        Functions of the user's that prepare it.
+    """
+
+    def __init__(self, graph: Any, share: Share, hooks: Hooks) -> None:
+        self.graph = graph
+        self.last = written_last(list(walk(graph)))
+        self.share = share
+        self.hooks = hooks
+        self._is_initialized = False
+        self._run: tuple[int, int] | None = None
+        self._items: Iterator[Any] | None = None
+
+    def fed(self, feed: Feed) -> None:
+        """Take what is dealt out to this worker from ``feed``."""
+        for pipe in walk(self.graph):
+            if isinstance(pipe, Dealt):
+                pipe.feed = feed
+
+    def run(self, index: int, seed: int, epoch: int) -> Any:
+        """Return this worker's next item; StopIteration after the last, any number of times."""
+        # Which worker draws enters here: a share has no numbers of its own but by its owner.
+        key = (self.share.count, self.share.number, index)
+        if self._run != (seed, epoch):
+            self._run = (seed, epoch)
+            with seeded_globals(Stream(seed, epoch, key[:2], "worker functions").integer()):
+                self._items = self._started(seed, epoch)
+        if self._items is None:
+            raise StopIteration
+        stream = Stream(seed, epoch, key, "user functions")
+        try:
+            with seeded_globals(stream.integer()):
+                return next(self._items)
+        except StopIteration:
+            self._items = None
+            raise
+        except Exception as error:
+            at = raised_at(error)
+            raise placed(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
+
+    def _place(self, index: int) -> str:
+        of = f" of share {self.share.number}" if self.share.count > 1 else ""
+        return f"item {index}{of}"
+
+    def _started(self, seed: int, epoch: int) -> Iterator[Any]:
+        info = WorkerInfo(self.share.workers, self.share.worker)
+        if not self._is_initialized:
+            self._is_initialized = True
+            share = self.share
+            apply_shares(
+                self.graph,
+                ranks=share.ranks,
+                rank=share.rank,
+                workers=share.workers,
+                worker=share.worker,
+            )
+            self.graph = self.hooks.initialized(self.graph, info)
+        set_epoch(self.graph, seed, epoch)
+        seeds = SeedGenerator(Stream(seed, epoch, (), "worker seeds").integer())
+        prepared = self.hooks.prepared(self.graph, info, seeds.spawn(self.share.number))
+        return iter(prepared)

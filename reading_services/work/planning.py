@@ -1,0 +1,115 @@
+"""The jobs of an epoch: what its planner yields, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from ...core import Stream
+from ...core.errors import placed
+from ...datapipes.epoch import set_epoch
+from ...datapipes.excuse import Excuses, excusing
+from ...datapipes.skipping import items_from
+from ...graph import (
+    Cut,
+    Pipe,
+    raised_at,
+    traits_of,
+    walk,
+)
+from ...realizing import ErrorPolicy, Job
+from ..place import Place
+from ..seeds.seeding import seeded_globals
+from ..shares.part import WHOLE, WRAP, Part
+from .pipe_runner import as_raised
+
+_RAISES = ErrorPolicy()
+_END = object()
+
+
+def jobs(
+    split: Cut,
+    seed: int,
+    epoch: int,
+    place: Place,
+    part: Part = WHOLE,
+    errors: ErrorPolicy = _RAISES,
+) -> Iterator[Job]:
+    """Yield the jobs of one epoch that were not delivered; the others read nothing.
+
+    Every rank plans the batches of all ranks, and its jobs hold its own part of each. A job also
+    holds what could not be planned since the one before; one after the last may hold only that.
+    """
+    held: list[Any] = []
+    first: list[Any] = []
+    size, index = part.size(split.group), 0
+    excuses = Excuses(errors.errors if errors.tolerates else ())
+    # What cannot be planned is found, and counted, in the items that are skipped as well.
+    if part.uneven != WRAP and not errors.tolerates:  # wrap wants the first items, too
+        index = place.next
+
+    def job(items: Sequence[Any]) -> Job:
+        noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
+        excuses.noted.clear()
+        numbers = part.of(range(index * size, index * size + len(items)))
+        return Job(index, part.of(items), part.rank, noted, numbers)
+
+    items = planned(split.planner, seed, epoch, index * size)
+    for item in _excusing(items, excuses) if errors.tolerates else items:
+        if part.uneven == WRAP and len(first) < size:
+            first.append(item)
+        held.append(item)
+        if len(held) == size:
+            made = job(held)
+            if not place.holds(index):
+                yield made
+            index, held = index + 1, []
+    rest = () if split.drop_last else part.last(held, first, size)
+    if rest:
+        made = job(rest)
+        if not place.holds(index):
+            yield made
+        index += 1
+    if excuses.noted and not place.holds(index):
+        yield replace(job(()), items=())
+
+
+def _excusing(items: Iterator[Any], excuses: Excuses) -> Iterator[Any]:
+    """Yield items; cases that cannot be planned are noted and left out."""
+    while True:
+        # Not around the yield: what the consumer does meanwhile is no part of the plan.
+        with excusing(excuses):
+            item = next(items, _END)
+        if item is _END:
+            return
+        yield item
+
+
+def planned(
+    planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
+) -> Iterator[Any]:
+    """Yield what a planner, or such a part of the graph ``of``, yields from item ``start`` on.
+
+    A user's function in it draws the same in every run.
+    """
+    set_epoch(planner if of is None else of, seed, epoch)
+    if not any(traits_of(pipe).opaque for pipe in walk(planner)):
+        try:
+            yield from items_from(planner, start)
+        except Exception as error:
+            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
+        return
+    items = iter(planner)
+    for number in count():
+        stream = Stream(seed, epoch, (number,), "user functions of the planner")
+        with seeded_globals(stream.integer()):
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
+        if number >= start:
+            yield item

@@ -1,0 +1,1 @@
+"""Worker processes: how they are started, given work, watched and replaced."""

@@ -1,0 +1,350 @@
+"""The worker processes of one service: start, give, wait, stop. Knows nothing of batches' order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing import connection
+from multiprocessing.context import BaseContext
+from typing import Any, NoReturn
+
+from ...adapters import Limits
+from ...core.errors import ItemTimeout, WorkerDied
+from ...core.waits import wait_of
+from ...volumes.stores.joining import Table
+from ..transport.budget import SlotBudget
+from ..transport.channels import receive_descriptor
+from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
+from .affinity import Affinity
+from .fork_server import preload
+from .payload import pickled
+from .process import At, Launch, Worker
+from .script import script_of_this_process
+from .worker import SETTINGS, Settings
+
+# What every worker imports anyway.
+PRELOAD = [
+    "voxpipe.reading_services.workers.worker",
+    "voxpipe.volumes.formats.nifti",
+    "voxpipe.spatial.resampling.native",
+    "nibabel",
+]
+# Where pipes are sent and not instructions; then "__main__" too, multiprocessing's own default.
+PRELOAD_TORCH = ["torch", "voxpipe.datapipes.iter"]
+# A worker that lives takes the word to stop at once.
+_STOP_SECONDS = 0.1
+
+
+class WorkerPool:
+    """Processes that all run the same thing.
+
+    Parameters
+    ----------
+    payloads
+        What each worker runs, pickled.
+    context
+        A multiprocessing context.
+    limits
+        How long waits may take.
+    torch
+        Whether what they run needs torch.
+    threads
+        Patches that each worker realizes at once.
+    imports
+        Further modules that a fork server is to load before it starts workers.
+    budget
+        Bytes of shared memory for batches, over all workers.
+    ahead
+        Jobs that a worker may have at once.
+    cache_bytes
+        Decoded chunks that each worker keeps, in bytes.
+    ahead_bytes
+        What each fetches for later patches and keeps, in bytes; None leaves it at what is usual.
+    joinings
+        Which ranges become one request, by key.
+    at
+        Says what a worker does.
+    """
+
+    def __init__(
+        self,
+        payloads: Sequence[bytes],
+        context: BaseContext,
+        limits: Limits,
+        *,
+        torch: bool,
+        threads: int = 1,
+        imports: Sequence[str] = (),
+        budget: SlotBudget,
+        ahead: int,
+        cache_bytes: int = 0,
+        ahead_bytes: int | None = None,
+        joinings: Table | None = None,
+        at: At,
+    ) -> None:
+        self.limits = limits
+        self.broken = False
+        self.affinity = Affinity()
+        self.workers: list[Worker] = []
+        self._woken, self._wake = context.Pipe(duplex=False)
+        self._payloads = list(payloads)
+        own = script_of_this_process()
+        if context.get_start_method() == "forkserver":
+            first = [*(["__main__"] if own else []), *PRELOAD_TORCH] if torch else []
+            preload(context, [*first, *PRELOAD, *imports])
+        share = budget.share(len(payloads))
+        settings = Settings(
+            torch,
+            threads,
+            {} if torch else own,
+            {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
+            # Asked for no shared memory, a worker says nothing about having none.
+            share if budget.limit else None,
+            cache_bytes,
+            dict(joinings or {}),
+            ahead,
+            len(payloads),
+            ahead_bytes,
+        )
+        self._launch = Launch(context, limits, settings, bool(own), budget, share, at)
+        try:
+            for number, payload in enumerate(payloads):
+                self.workers.append(self._launch.start(number, payload, self.workers))
+        except BaseException:
+            self.stop()
+            raise
+
+    def replace(self, worker: Worker) -> Worker:
+        """Start a worker in the place of a dead one, and return it; it has no jobs yet.
+
+        What the dead one held is freed: its channel and its slots, but for batches that
+        somebody still looks into; these count in the share of the new one.
+
+        Raises
+        ------
+        OSError
+            No process can be started, e.g. for lack of memory. The pool goes on without.
+        """
+        place = self.workers.index(worker)
+        worker.is_gone = True
+        worker.release()
+        worker.process.kill()  # of no effect, unless it only closed its channel
+        _reap(worker, self.limits.stop)
+        # Of what is closed nothing more is asked, also if there is none in its place.
+        self.workers.remove(worker)
+        fresh = self._launch.start(
+            worker.number, self._payloads[worker.number], self.workers, worker.slots
+        )
+        self.workers.insert(place, fresh)
+        # It has decoded nothing yet.
+        self.affinity.forget(worker.number)
+        return fresh
+
+    def in_flight(self) -> int:
+        """Return the number of jobs that were given and not answered."""
+        return sum(len(worker.jobs) for worker in self.workers)
+
+    def idlest(self) -> Worker:
+        """Return the worker with the fewest jobs, the first of them."""
+        return min(self.workers, key=lambda worker: len(worker.jobs))
+
+    def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
+        """Send one job, and which slots are free again.
+
+        Raises
+        ------
+        ItemTimeout
+            If it takes no messages.
+        NotPicklable
+            If the job cannot be sent.
+        """
+        index = getattr(job, "index", job)
+        message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
+        worker.jobs.append(job)
+        worker.given += 1
+        self.affinity.given(job, worker)
+        self._send(worker, message)
+
+    def deal(self, worker: Worker, deal: Deal) -> None:
+        """Send an item that is dealt out.
+
+        Raises
+        ------
+        ItemTimeout
+            If the worker takes no messages.
+        """
+        self._send(worker, deal)
+
+    def _send(self, worker: Worker, message: DoJob | Deal) -> None:
+        # A worker that is gone is noticed where its answers are taken: some may be left.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            try:
+                worker.channel.send(message)
+            except BlockingIOError:
+                self._stuck(worker)
+
+    def is_up(self) -> bool:
+        """Whether every worker has started."""
+        return all(worker.is_up or worker.is_gone for worker in self.workers)
+
+    def is_well(self) -> bool:
+        """Whether every worker lives, and none is left in the middle of something."""
+        return not self.broken and all(worker.process.is_alive() for worker in self.workers)
+
+    @staticmethod
+    def deadline(seconds: float) -> float:
+        """Return the moment ``seconds`` from now."""
+        return time.monotonic() + seconds
+
+    def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
+        """Wait until a worker answers or dies, and yield what arrived.
+
+        A worker with jobs that is gone yields a ``WorkerDied``, after the answers that it left.
+        One without is missed when there is a job for it.
+
+        Raises
+        ------
+        ItemTimeout
+            At the deadline; ``seconds`` is what the message says.
+        """
+        by_handle: dict[Any, Worker] = {}
+        for worker in self.workers:
+            if worker.is_gone:
+                continue
+            by_handle[worker.channel] = worker
+            by_handle[worker.process.sentinel] = worker
+        left, poll = deadline - time.monotonic(), self.limits.poll
+        handles = [self._woken, *by_handle]
+        ready = connection.wait(handles, wait_of(left if poll is None else min(left, poll)))
+        if self._woken in ready:
+            self._woken.recv_bytes()
+            return
+        if poll is not None:
+            self._look_for_overdue()
+        if not ready:
+            if time.monotonic() < deadline:
+                return
+            self._timed_out(seconds)
+        for worker in dict.fromkeys(by_handle[handle] for handle in ready):
+            yield from ((worker, answer) for answer in self._received(worker))
+
+    def _received(self, worker: Worker) -> Iterator[Any]:
+        """Yield what lies in a worker's channel, and how it ended if it died with jobs."""
+        try:
+            while worker.channel.poll():
+                message = worker.channel.recv()
+                if isinstance(message, Ready):
+                    worker.is_up = True
+                    worker.limit_waits(self.limits.item)
+                elif isinstance(message, Notes):
+                    worker.show_notes(receive_descriptor(worker.channel), message.size)
+                elif isinstance(message, NewSlot):
+                    fd = receive_descriptor(worker.channel)
+                    worker.slots.add(message.number, fd, message.size)
+                elif isinstance(message, RetireSlot):
+                    worker.slots.retire(message.number)
+                elif isinstance(message, Took):
+                    yield message
+                else:
+                    worker.jobs.popleft()
+                    yield message
+        except BlockingIOError:
+            self._stuck(worker)
+        except (EOFError, OSError):  # it was killed between two messages, or inside of one
+            yield from self._ended(worker)
+            return
+        if not worker.process.is_alive() and not worker.channel.poll():
+            yield from self._ended(worker)
+
+    def _ended(self, worker: Worker) -> Iterator[WorkerDied]:
+        worker.is_gone = True
+        if worker.jobs:
+            yield worker.death(self.limits.stop)
+
+    def _stuck(self, worker: Worker) -> NoReturn:
+        self.broken = True
+        doing = worker.busy_with()
+        raise ItemTimeout(
+            f"worker {worker.number} (pid {worker.process.pid}) took no message for "
+            f"{worker.patience:g} s; it had {doing.what}",
+            do="Was it stopped by a debugger or a signal?",
+        ).at(doing.origin)
+
+    def _look_for_overdue(self) -> None:
+        for worker in self.workers:
+            doing = None if worker.is_gone else worker.overdue(time.monotonic())
+            if doing is not None:
+                self.broken = True
+                raise ItemTimeout(
+                    f"worker {worker.number} (pid {worker.process.pid}) stayed for "
+                    f"{doing.seconds:g} s at {doing.what}",
+                    do="Give Timeout(idle=... or at=...) more if this may take longer; else look "
+                    "at this pipe and these files.",
+                ).at(doing.origin)
+
+    def _timed_out(self, seconds: float) -> NoReturn:
+        self.broken = True
+        busy = [(worker, worker.busy_with()) for worker in self.workers if worker.jobs]
+        told = "; ".join(
+            f"worker {w.number} (pid {w.process.pid}) is at {doing}" for w, doing in busy
+        )
+        late = ItemTimeout(
+            f"no batch for {seconds:g} s: {told}",
+            do="Raise Timeout(item=...) if a batch may take longer; else look at this pipe and "
+            "these files.",
+        )
+        for _, doing in busy:
+            late.at(doing.origin)
+        raise late
+
+    def wake(self) -> None:
+        """End the wait for answers that another thread is in, or else the next one."""
+        with contextlib.suppress(OSError):  # it is stopped
+            self._wake.send_bytes(b"")
+
+    def stop(self) -> None:
+        """Stop every process, by asking and then by killing, and close every channel."""
+        self.broken = True
+        workers, self.workers = self.workers, []
+        for worker in workers:
+            with contextlib.suppress(OSError, ValueError):
+                # One that takes no messages is not asked twice: it is killed below.
+                worker.limit_waits(_STOP_SECONDS)
+                worker.channel.send_bytes(STOP)
+        half = self.limits.stop / 2
+        end = time.monotonic() + half
+        # Last in, first out; what fails at one worker, or Ctrl-C meanwhile, spares no other.
+        with contextlib.ExitStack() as each:
+            each.callback(self._wake.close)
+            each.callback(self._woken.close)
+            for worker in reversed(workers):
+                each.callback(_free, worker, end + half)
+            for worker in reversed(workers):
+                each.callback(_kill, worker, end)
+
+
+def _kill(worker: Worker, end: float) -> None:
+    """Kill a process that does not end by itself until then."""
+    try:
+        worker.process.join(wait_of(end - time.monotonic()))
+    finally:
+        if worker.process.is_alive():
+            worker.process.kill()
+
+
+def _free(worker: Worker, end: float) -> None:
+    """Free all that a worker holds."""
+    try:
+        worker.release()
+    finally:
+        _reap(worker, end - time.monotonic())
+
+
+def _reap(worker: Worker, seconds: float) -> None:
+    """Free what is left of a process that has ended."""
+    worker.process.join(wait_of(seconds))
+    # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
+    if worker.process.exitcode is not None:
+        worker.process.close()

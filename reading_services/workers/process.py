@@ -1,0 +1,190 @@
+"""One worker process as the consumer sees it, and what it takes to start one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.context import BaseContext
+from typing import Any, TypeAlias
+
+from ...adapters import Limits
+from ...core.errors import WorkerDied
+from ...core.waits import wait_of
+from ...realizing import NOWHERE
+from ...realizing.standing import read
+from ..transport.arrivals import SlotReader
+from ..transport.batches import unpack
+from ..transport.budget import SlotBudget
+from ..transport.channels import limit_waits
+from ..transport.mapping import Mapping
+from ..work import Doing
+from .endings import advice, ending
+from .script import UNGUARDED, WORKER_NAME, not_sent
+from .worker import Settings, run_worker
+
+At: TypeAlias = "Callable[[int, int, Any], Doing]"
+"""What a worker does, of the step and item that it notes and its job."""
+
+
+class Worker:
+    """One process, its channel, and what it is busy with."""
+
+    def __init__(
+        self,
+        number: int,
+        process: Any,
+        channel: connection.Connection,
+        slots: SlotReader,
+        at: At,
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.channel = channel
+        self.jobs: deque[Any] = deque()
+        self.given = 0
+        self.slots = slots
+        self._at = at
+        self._notes: Any = None
+        self._standing: tuple[tuple[int, int, int], float] | None = None
+        self.is_up = False
+        """Whether it has started."""
+        self.is_gone = False
+        """Whether it was found dead."""
+        self.patience = 0.0
+        """Seconds that a message to it may wait."""
+
+    def limit_waits(self, seconds: float) -> None:
+        """Let messages to it and from it wait so long."""
+        self.patience = seconds
+        limit_waits(self.channel, seconds)
+
+    def open(self, data: bytes) -> tuple[Any, int]:
+        """Return a batch that this worker made, and the bytes that it takes."""
+        arrival = self.slots.arrival()
+        batch = unpack(data, arrival)
+        return batch, len(data) + arrival.bytes
+
+    def show_notes(self, fd: int, size: int) -> None:
+        """Look from now on at the memory in which it notes what it is at; closes ``fd``."""
+        try:
+            self._notes = Mapping(fd, size).bytes()
+        finally:
+            os.close(fd)
+
+    def busy_with(self) -> Doing:
+        """Return what it is doing, for messages."""
+        if not self.jobs:
+            return Doing("nothing to do")
+        step, item = (NOWHERE, NOWHERE) if self._notes is None else read(self._notes)
+        return self._at(step, item, self.jobs[0])
+
+    def overdue(self, now: float) -> Doing | None:
+        """Return what it has been at for longer than it may; asked from time to time."""
+        if not self.jobs or self._notes is None:
+            self._standing = None
+            return None
+        step, item = read(self._notes)
+        at = (id(self.jobs[0]), step, item)
+        if self._standing is None or self._standing[0] != at:
+            self._standing = at, now
+            return None
+        doing = self._at(step, item, self.jobs[0])
+        return doing if now - self._standing[1] > doing.seconds else None
+
+    def death(self, seconds: float) -> WorkerDied:
+        """Return the error that says how it ended and what it was doing.
+
+        Parameters
+        ----------
+        seconds
+            How long its end may take; a closed channel is seen before it.
+        """
+        self.process.join(wait_of(seconds))
+        doing = self.busy_with()
+        died = WorkerDied(
+            f"worker {self.number} (pid {self.process.pid}) "
+            f"{ending(self.process.exitcode)} while it had {doing.what}",
+            do=advice(self.process.exitcode, self.is_up),
+        )
+        died.at(doing.origin)
+        return died
+
+    def failed_to_start(self) -> bool:
+        """Whether it ended by itself before it was up, as another one in its place would."""
+        code = self.process.exitcode or 0
+        return code == UNGUARDED or (not self.is_up and code >= 0)
+
+    def release(self) -> None:
+        """Close its channel and forget its slots; batches that lie in them stay."""
+        self.channel.close()
+        self.slots.close()
+        self._notes = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What it takes to start a worker, beside what it runs."""
+
+    context: BaseContext
+    """How processes are started."""
+    limits: Limits
+    """How long waits may take."""
+    settings: Settings
+    """What a worker is told."""
+    has_script: bool
+    """Whether the consumer runs a script that workers could import."""
+    budget: SlotBudget
+    """Shared memory of all batches."""
+    share: int
+    """Bytes of it for one worker."""
+    at: At
+    """Says what a worker does."""
+
+    def start(
+        self,
+        number: int,
+        payload: bytes,
+        others: Sequence[Worker],
+        before: SlotReader | None = None,
+    ) -> Worker:
+        """Start a worker.
+
+        Parameters
+        ----------
+        number
+            Which one.
+        payload
+            What it runs, pickled.
+        others
+            Those that run already.
+        before
+            The slots of the one whose place it takes: what still lies there is part of its share.
+        """
+        ours, theirs = self.context.Pipe(duplex=True)
+        # A forked child holds our ends of all channels so far; others are handed nothing.
+        forked = self.context.get_start_method() == "fork"
+        inherited = [*(other.channel for other in others), ours] if forked else []
+        process = self.context.Process(  # type: ignore[attr-defined]
+            target=run_worker,
+            args=(theirs, inherited, payload, self.settings),
+            name=f"{WORKER_NAME}-{number}",
+            daemon=True,
+        )
+        sent = self.settings.torch and self.has_script
+        try:
+            with contextlib.nullcontext() if sent else not_sent():
+                process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        slots = SlotReader(self.budget, self.share, self.settings.ahead, before=before)
+        worker = Worker(number, process, ours, slots, self.at)
+        # It takes no message before it has started, and a large one waits until it is taken.
+        worker.limit_waits(self.limits.start + self.limits.item)
+        return worker

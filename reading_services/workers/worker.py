@@ -1,0 +1,323 @@
+"""The worker process: takes jobs, makes batches, ends when it is told or left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import mmap
+import os
+import pickle
+import signal
+import threading
+import traceback
+import warnings
+from collections import abc
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
+from multiprocessing import connection, parent_process
+from typing import Any
+
+from ...core.errors import NotPicklable
+from ...core.ledger import LEDGER
+from ...realizing import STANDING, Job, using, using_threads
+from ...volumes import register_backend, register_decoder
+from ...volumes.chunks.chunk_cache import CHUNKS
+from ...volumes.stores.joining import Table, using_joinings
+from ...volumes.stores.read_ahead import AHEAD
+from ..transport.batches import pack
+from ..transport.channels import send_descriptor
+from ..transport.mapping import Mapping
+from ..transport.messages import (
+    STOP,
+    DoJob,
+    Done,
+    Exhausted,
+    Failed,
+    NewSlot,
+    Notes,
+    Ready,
+    Report,
+    RetireSlot,
+    Took,
+)
+from ..transport.slots import HAS_SLOTS, Slot, SlotWriter
+from .ahead import Inbox
+from .kept_memory import keep_freed_memory
+from .script import ScriptUnpickler
+
+# A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
+# read it then; so it must not be one that a user's function is likely to exit with.
+ORPHANED = 113
+_PLAIN = (
+    "Let workers yield plain data: read streams and open files in a map() at the end of the chain "
+    "(webdataset(decode=True) reads its own), or use num_workers=0."
+)
+# One that cannot take a message, e.g. for lack of memory; the consumer starts another.
+DEAF = 115
+# What the names of our environment variables begin with.
+SETTINGS = "VOXPIPE_"
+_TOOK = pickle.dumps(Took())
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker is told at its start, besides what it runs."""
+
+    torch: bool
+    """Whether what it runs needs torch."""
+    threads: int
+    """Patches that it realizes at once."""
+    script: dict[str, str]
+    """Where to find the user's script, if something of it arrives; empty if it was imported."""
+    environment: dict[str, str]
+    """Our variables as they are in the consumer's process; a fork server may have older ones."""
+    slot_bytes: int | None
+    """Shared memory that it may take for batches; None sends them through the pipe."""
+    cache_bytes: int = 0
+    """Decoded chunks that it keeps, in bytes."""
+    joinings: Table = field(default_factory=dict)
+    """Which ranges become one request, by key."""
+    ahead: int = 0
+    """Batches of each worker that may be in flight."""
+    workers: int = 1
+    """How many workers there are."""
+    ahead_bytes: int | None = None
+    """What it may fetch for later patches and keep, in bytes; None: as usual."""
+
+
+def run_worker(
+    channel: connection.Connection,
+    inherited: list[connection.Connection],
+    payload: bytes,
+    settings: Settings,
+) -> None:
+    """Serve jobs until told to stop, or until the parent is gone.
+
+    Parameters
+    ----------
+    channel
+        To the consumer, both ways.
+    inherited
+        The consumer's ends of other workers' channels, which a forked child holds too
+        and must close: they would hide the consumer's death from those workers.
+    payload
+        The pickled ``Recipe``, ``PipeRunner`` or ``Replica``.
+    settings
+        What else it is told.
+    """
+    # What the fork server imported is never garbage. Collecting would write into each object's
+    # header and so copy every page of it into this worker.
+    gc.freeze()
+    for other in inherited:
+        other.close()
+    # Ctrl-C goes to the whole process group; the consumer decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    adopt(settings.environment, os.environ)
+    keep_freed_memory()
+    LEDGER.take()  # a forked child inherits what its parent has counted
+    CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
+    if settings.ahead_bytes is not None:
+        AHEAD.bound(settings.ahead_bytes)
+    inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
+    threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
+    with using_joinings(settings.joinings), using_threads(settings.threads):
+        _serve(channel, inbox, payload, settings)
+
+
+def adopt(settings: abc.Mapping[str, str], environment: MutableMapping[str, str]) -> None:
+    """Make our variables in ``environment`` those of ``settings``, no more and no fewer."""
+    for name in [name for name in environment if name.startswith(SETTINGS)]:
+        if name not in settings:
+            del environment[name]
+    environment.update(settings)
+
+
+def _listen(channel: connection.Connection, inbox: Inbox) -> None:
+    """Take messages while the main thread works, so that the consumer never waits to send."""
+    parent = parent_process()
+    watched: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
+    try:
+        while True:
+            ready = connection.wait(watched)
+            if channel not in ready:
+                break
+            message = channel.recv_bytes()
+            if message == STOP:
+                os._exit(0)
+            inbox.put(message)
+    except (EOFError, OSError):
+        pass
+    except BaseException:  # a worker that hears nothing is worse than one that is gone
+        with contextlib.suppress(Exception):
+            traceback.print_exc()
+        os._exit(DEAF)
+    # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
+    os._exit(ORPHANED)
+
+
+class _Line:
+    """Sends each message whole: threads of the user's pipes may take what is dealt out."""
+
+    def __init__(self, channel: connection.Connection, inbox: Inbox) -> None:
+        self._channel = channel
+        self._inbox = inbox
+        self._sending = threading.Lock()
+
+    def announce(self, slot: Slot) -> None:
+        with self._sending:
+            self._channel.send(NewSlot(slot.number, slot.size))
+            send_descriptor(self._channel, slot.fd)
+
+    def retire(self, number: int) -> None:
+        self.send_bytes(pickle.dumps(RetireSlot(number)))
+
+    def dealt(self) -> Any:
+        """Wait for the next item that is dealt out, and say that it, or the end, was taken."""
+        try:
+            return self._inbox.dealt()
+        finally:
+            self.send_bytes(_TOOK)
+
+    def send_bytes(self, message: bytes) -> None:
+        with self._sending:
+            self._channel.send_bytes(message)
+
+
+def _serve(
+    channel: connection.Connection,
+    inbox: Inbox,
+    payload: bytes,
+    settings: Settings,
+) -> None:
+    if settings.torch:
+        import torch
+
+        from ..seeds.seeding import own_generators
+
+        own_generators()
+        # Workers divide the machine between them; a thread pool in each would fight over it.
+        torch.set_num_threads(1)
+
+    line = _Line(channel, inbox)
+    if HAS_SLOTS:
+        _note_where_it_is(channel)
+    slots: SlotWriter | None = None
+    if HAS_SLOTS and settings.slot_bytes is not None:
+        slots = SlotWriter(
+            line.announce, line.retire, settings.slot_bytes, settings.ahead, settings.workers
+        )
+    source: Any = None
+    channel.send(Ready())
+    while True:
+        waiting = inbox.get()
+        message = waiting.message
+        if slots is not None:
+            slots.release(message.freed)
+        job: Any = None
+        caught: list[warnings.WarningMessage] = []
+        try:
+            if source is None:
+                source = _opened(payload, settings.script)
+                if hasattr(source, "fed"):
+                    source.fed(line.dealt)
+                inbox.look_ahead()
+            job = waiting.job()
+            with _noted(caught):
+                data = _made(source, job, message, slots)
+            report = _report(caught)
+            answer = Exhausted(report) if data is None else Done(message.index, data, report)
+            told = pickle.dumps(answer)
+        except BaseException as error:  # told to the consumer, whatever it is
+            told = pickle.dumps(_failure(message.index, job, error, _report(caught)))
+        waiting.close()
+        line.send_bytes(told)
+
+
+def _note_where_it_is(channel: connection.Connection) -> None:
+    """Let the consumer see what this worker is at, also when it hangs or is gone."""
+    fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, mmap.PAGESIZE)
+        STANDING.share(Mapping(fd, mmap.PAGESIZE).bytes())
+        channel.send(Notes(mmap.PAGESIZE))
+        send_descriptor(channel, fd)
+    finally:
+        os.close(fd)
+
+
+def _opened(payload: bytes, script: dict[str, str]) -> Any:
+    """Return what this worker runs, with the backends of its parent registered."""
+    backends, decoders, thing = ScriptUnpickler(payload, script).load()
+    for name, matcher, factory in reversed(backends):
+        register_backend(name, matcher, factory)
+    for codec, maker in decoders:
+        register_decoder(codec, maker)
+    return thing
+
+
+def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> bytes | None:
+    """Return the packed batch of a job; None if the replica has no more."""
+    try:
+        with using(slots) if slots is not None else contextlib.nullcontext():
+            batch = source.run(job, message.seed, message.epoch)
+    except StopIteration:
+        return None
+    used: set[int] = set()
+    try:
+        data, used = pack(batch, slots)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        msg = f"what the chain yields cannot travel from the worker: {error}"
+        raise NotPicklable(msg, do=_PLAIN).at(getattr(source, "last", None)) from error
+    finally:
+        if slots is not None:
+            slots.sent(used)
+    return data
+
+
+@contextlib.contextmanager
+def _noted(caught: list[warnings.WarningMessage]) -> Iterator[None]:
+    """Add what is warned of inside the ``with`` block, also before an error."""
+    with warnings.catch_warnings(record=True) as now:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            caught += now
+
+
+def _report(caught: list[warnings.WarningMessage]) -> Report:
+    told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in caught))
+    return Report(LEDGER.take(), told)
+
+
+def _words(message: Warning | str) -> str:
+    try:
+        return str(message)
+    except Exception:  # a user's __str__ may fail
+        return type(message).__name__
+
+
+def _category(category: type[Warning]) -> type[Warning]:
+    """Return a class of warnings that the consumer's process has."""
+    try:
+        pickle.loads(pickle.dumps(category))
+    except Exception:  # e.g. a class defined inside a function
+        return UserWarning
+    return category
+
+
+def _failure(index: int, job: Any, error: BaseException, report: Report) -> Failed:
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # an exception may hold anything, e.g. a lock
+        data = b""
+    try:
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        # torch adds lines of its own to every message that passes through a pipe.
+        what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
+    except Exception:  # a user's __str__ may fail too
+        trace, what = "(its message cannot be shown)", type(error).__name__
+    cases = f" ({job.cases()})" if isinstance(job, Job) and job.cases() else ""
+    text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
+    return Failed(index, data, what, text, report)
