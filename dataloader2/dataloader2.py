@@ -20,9 +20,9 @@ from .asked import chain_for_state, checked_service, checked_state, refuse_other
 from .behind import Tail
 from .compiled import Compiled, compiled
 from .drawn import Drawn
-from .epoch_setter import EpochSetter
 from .explaining import Explaining
 from .failed import Failed
+from .interop.epoch_setter import EpochSetter
 from .iterator import DataLoader2Iterator
 from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .dataloader2 import DataLoader2
+    from ..dataloader2 import DataLoader2
 
 
 class EpochSetter:

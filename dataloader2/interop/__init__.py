@@ -1,0 +1,1 @@
+"""Loaders of other libraries: torch's, torchdata's nodes, Lightning."""
