@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import random
+import sys
 
 import leftovers
 import pytest
@@ -74,6 +76,16 @@ def started_store():
     import torch.distributed as dist
 
     dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(autouse=True)
+def draws_of_its_own():
+    """Start every test with the same global generators: what is drawn depends on no other test."""
+    random.seed(0)
+    for name in ("numpy.random", "torch"):
+        module = sys.modules.get(name)
+        if module is not None:
+            (getattr(module, "manual_seed", None) or module.seed)(0)
 
 
 @pytest.fixture(autouse=True)
