@@ -10,10 +10,30 @@ import sys
 import leftovers
 import pytest
 from hypothesis import settings
+from watchdog import Watchdog
 
 # Times are never asserted: a busy machine is not a bug.
 settings.register_profile("voxpipe", deadline=None, print_blob=True)
 settings.load_profile("voxpipe")
+
+
+# A machine that is throttled to a fifth of its speed needs a minute for the longest test.
+WATCHDOG = Watchdog(240)
+
+
+def pytest_sessionstart():
+    """Watch for tests that hang."""
+    WATCHDOG.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Tell the watchdog which test runs."""
+    WATCHDOG.at(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        WATCHDOG.at(None)
 
 
 def pytest_collection_finish():
