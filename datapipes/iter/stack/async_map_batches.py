@@ -127,8 +127,7 @@ class BatchAsyncMapper(DataPipe):
                     yield done
         finally:
             loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
-            thread.submit(_close, loop)
-            thread.end()
+            thread.end(lambda: _close(loop))
 
     def _at_once(self, largest: int) -> int:
         """Return how many items make a group, if the largest result had so many bytes."""
