@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from torch.utils.data.datapipes.iter import ShardingFilter
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ...core.errors import GraphError
@@ -47,6 +48,9 @@ def apply_shares(
         own: Any = getattr(pipe, "apply_sharding", None)
         if own is None:
             continue
+        if isinstance(pipe, ShardingFilter):
+            # torch enters what it is given in a table, which a copy of the pipe shares with it.
+            pipe.groups = dict(pipe.groups)
         if not _takes_groups(own):
             own(ranks * among, rank * among + own_place)
             continue

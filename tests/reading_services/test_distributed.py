@@ -13,7 +13,7 @@ from ranks import plain, run_ranks
 from scenes import full_chain, write_cases
 
 import voxpipe as vp
-from voxpipe.core.errors import GraphError, RankMissing, RanksDiffer
+from voxpipe.core.errors import GraphError, RankFailed, RankMissing, RanksDiffer
 from voxpipe.reading_services import DistributedReadingService, SequentialReadingService
 from voxpipe.reading_services.ranks.agreeing import Ranks
 
@@ -299,8 +299,8 @@ def test_a_rank_that_fails_ends_all(failures):
     """Its own error there, and its number on the others."""
     assert failures[1]["failed"] == ("ValueError", "a mistake of one rank")
     kind, text = failures[0]["failed"]
-    assert kind == RankMissing.__name__
-    assert "rank 1 failed, so rank 0 ends its epoch too" in text
+    assert kind == RankFailed.__name__
+    assert "rank 1 failed, so rank 0 ends its epoch too: ValueError: a mistake of one rank" in text
 
 
 def test_without_a_job_the_first_epoch_says_what_to_call(cases):
