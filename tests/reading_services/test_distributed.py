@@ -397,7 +397,7 @@ def diagnosed(rank, cases):
 def measured_then_taken(rank, cases, workers):
     with vp.DataLoader2(full_chain(cases), None, sequence(workers), seed=7) as loader:
         found = loader.diagnose(batches=2, seconds=1e-6) if rank == 0 else None
-        return plain(loader), found and (found.limit, sorted(found.ceilings))
+        return plain(loader), found and (found.limit, sorted(found.ceilings), found.facts.items)
 
 
 @pytest.fixture(scope="module")
@@ -412,6 +412,7 @@ def test_a_rank_can_be_measured_alone(cases, measured, service):
 
     assert nothing is None
     assert found[0] in found[1]
+    assert found[2] == len(first[0]["image"])  # of each batch its own part is what it measures
     assert equal(joined([first, second]), of_one_process(cases)[0][: len(first)])
 
 
