@@ -12,6 +12,7 @@ from ..core.whole import whole
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services.abilities import Dividing
 from ..reading_services.place import Place
 from ..reading_services.seeds.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, batch_count
@@ -236,9 +237,9 @@ class DataLoader2(Explaining, Telling):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
-        own = getattr(self._service, "divided", None)
+        own = self._service
         # Ranks may have been started since the loader was made.
-        return batch_count(self._work if own is None else own(self._work))
+        return batch_count(own.divided(self._work) if isinstance(own, Dividing) else self._work)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.errors import StateMismatch
+from ..reading_services.abilities import Checkpointing, Restoring
 from .outline import Outline
 
 VERSION = 1
@@ -115,8 +116,7 @@ def _as_before(shares: int) -> str:
 
 def checkpoint_of(service: Any) -> str:
     """Return the state of a reading service in base 64; empty if it has none of its own."""
-    own = getattr(service, "checkpoint", None)
-    data = None if own is None else own()
+    data = service.checkpoint() if isinstance(service, Checkpointing) else None
     return "" if data is None else base64.b64encode(data).decode()
 
 
@@ -130,8 +130,7 @@ def restore_service(service: Any, state: bytes) -> None:
     """
     if not state:
         return
-    own = getattr(service, "restore", None)
-    if own is None:
+    if not isinstance(service, Restoring):
         msg = f"the state holds one of a reading service, and {service!r} has none"
         raise StateMismatch(msg, do="Give the service that it was saved with.")
-    own(state)
+    service.restore(state)
