@@ -192,22 +192,18 @@ class LazyPatches(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
-        anywhere = (UniformPatch(self.asked, self.origin), self.region)
-        steps = None if self._masked is not None else self._adding(*anywhere)
+        if self.sampling != "grid":
+            for patch in self.visits():
+                yield from map(patch, range(self.samples_per_volume))
+            return
         for sample in self.parent:
             try:
-                patches = self._patches(sample, steps)
+                patches = self._grid(sample, pending_of(self, sample).plan)
             except Exception as error:
                 if not excused(self, sample, error):
                     raise
                 continue
             yield from patches
-
-    def _patches(self, sample: Any, steps: tuple[Adding, Adding | None] | None) -> Iterator[Sample]:
-        """Return the patches of one volume; its header or mask is read before the first."""
-        if self.sampling == "grid":
-            return self._grid(sample, pending_of(self, sample).plan)
-        return map(self._drawing(sample, steps), range(self.samples_per_volume))
 
     def _drawing(
         self, sample: Any, steps: tuple[Adding, Adding | None] | None
@@ -223,10 +219,16 @@ class LazyPatches(DataPipe):
 
         So patches can be taken in any order while none is kept. A grid has no such numbers.
         """
-        anywhere = (UniformPatch(self.size, self.origin), self.region)
+        anywhere = (UniformPatch(self.asked, self.origin), self.region)
         steps = None if self._masked is not None else self._adding(*anywhere)
         for sample in self.parent:
-            yield self._drawing(sample, steps)
+            try:
+                patch = self._drawing(sample, steps)
+            except Exception as error:
+                if not excused(self, sample, error):
+                    raise
+                continue
+            yield patch
 
     def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
         adding = Adding([Step(patch, self.stream_names[0], self.origin)])

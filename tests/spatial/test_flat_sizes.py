@@ -24,6 +24,7 @@ CHAINS = {
     "masked": lambda p, size: p.lazy_patch(size, mask="label", class_weights={1: 1}),
     "shares": lambda p, size: p.lazy_patch(size, mask="label", min_share=0.01),
     "region": lambda p, size: p.lazy_patch(size, region=(32, 32, 1)),
+    "shuffled": lambda p, size: p.lazy_patch(size, samples_per_volume=2).shuffle_plans(),
     "turned": lambda p, size: p.flip().lazy_patch(size, mask="label"),
 }
 
