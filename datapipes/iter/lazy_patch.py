@@ -56,7 +56,8 @@ class LazyPatches(DataPipe):
         ``"uniform"``: each place where the patch fits is equally likely. ``"grid"``: as
         many patches as cover the volume, in order; the last ones are moved inward.
     overlap
-        With ``"grid"``: voxels shared by neighbours, one number or three.
+        With ``"grid"``: voxels shared by neighbours: one number, for all axes along which a patch
+        has more than one voxel; or three.
     region
         With ``"uniform"``: all patches of one visit to a volume lie in one region of this size,
         which is drawn for the visit. Each place is as likely as without; patches of one visit are
@@ -150,7 +151,7 @@ class LazyPatches(DataPipe):
             self.asked = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
             self.size = three("size", _limits(self.asked), least=1)
-            self.overlap = three("overlap", overlap, least=0)
+            self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
             self._masked = masked_by(
@@ -158,6 +159,13 @@ class LazyPatches(DataPipe):
             )
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
+
+    def _overlap(self, overlap: Size) -> tuple[int, int, int]:
+        """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
+        i, j, k = three("overlap", overlap, least=0)
+        if isinstance(overlap, int):
+            i, j, k = (0 if s == 1 else n for s, n in zip(self.size, (i, j, k), strict=True))
+        return (i, j, k)
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:
