@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ...core.errors import VoxpipeError
+from ...core.errors import PolicyConflict, VoxpipeError
 from ...graph import Pipe
 from ...intensity import ValueStep
 from ...realizing import ApplyValue
@@ -45,6 +45,11 @@ class ChoicePipe(PerItem):
         stream = stream_name(parent, name or type(self).chained)
         self.stream_names = (stream,)
         spatial, values = choices.spatial, choices.values
+        if spatial is None and self.sampling.changes:
+            _, field, _ = self.sampling.changes[0]
+            msg = f"{field}= says how voxels are sampled, and none of {choices.choice.rule}() is"
+            do = "Leave it out, or give it to a spatial pipe."
+            raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
         self.adding = None if spatial is None else Adding([Step(spatial, stream, self.origin)])
         self.change = None
         if values is not None:

@@ -11,6 +11,7 @@ from ...core import Origin
 from ...core.errors import PolicyConflict, SampleError
 from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch, Policy
+from ...spatial.ops.op import is_hard
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
 """What every spatial pipe takes besides its own arguments."""
@@ -101,7 +102,7 @@ class Sampling:
         return policy
 
     def _refuse_fill(self, key: str, patch: LazyPatch, policy: Policy) -> None:
-        hard = any(getattr(step.op, "hard", False) for step in patch.pending.steps)
+        hard = any(is_hard(step.op) for step in patch.pending.steps)
         if policy.padding != "constant" and not hard:
             raise PolicyConflict(
                 f"fill={policy.fill:g} is for padding='constant', but {key!r} has "
