@@ -86,11 +86,21 @@ class Sampling:
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
 
-    def applied(self, key: str, patch: LazyPatch) -> Policy:
-        """Return the policy of ``patch`` after this pipe."""
+    def applied(self, key: str, patch: LazyPatch) -> LazyPatch:
+        """Return ``patch`` as it is sampled after this pipe."""
         mine = self._of(key, patch)
         if not mine:
-            return patch.policy
+            return patch
+        before, policy = patch.policy, self._policy(key, patch, mine)
+        changed = patch.with_pending(patch.pending, policy)
+        was_constant = before.padding == "constant"
+        same = was_constant and before.fill == policy.fill
+        if same or not ("fill" in mine or (policy.padding == "constant" and not was_constant)):
+            return changed
+        # What a pipe fills with is a value as they are there, after the value ops before it.
+        return dataclasses.replace(changed, filled_after=len(patch.values))
+
+    def _policy(self, key: str, patch: LazyPatch, mine: Mapping[str, Any]) -> Policy:
         try:
             policy = dataclasses.replace(patch.policy, **mine)
         except ValueError as error:

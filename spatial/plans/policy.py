@@ -47,7 +47,8 @@ class Policy:
     outer face of the last voxel; ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
     before; ``"zeros"`` blends each tap outside with zero, as torch's ``grid_sample`` does."""
     fill: float = 0.0
-    """The value outside, after slope and intercept; also what a hard crop leaves outside."""
+    """The value outside, after slope and intercept; also what a hard crop leaves outside. Of a
+    pipe that stands after value ops, it is one of the values that these make."""
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: stored type where nothing is interpolated, else float32."""
     antialias: Antialias = False
