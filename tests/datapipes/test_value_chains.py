@@ -178,6 +178,15 @@ def test_labels_are_remapped_and_split() -> None:
     assert np.array_equal(found.realize(), np.stack([label == 0, label == 1]))
 
 
+def test_labels_stay_whole_numbers_of_whatever_type() -> None:
+    """A negative label in uint64 makes int64 of it, where NumPy's rule makes float64."""
+    label = np.array([0, 1, 2], np.uint64).reshape(1, 3, 1, 1)
+    found = voxels(vp.from_cases([{"label": label}]).open_volume().remap_labels({1: -1}), "label")
+
+    assert found.dtype == np.int64
+    assert found.ravel().tolist() == [0, -1, 2]
+
+
 def test_channels_are_counted_when_planned() -> None:
     """A channel that is not there is named before a voxel is read."""
     with pytest.raises(VolumeError, match=r"select_channels is to keep \(2,\), of 1 channels"):
