@@ -220,7 +220,7 @@ def _coefficients(samples: Floats) -> Floats:
     """Return the control points of the cubic B-spline through samples (3, a, b, c).
 
     Each axis is a tridiagonal system: a sample is (1, 4, 1) / 6 of the points around it, and
-    beyond the ends the last point repeats (Unser 1999, section "B-spline interpolation").
+    beyond the ends the last point repeats.
     """
     result = samples
     for axis, size in enumerate(samples.shape[1:], start=1):
