@@ -94,7 +94,7 @@ class Sampling:
         before, policy = patch.policy, self._policy(key, patch, mine)
         changed = patch.with_pending(patch.pending, policy)
         was_constant = before.padding == "constant"
-        same = was_constant and before.fill == policy.fill
+        same = was_constant and before.fill == policy.fill and patch.filled_after >= 0
         if same or not ("fill" in mine or (policy.padding == "constant" and not was_constant)):
             return changed
         # What a pipe fills with is a value as they are there, after the value ops before it.

@@ -18,6 +18,7 @@ from ...intensity import ValueStep
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
+from ..volume_like import made_like
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
@@ -30,12 +31,40 @@ def steps_before_fill(
 
     Ops that take any type, on channels and labels, have no NaN: a fill goes through these.
     """
-    leaves = patch.policy.padding == "constant" or any(isinstance(s, Clip) for s in plan.stages)
-    if not patch.filled_after or not leaves:
+    if patch.filled_after <= 0 or not _leaves_some(patch.policy, plan):
         return 0
     before = {id(step) for step in patch.values[: patch.filled_after]}
     first = [step for step, _ in acting if id(step) in before]
     return 0 if all(step.op.keeps_dtype for step in first) else len(first)
+
+
+def _leaves_some(policy: Policy, plan: SpatialPlan) -> bool:
+    return policy.padding == "constant" or any(isinstance(stage, Clip) for stage in plan.stages)
+
+
+def filling(patch: LazyPatch, plan: SpatialPlan) -> Policy:
+    """Return the policy of a patch, with the fill as it is at the patch's first value op."""
+    if patch.filled_after >= 0 or not _leaves_some(patch.policy, plan):
+        return patch.policy
+    return replace(patch.policy, fill=_outside(patch))
+
+
+def _outside(patch: LazyPatch) -> float:
+    """Return the fill; of one from before a flush, what the value ops there made of it.
+
+    Those that treat each value by itself, as statistics follow them; others are passed over.
+    """
+    made = made_like(patch.volume)
+    if patch.filled_after >= 0 or made is None:
+        return patch.policy.fill
+    before: LazyPatch = made.patch
+    fill = _outside(before)
+    late = {id(step) for step in before.values[max(before.filled_after, 0) :]}
+    for step, drawn, facts in before.acting_on(before.plan):
+        if id(step) in late and step.op.pointwise:
+            voxel = np.full((1, 1, 1, 1), fill, np.float32)
+            fill = float(step.op.apply(voxel, drawn, facts).item())
+    return fill
 
 
 def marking(policy: Policy) -> Policy:

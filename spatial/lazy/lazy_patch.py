@@ -31,7 +31,7 @@ from ..volume_like import (
     stored_type,
 )
 from .halo import halo_of, with_halo_of
-from .late_fill import fill_marked, marking, steps_before_fill
+from .late_fill import fill_marked, filling, marking, steps_before_fill
 from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
@@ -57,7 +57,7 @@ class LazyPatch(NoArithmetic):
     """Where value ops get the statistics of the volume; by default from ``volumes``."""
     filled_after: int = 0
     """How many of ``values`` came before a pipe asked for the policy's fill: it is what is outside
-    after these."""
+    after these. Below 0: one asked before a flush."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(self.values))
@@ -110,7 +110,7 @@ class LazyPatch(NoArithmetic):
         from .made_volume import made_of
 
         empty = replace(self.pending, steps=(), moving=None)
-        return made_of(replace(self, pending=empty, values=(), filled_after=0), self, soft)
+        return made_of(replace(self, pending=empty, values=(), filled_after=-1), self, soft)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -226,7 +226,7 @@ class LazyPatch(NoArithmetic):
         """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
         acting = self._acting
         if not acting:
-            self._resample_into(plan, out, None, self.policy)
+            self._resample_into(plan, out, None, filling(self, plan))
             return out
         halo = halo_of(acting, plan)
         wide = with_halo_of(plan, halo)
@@ -239,7 +239,8 @@ class LazyPatch(NoArithmetic):
         fits = wide is plan and out.shape[0] == channels
         in_place = fits and (out.dtype == first or not (rest or early))
         array = out if in_place else np.empty((channels, *wide.shape), first)
-        self._resample_into(wide, array, epilogue, marking(self.policy) if early else self.policy)
+        policy = marking(self.policy) if early else filling(self, wide)
+        self._resample_into(wide, array, epilogue, policy)
         result = applied(rest, array)
         if early:
             fill_marked(result, self.policy.fill)

@@ -93,3 +93,28 @@ def test_the_first_that_asks_says_in_which_units() -> None:
     assert outside(voxels(chain)) == {8.0}
     straight = next(iter(opened().normalize().pad(2, **CONSTANT).realize().batch_patches(1)))
     assert outside(straight["image"][0, 0].numpy()) == {0.0}
+
+
+BETWEEN = {
+    "nothing": lambda p: p,
+    "blur": lambda p: p.blur(0.01, unit="voxel"),
+    "flush": lambda p: p.flush(),
+    "twice": lambda p: p.flush().brightness(1).flush(),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_fill_goes_through_value_ops_whatever_begins_anew(between: str) -> None:
+    """-1000 as stored, halved, is -500 outside with a blur or a flush behind as without."""
+    chain = BETWEEN[between](opened().flip(fill=-1000, **CONSTANT).brightness(0.5))
+    late = BETWEEN[between](opened().normalize().flip(fill=3, **CONSTANT).brightness(2))
+
+    assert outside(voxels(chain.pad(2))) == {-500.0}
+    assert outside(voxels(late.pad(2))) == {6.0}
+
+
+def test_a_fill_that_is_asked_for_behind_a_flush_is_one_of_the_values_there() -> None:
+    """Also where the number is the same as before it."""
+    chain = opened().flip(fill=4, **CONSTANT).brightness(2).flush().pad(2, fill=4, **CONSTANT)
+
+    assert outside(voxels(chain)) == {4.0}
