@@ -77,7 +77,10 @@ def _loaded_or_computed(
     which = "" if channels is None else f"-channels{'.'.join(map(str, channels))}"
     name = f"{'-'.join(map(str, contents))}{which}.npy" if all(contents) else None
     file = cache_directory() / "histograms" / name if name else None
-    found = (file and _load(file)) or _compute(volume, mask, channels)
+    kept = _load(file) if file else None
+    if kept is not None:
+        return kept
+    found = _compute(volume, mask, channels)
     if file:
         _save(file, found)
     return found
