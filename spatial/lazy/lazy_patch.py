@@ -151,7 +151,7 @@ class LazyPatch(NoArithmetic):
         i, j, k = self.plan.shape
         channels = self.volume.shape[0]
         for step in self.values:
-            channels = step.op.channels(channels)
+            channels = step.channels(channels)
         return (channels, i, j, k)
 
     @property

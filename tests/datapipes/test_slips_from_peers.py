@@ -1,6 +1,8 @@
 """What people write who come from MONAI or TorchIO: the message says what is written here."""
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -62,6 +64,30 @@ def test_an_argument_of_theirs_is_told_with_ours(name, argument, told):
 def test_an_argument_by_its_place_is_told_by_its_name(name, arguments, told):
     with pytest.raises(TypeError, match=rf"^{name}\(\): .*{told}$"):
         getattr(opened(), name)(*arguments)
+
+
+def test_a_channel_that_is_not_there_names_the_line_that_asks_for_it():
+    with pytest.raises(vp.errors.VolumeError, match=r"at \.select_channels\(5\)"):
+        next(iter(opened().select_channels(5).batch_patches(1)))
+
+
+def test_the_whole_meta_is_no_record():
+    (batch,) = list(opened().rotate((-5, 5)).batch_patches(1))
+
+    with pytest.raises(vp.errors.SampleError, match=r'all that meta says.*\n.*\n.*\["draws"\]'):
+        opened().rotate((-5, 5)).replay(batch["meta"][0])
+
+
+def test_a_number_of_boxes_is_no_fraction():
+    with pytest.raises(ValueError, match=r"fraction is a part of all voxels, and no number of"):
+        opened().drop_boxes(4, 10)
+
+
+def test_ops_are_reached_from_the_front_door():
+    """Docs write vp.intensity.ValueOp, with nothing else imported."""
+    code = "import voxpipe as vp; vp.spatial.Rotate(5), vp.intensity.Noise(1)"
+
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_choice_travels_with_its_arguments():

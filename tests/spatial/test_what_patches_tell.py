@@ -1,6 +1,9 @@
 """What a patch and its plan print, for those who look before they read."""
 
+import json
+
 import numpy as np
+import pytest
 
 import voxpipe as vp
 
@@ -8,6 +11,24 @@ import voxpipe as vp
 def first(build):
     case = {"image": np.zeros((8, 8, 8), np.float32), "case": "c"}
     return next(iter(build(vp.from_cases([case]).open_volume())))["image"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "told"),
+    [
+        (lambda plan: plan.points_to_source([[0, 0, np.nan]]), ValueError, r"\(N, 3\), got NaN or"),
+        (lambda plan: plan.points_to_source([[0, 0]]), ValueError, r"\(N, 3\), got \(1, 2\)"),
+        (lambda plan: plan.explain("linear"), TypeError, r"such as Policy\(.*, got 'linear'"),
+        (
+            lambda plan: vp.SpatialPlan.from_json(json.dumps(plan.to_json())),
+            vp.errors.BadPlan,
+            r"this is text\n.*json.loads",
+        ),
+    ],
+)
+def test_a_question_to_a_plan_that_has_no_answer_is_told(ask, error, told):
+    with pytest.raises(error, match=told):
+        ask(first(lambda pipe: pipe.rotate(5)).plan)
 
 
 def test_a_plan_with_a_displacement_fits_on_a_screen():
