@@ -352,10 +352,7 @@ class SpatialPlan:
         TypeError
             ``policy`` is none.
         """
-        if not isinstance(policy, Policy):
-            msg = f"policy is a Policy, such as Policy('linear', 'border'), got {policy!r}"
-            raise TypeError(msg)
-        return explained(self, policy, dtype, channels)
+        return explained(self, _policy(policy), dtype, channels)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpatialPlan):
@@ -371,6 +368,13 @@ class SpatialPlan:
     def __getstate__(self) -> dict[str, Any]:
         # What was computed is computed again: a plan travels as what it says.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def _policy(policy: Any) -> Policy:
+    if not isinstance(policy, Policy):
+        msg = f"policy is a Policy, such as Policy('linear', 'border'), got {policy!r}"
+        raise TypeError(msg)
+    return policy
 
 
 def _points(points: Any) -> NDArray[np.float64]:
