@@ -43,6 +43,12 @@ class Sampling:
         asked = {"mode": mode, "padding": padding, "fill": fill, "dtype": dtype}
         asked["antialias"] = antialias
         for field, value in asked.items():
+            if isinstance(value, (tuple, list)):
+                msg = (
+                    f"{field} is one value, or one by key: write "
+                    f"{field}={{'image': ..., 'label': ...}}; got {value!r}"
+                )
+                raise ValueError(msg)
             if isinstance(value, Mapping):
                 changes += [(key, field, v) for key, v in value.items()]
             elif value is not None:

@@ -36,6 +36,7 @@ from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
+from .told import described, explained_before
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +150,7 @@ class LazyPatch(NoArithmetic):
         i, j, k = self.plan.shape
         channels = self.volume.shape[0]
         for step in self.values:
-            channels = step.op.channels(channels)
+            channels = step.channels(channels)
         return (channels, i, j, k)
 
     @property
@@ -365,7 +366,7 @@ class LazyPatch(NoArithmetic):
         """Return one line: the class of the work, the bytes that are read; reads headers."""
         volume, plan, level = self.reads_from()
         told = plan.explain(self.policy, stored_type(volume), volume.shape[0])
-        return f"{told}, from level {level}" if level else told
+        return told + (f", from level {level}" if level else "") + explained_before(self)
 
     def provenance(self) -> dict[str, Any]:
         """Return where the voxels come from, as plain data.
@@ -386,5 +387,4 @@ class LazyPatch(NoArithmetic):
         }
 
     def __repr__(self) -> str:
-        values = "".join(f" · {step.describe()}" for step in self.values)
-        return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
+        return f"LazyPatch({described(self)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core import Grid, Stream
+from ...core.errors import VolumeError
 from ...core.histogram import Floats, Histogram
 from ...core.remembered import Remembered
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
@@ -120,7 +122,14 @@ class PatchFacts:
             return self.source_of_statistics(self.volume)
         from ...volumes import volume_statistics
 
-        return volume_statistics(self.stored)
+        found = volume_statistics(self.stored)
+        # One NaN among the voxels makes NaN of every voxel that is normalized by its mean.
+        if not (math.isfinite(found.mean) and math.isfinite(found.std)):
+            raise VolumeError(
+                f"{self.stored.name} holds NaN or infinite values, so it has no mean and no range",
+                do="Give the numbers that the op needs, or store the volume without these.",
+            )
+        return found
 
     def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
         from ...volumes import volume_histogram

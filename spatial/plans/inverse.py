@@ -145,9 +145,7 @@ def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:
     lows = -1.0 - np.ceil(reach)
     highs = np.array(plan.shape) + np.ceil(reach)
     counts = _first_counts(plan, highs - lows)
-    _refuse_folding(
-        plan, [np.linspace(0, n - 1, c) for n, c in zip(plan.shape, counts, strict=True)]
-    )
+    _refuse_folding(plan, [_across(n, c) for n, c in zip(plan.shape, counts, strict=True)])
     while True:
         axes = [np.linspace(a, b, n) for a, b, n in zip(lows, highs, counts, strict=True)]
         control = _coefficients(_missing(plan, axes))
@@ -183,6 +181,13 @@ def _first_counts(plan: SpatialPlan, extent: Floats) -> list[int]:
         min(max(math.ceil(2 * rate * length) + 1, 4), _MOST_POINTS)
         for rate, length in zip(rates.tolist(), extent.tolist(), strict=True)
     ]
+
+
+def _across(length: int, count: int) -> Floats:
+    """Return ``count`` different places from the first voxel of an axis to the last one."""
+    # The centres of one voxel are one place, and a lattice without thickness seems folded.
+    half = 0.5 if length == 1 else 0.0
+    return np.linspace(-half, length - 1 + half, count)
 
 
 def _refuse_folding(plan: SpatialPlan, axes: Sequence[Floats]) -> None:
