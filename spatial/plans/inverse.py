@@ -125,7 +125,10 @@ def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
         # A box of whole voxels, so that the way back is a copy as well, of any type.
         from .voxel_box import box_to_output
 
-        bounds = box_to_output(plan, plan.bounds).intersect(plan.grid.region)
+        whole = plan.grid.region
+        bounds = Region(whole.start, whole.start)
+        if not plan.bounds.is_empty:
+            bounds = box_to_output(plan, plan.bounds).intersect(whole)
     elif plan.bounds != plan.source.region:
         # What lay outside the bounds was padding: the way back leaves fill there.
         i, j, k = plan.bounds.shape
@@ -145,9 +148,7 @@ def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:
     lows = -1.0 - np.ceil(reach)
     highs = np.array(plan.shape) + np.ceil(reach)
     counts = _first_counts(plan, highs - lows)
-    _refuse_folding(
-        plan, [np.linspace(0, n - 1, c) for n, c in zip(plan.shape, counts, strict=True)]
-    )
+    _refuse_folding(plan, [_across(n, c) for n, c in zip(plan.shape, counts, strict=True)])
     while True:
         axes = [np.linspace(a, b, n) for a, b, n in zip(lows, highs, counts, strict=True)]
         control = _coefficients(_missing(plan, axes))
@@ -185,6 +186,13 @@ def _first_counts(plan: SpatialPlan, extent: Floats) -> list[int]:
     ]
 
 
+def _across(length: int, count: int) -> Floats:
+    """Return ``count`` different places from the first voxel of an axis to the last one."""
+    # The centres of one voxel are one place, and a lattice without thickness seems folded.
+    half = 0.5 if length == 1 else 0.0
+    return np.linspace(-half, length - 1 + half, count)
+
+
 def _refuse_folding(plan: SpatialPlan, axes: Sequence[Floats]) -> None:
     """Raise ValueError where neighbours on a lattice change sides on their way to the source."""
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
@@ -220,7 +228,7 @@ def _coefficients(samples: Floats) -> Floats:
     """Return the control points of the cubic B-spline through samples (3, a, b, c).
 
     Each axis is a tridiagonal system: a sample is (1, 4, 1) / 6 of the points around it, and
-    beyond the ends the last point repeats (Unser 1999, section "B-spline interpolation").
+    beyond the ends the last point repeats.
     """
     result = samples
     for axis, size in enumerate(samples.shape[1:], start=1):
