@@ -278,7 +278,7 @@ def test_prefetch_counts_change_no_batch(cases, counts, split):
 @pytest.mark.parametrize(("limit", "most"), [(0, 1), (3 * 2**21, 3), (None, 16)])
 def test_prefetch_is_bounded_in_bytes(cases, monkeypatch, split, limit, most):
     """However many batches may be ahead, no more than prefetch_bytes of them are."""
-    from voxpipe.reading_services import pool
+    from voxpipe.reading_services.workers import pool
 
     pipe = full_chain(cases, samples=16, batch=1)  # a batch takes one step of 2 MiB in its slot
     hook = None if split else same_pipe
