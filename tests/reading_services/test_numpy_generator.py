@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.reading_services import numpy_generator
+from voxpipe.reading_services.seeds import numpy_generator
 from voxpipe.reading_services.seeds.numpy_generator import numpy_state, put_back
 from voxpipe.reading_services.seeds.seeding import seeded_globals
 
