@@ -21,27 +21,21 @@ def two_epochs(cases, service, adapters=None):
         return [list(loader), list(loader)]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_batches_do_not_depend_on_the_number_of_workers(cases, in_process, workers):
-    """Two epochs are bit-identical with 0, 1, 2 and 3 workers, provenance included."""
-    service = vp.MultiProcessingReadingService(workers)
+# Every number of workers with every other way to start them is in test_matrix.py, on ranks.
+WORKERS = [(0, "forkserver"), (1, "fork"), (2, "spawn"), (3, "forkserver")]
+
+
+@pytest.mark.parametrize(("workers", "method"), WORKERS)
+# forking with threads of torch around is what the user asked for here
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_batches_do_not_depend_on_workers(cases, in_process, workers, method):
+    """Two epochs are bit-identical with 0 to 3 of them, however started, provenance included."""
+    service = vp.MultiProcessingReadingService(workers, method)
 
     epochs = two_epochs(cases, service)
 
     assert same(epochs[0], in_process[0])
     assert same(epochs[1], in_process[1])
-
-
-@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-# forking with threads of torch around is what the user asked for here
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_batches_do_not_depend_on_the_start_method(cases, in_process, method):
-    """Workers started in any way make the same batches."""
-    service = vp.MultiProcessingReadingService(2, method)
-
-    epochs = two_epochs(cases, service)
-
-    assert same(epochs[0], in_process[0])
 
 
 @pytest.mark.parametrize(

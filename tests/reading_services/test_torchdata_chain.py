@@ -39,13 +39,14 @@ def test_each_worker_decodes_its_share():
 
 def test_without_shares_the_planner_decodes_and_lint_says_so():
     """The batches are those of any number of workers then."""
-    found = vp.Lint().mistakes(usual(share=False))
+    found = {mistake.name: mistake for mistake in vp.Lint().mistakes(usual(share=False))}
     with vp.DataLoader2(usual(share=False), seed=7) as loader:
         pids = {pid for batch, _ in loader for _, pid in batch}
 
-    assert [mistake.name for mistake in found] == ["planned-functions"]
-    assert "map(decode" in found[0].what
-    assert ".sharding_filter()" in found[0].do
+    # Either is mended alone: without the second shuffle workers decode.
+    assert set(found) == {"planned-functions", "shuffled-twice"}
+    assert "map(decode" in found["planned-functions"].what
+    assert ".sharding_filter()" in found["planned-functions"].do
     assert pids == {os.getpid()}
 
 
