@@ -31,8 +31,6 @@ import throughput
 
 BUCKET = "bench"
 CLIENTS = ("fsspec", "obstore")
-# Of 6 cases, 8 patches each, in batches of 4: epochs of 252 batches.
-VISITS = 21
 COLUMNS = (
     "format",
     "client",
@@ -91,8 +89,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--visits",
         type=int,
-        default=VISITS,
-        help=f"times that an epoch visits a case; with {VISITS}, about the 250 batches of nnU-Net",
+        default=throughput.VISITS,
+        help="times that an epoch visits a case",
     )
     return parser.parse_args()
 

@@ -31,8 +31,18 @@ from peers import venvs
 
 BATCH = 4
 SAMPLES_PER_VOLUME = 8
+VISITS = 21
+"""Times that an epoch visits a case: 6 cases make 252 batches, about nnU-Net's 250. The peers'
+epochs have no end, so that none of them starts its workers twice."""
 MB = 10**6
-QUICK = {"shape": (48, 48, 40), "size": 16, "count": 2, "seconds": 0.1, "workers": (0, 1)}
+QUICK = {
+    "shape": (48, 48, 40),
+    "size": 16,
+    "count": 2,
+    "seconds": 0.1,
+    "workers": (0, 1),
+    "visits": 1,
+}
 """What ``--quick`` sets, whatever else is given."""
 
 
@@ -46,8 +56,9 @@ def main() -> None:
     print(machine.describe())
     print(
         f"- {chosen.count} cases of {'x'.join(map(str, chosen.shape))}, patches of {chosen.size}^3 "
-        f"(image int16, label uint8), batches of {BATCH}, {chosen.seconds:g} s per row, "
-        f"{chosen.rounds} rounds\n",
+        f"(image int16, label uint8), batches of {BATCH}, epochs of "
+        f"{chosen.visits * chosen.count * SAMPLES_PER_VOLUME // BATCH}, {chosen.seconds:g} s per "
+        f"row, {chosen.rounds} rounds\n",
         flush=True,
     )
     pythons = {name: _python_of(name, chosen.venvs) for name in chosen.peers}
@@ -83,6 +94,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=96, help="edge of a patch, in voxels")
     parser.add_argument("--shape", type=int, nargs=3, default=(320, 320, 256))
     parser.add_argument("--count", type=int, default=6, help="number of cases")
+    parser.add_argument("--visits", type=int, default=VISITS, help="times an epoch visits a case")
     parser.add_argument(
         "--peers",
         nargs="*",
@@ -147,7 +159,9 @@ def _measured(rows: list[_Row], rounds: int) -> list[results.Result]:
 def _own_rows(chosen: argparse.Namespace, folder: Path) -> Iterator[_Row]:
     for name in chosen.formats:
         for workers in chosen.workers:
-            command = _command("rate", _job(chosen, folder, name, workers))
+            job = _job(chosen, folder, name, workers)
+            job["cases"] *= chosen.visits
+            command = _command("rate", job)
             yield _Row(name, workers, _runner(command, _settings(folder)))
 
 

@@ -6,7 +6,7 @@ Only ``Generator.random`` is used, whose doubles NumPy does not change between v
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -158,8 +158,12 @@ def as_probability(name: str, value: Any) -> float:
     return float(value)
 
 
-def as_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+def as_choice(
+    name: str, value: Any, choices: Sequence[str], words: Mapping[str, str] | None = None
+) -> str:
     """Return ``value`` if it is one of ``choices``.
+
+    ``words`` are those of other libraries, with ours for each; only the message knows them.
 
     Raises
     ------
@@ -168,7 +172,9 @@ def as_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """
     if isinstance(value, str) and value in choices:
         return value
-    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}"
+    ours = (words or {}).get(value) if isinstance(value, str) else None
+    hint = f": that is {ours!r} here" if ours else ""
+    msg = f"{name} is one of {', '.join(map(repr, choices))}, got {value!r}{hint}"
     raise ValueError(msg)
 
 

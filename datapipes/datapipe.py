@@ -19,6 +19,7 @@ from ..graph.verify import stream_names
 from ..realizing import Instruction
 from .excuse import excused
 from .length import length
+from .unknown_form import unknown_form
 
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
@@ -59,6 +60,17 @@ class DataPipe(_Pipe):
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
         pipe._arguments = (shown, own)
         return pipe
+
+    if not TYPE_CHECKING:  # a checker would believe that a pipe has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name.startswith("_"):
+                    raise
+                known = IterDataPipe.functions
+                raise AttributeError(unknown_form(repr(self), name, known)) from None
 
     def describe(self) -> str:
         """Return the pipe as the user wrote it."""

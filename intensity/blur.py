@@ -81,11 +81,6 @@ class Blur(_Gaussian):
 class Sharpen(_Gaussian):
     """``value + amount * (value - blurred)``, an unsharp mask.
 
-    References
-    ----------
-    Gonzalez and Woods, "Digital image processing", 3rd edition (2008), 3.6.3: unsharp masking and
-    highboost filtering, with ``amount`` for k.
-
     Examples
     --------
     >>> Sharpen(1.0, amount=(0.5, 2)).describe()

@@ -55,6 +55,10 @@ class SelectChannels(ValueOp):
             )
         return len(entries_of(self.indices))
 
+    def kept_channels(self) -> tuple[int, ...]:
+        """Return the indices."""
+        return entries_of(self.indices)
+
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return a new array."""
         self.channels(array.shape[0])

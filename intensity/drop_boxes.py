@@ -61,7 +61,10 @@ class DropBoxes(RandomValueOp):
         object.__setattr__(self, "fill", as_number("fill", self.fill))
         highest = self.fraction[1] if isinstance(self.fraction, tuple) else self.fraction
         if highest > self._most:
-            msg = f"boxes of size {self.size} take away at most {self._most:.3g}, got {highest!r}"
+            msg = (
+                f"fraction is a part of all voxels, and no number of boxes: those of size "
+                f"{self.size} take away at most {self._most:.3g}, got {highest!r}"
+            )
             raise ValueError(msg)
 
     @property

@@ -21,10 +21,7 @@ class Gamma(RandomValueOp):
     Values beyond the ends are mirrored at the lower one, so that no root of a negative number is
     taken. Commutes with interpolation nearly, as far as the curve is straight from voxel to voxel.
 
-    References
-    ----------
-    Gonzalez and Woods, "Digital image processing", 3rd edition (2008), 3.2.3: power-law
-    transformations; between the ends of the volume as in MONAI's ``AdjustContrast``.
+    MONAI's ``AdjustContrast`` has this formula, between the ends of what it is given.
 
     Examples
     --------

@@ -139,7 +139,9 @@ class RemapLabels(ValueOp):
     def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
         """Return the type given, or a larger one where a new label does not fit into it."""
         new = [b for _, b in self.mapping] + ([] if self.other is None else [self.other])
-        return np.result_type(given, *(np.min_scalar_type(n) for n in (min(new), max(new))))
+        found = np.result_type(given, *(np.min_scalar_type(n) for n in (min(new), max(new))))
+        # NumPy's common type of uint64 and a negative number is a float, which is no label.
+        return np.dtype(np.int64) if found.kind == "f" and given.kind in "iu" else found
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return a new array."""

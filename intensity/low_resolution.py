@@ -91,7 +91,8 @@ class Anisotropy(RandomValueOp):
     factor: Entry
     """How much longer the voxels are, at least 1: a number, or (low, high)."""
     axes: int | tuple[int, ...] = (0, 1, 2)
-    """One of these is drawn."""
+    """One of these is drawn; of 2-D data name those of the plane, ``(0, 1)``: nothing is coarser
+    along K."""
 
     name: ClassVar[str] = "anisotropy"
     commutes: ClassVar[bool] = False

@@ -99,7 +99,8 @@ class Facts(Protocol):
         """Return the statistics of the whole volume; may read it, once.
 
         They are those of the stored values after the ops before this one, as far as these change
-        each value on its own (``pointwise``); others, such as noise, are passed over. With
+        each value on its own (``pointwise``) or keep some channels; others, such as noise, are
+        passed over. With
         ``above`` only larger values count, and with a mask (``ValueOp.mask_key``) only
         voxels inside it.
         """
@@ -162,6 +163,13 @@ class ValueOp:
     def channels(self, count: int) -> int:
         """Return the number of channels that ``count`` become."""
         return count
+
+    def kept_channels(self) -> tuple[int, ...] | None:
+        """Return which channels are left, in their order, where that is all that the op does.
+
+        So statistics can follow. None for any other op.
+        """
+        return None
 
     def dtype(self, given: np.dtype[Any]) -> np.dtype[Any]:
         """Return the type of the result for an array of type ``given``."""

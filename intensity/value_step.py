@@ -47,6 +47,13 @@ class ValueStep:
             raise error.at(self.origin)  # noqa: B904
         return self.recorded.drawn
 
+    def channels(self, count: int) -> int:
+        """Return how many channels there are after it, or say where the user wrote it."""
+        try:
+            return self.op.channels(count)
+        except VoxpipeError as error:
+            raise error.at(self.origin)  # noqa: B904
+
     def describe(self) -> str:
         """Return the op in the words of the user."""
         return self.op.describe() + (", replayed" if self.recorded is not None else "")

@@ -154,7 +154,7 @@ _HOMES = {
         "unregister_decoder",
     ),
 }
-__getattr__, __dir__ = at_first_use(globals(), _HOMES)
+__getattr__, __dir__ = at_first_use(globals(), _HOMES, ("intensity", "spatial"))
 
 
 # Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where

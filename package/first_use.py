@@ -8,7 +8,7 @@ from typing import Any
 
 
 def at_first_use(
-    namespace: dict[str, Any], homes: Mapping[str, Sequence[str]]
+    namespace: dict[str, Any], homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
@@ -18,11 +18,15 @@ def at_first_use(
         ``globals()`` of the package, which has ``__all__``.
     homes
         Names by the module below the package that has them.
+    modules
+        Modules below the package that are reached as its attributes.
     """
     package = namespace["__name__"]
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def first_use(name: str) -> Any:
+        if name in modules:
+            return import_module(f".{name}", package)
         home = home_of.get(name)
         if home is None:
             msg = f"module {package!r} has no attribute {name!r}"

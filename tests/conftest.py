@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import functools
 import gc
+import random
+import sys
 
 import leftovers
 import pytest
 from hypothesis import settings
+from watchdog import Watchdog
 
 # Times are never asserted: a busy machine is not a bug.
 settings.register_profile("voxpipe", deadline=None, print_blob=True)
 settings.load_profile("voxpipe")
+
+
+# A machine that is throttled to a fifth of its speed needs a minute for the longest test.
+WATCHDOG = Watchdog(240)
+
+
+def pytest_sessionstart():
+    """Watch for tests that hang."""
+    WATCHDOG.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Tell the watchdog which test runs."""
+    WATCHDOG.at(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        WATCHDOG.at(None)
 
 
 def pytest_collection_finish():
@@ -74,6 +96,16 @@ def started_store():
     import torch.distributed as dist
 
     dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(autouse=True)
+def draws_of_its_own():
+    """Start every test with the same global generators: what is drawn depends on no other test."""
+    random.seed(0)
+    for name in ("numpy.random", "torch"):
+        module = sys.modules.get(name)
+        if module is not None:
+            (getattr(module, "manual_seed", None) or module.seed)(0)
 
 
 @pytest.fixture(autouse=True)

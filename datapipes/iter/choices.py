@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ...core.errors import VoxpipeError
+from ...core.errors import PolicyConflict, VoxpipeError
 from ...graph import Pipe
 from ...intensity import ValueStep
 from ...realizing import ApplyValue
@@ -13,8 +14,9 @@ from ...spatial import Step
 from ...spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from ..datapipe import PerItem, chained, stream_name
 from ..tensors import applied
+from .form import bound
 from .likely_mistakes import tell_mistakes
-from .sampling import Sampling, refuse_conflict
+from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 from .spatial import Adding, stepped
 
 
@@ -26,6 +28,19 @@ class ChoicePipe(PerItem):
     """
 
     sampling: Sampling = Sampling()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> ChoicePipe:
+        """Refuse unknown and missing arguments in the words of other libraries too."""
+        if args:  # none where it is unpickled
+            of_parent, *own = [*inspect.signature(cls.__init__).parameters.values()][1:-1]
+            more = [
+                inspect.Parameter(one, inspect.Parameter.KEYWORD_ONLY, default=None)
+                for one in SAMPLING_ARGUMENTS
+            ]
+            bound(cls.chained, inspect.Signature([of_parent, *own, *more]), args[1:], kwargs)
+        pipe = super().__new__(cls, *args, **kwargs)
+        assert isinstance(pipe, cls)
+        return pipe
 
     def __init__(
         self,
@@ -45,6 +60,11 @@ class ChoicePipe(PerItem):
         stream = stream_name(parent, name or type(self).chained)
         self.stream_names = (stream,)
         spatial, values = choices.spatial, choices.values
+        if spatial is None and self.sampling.changes:
+            _, field, _ = self.sampling.changes[0]
+            msg = f"{field}= says how voxels are sampled, and none of {choices.choice.rule}() is"
+            do = "Leave it out, or give it to a spatial pipe."
+            raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
         self.adding = None if spatial is None else Adding([Step(spatial, stream, self.origin)])
         self.change = None
         if values is not None:

@@ -22,17 +22,50 @@ KEYWORD_ONLY = frozenset(
 
 
 WORDS = {
-    "angle": "degrees",
-    "scale": "zoom",
-    "scales": "zoom",
-    "scale_range": "zoom",
-    "rotate_range": "rotate",
-    "translation": "translate",
-    "translate_range": "translate",
-    "shear_range": "shear",
-    "prob": "p",
+    "angle": ("degrees",),
+    "scale": ("zoom",),
+    "scales": ("zoom",),
+    "scale_range": ("zoom",),
+    "rotate_range": ("rotate",),
+    "translation": ("translate",),
+    "translate_range": ("translate",),
+    "shear_range": ("shear",),
+    "prob": ("p",),
+    "pixdim": ("spacing",),
+    "target": ("spacing",),
+    "spatial_size": ("size", "shape"),
+    "target_shape": ("size",),
+    "roi_size": ("size",),
+    "roi_start": ("start",),
+    "roi_end": ("end",),
+    "roi_center": ("center",),
+    "roi_slices": ("slices",),
+    "roi_scale": ("scale",),
+    "spatial_axis": ("axes",),
+    "spatial_axes": ("axes",),
+    "max_k": ("k",),
+    "k_divisible": ("divisible", "k"),
+    "source_key": ("key",),
+    "padding_mode": ("padding",),
+    "max_displacement": ("amount",),
+    "subtrahend": ("mean",),
+    "divisor": ("std",),
+    "nonzero": ("above",),
+    "transforms": ("ops",),
+    "num_transforms": ("count",),
 }
-"""What MONAI and TorchIO call our arguments."""
+"""What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
+REASONS = {
+    "keys": (
+        ": all volumes of a sample move alike, so it is not written here; mode=, padding=, fill= "
+        "and dtype= take {key: value}"
+    ),
+    "log_gamma": ": give gamma=math.exp(log_gamma)",
+    "seed": ": the seed is the loader's, DataLoader2(..., seed=7)",
+}
+"""What is said of an argument that has no counterpart."""
+# So near that nothing else can be meant; spatial_size is not antialias.
+_MISSPELT = 0.6
 
 
 def signature_of(
@@ -75,22 +108,29 @@ def bound(
     known = [parameter for parameter in signature.parameters if parameter != "parent"]
     for given in kwargs:
         if given not in known:
-            near = [WORDS[given]] if WORDS.get(given) in known else []
-            near = near or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-            meant = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(known)}"
-            msg = f"{name}() has no argument {given!r}{meant}"
-            raise TypeError(msg)
+            raise TypeError(f"{name}() has no argument {given!r}{_instead(given, known)}")
     try:
         arguments = dict(signature.bind(None, *args, **kwargs).arguments)
     except TypeError as error:
         by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-        # Of these p is what people write by its place.
-        by_name = ["p"] if "p" in by_name else by_name
-        hint = f"; write {by_name[0]}= by keyword" if by_name and "too many" in str(error) else ""
+        # Of these weights and p are what people write by their place.
+        if len(by_name) < len(known):
+            by_name = [one for one in ("weights", "p") if one in by_name] or by_name
+        asked = " and ".join(f"{one}=" for one in by_name[:2])
+        hint = f"; write {asked} by keyword" if by_name and "too many" in str(error) else ""
         msg = f"{name}(): {error}{hint}"
         raise TypeError(msg) from None
     del arguments["parent"]
     return arguments
+
+
+def _instead(given: str, known: Sequence[str]) -> str:
+    """Return what to write in place of an argument that there is not."""
+    near = [one for one in WORDS.get(given, ()) if one in known]
+    if not near and given in REASONS:
+        return REASONS[given]
+    near = near or difflib.get_close_matches(given, known, n=1, cutoff=_MISSPELT)
+    return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(known)}"
 
 
 def form(kind: type, op: type, module: str, signature: inspect.Signature) -> Any:

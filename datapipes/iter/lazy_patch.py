@@ -56,7 +56,8 @@ class LazyPatches(DataPipe):
         ``"uniform"``: each place where the patch fits is equally likely. ``"grid"``: as
         many patches as cover the volume, in order; the last ones are moved inward.
     overlap
-        With ``"grid"``: voxels shared by neighbours, one number or three.
+        With ``"grid"``: voxels shared by neighbours: one number, for all axes along which a patch
+        has more than one voxel; or three.
     region
         With ``"uniform"``: all patches of one visit to a volume lie in one region of this size,
         which is drawn for the visit. Each place is as likely as without; patches of one visit are
@@ -150,7 +151,7 @@ class LazyPatches(DataPipe):
             self.asked = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
             self.size = three("size", _limits(self.asked), least=1)
-            self.overlap = three("overlap", overlap, least=0)
+            self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
             self._masked = masked_by(
@@ -158,6 +159,13 @@ class LazyPatches(DataPipe):
             )
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
+
+    def _overlap(self, overlap: Size) -> tuple[int, int, int]:
+        """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
+        i, j, k = three("overlap", overlap, least=0)
+        if isinstance(overlap, int):
+            i, j, k = (0 if s == 1 else n for s, n in zip(self.size, (i, j, k), strict=True))
+        return (i, j, k)
 
     def _check(self) -> None:
         if self.sampling not in SAMPLINGS:
@@ -192,22 +200,18 @@ class LazyPatches(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the patches of one volume after another."""
-        anywhere = (UniformPatch(self.asked, self.origin), self.region)
-        steps = None if self._masked is not None else self._adding(*anywhere)
+        if self.sampling != "grid":
+            for patch in self.visits():
+                yield from map(patch, range(self.samples_per_volume))
+            return
         for sample in self.parent:
             try:
-                patches = self._patches(sample, steps)
+                patches = self._grid(sample, pending_of(self, sample).plan)
             except Exception as error:
                 if not excused(self, sample, error):
                     raise
                 continue
             yield from patches
-
-    def _patches(self, sample: Any, steps: tuple[Adding, Adding | None] | None) -> Iterator[Sample]:
-        """Return the patches of one volume; its header or mask is read before the first."""
-        if self.sampling == "grid":
-            return self._grid(sample, pending_of(self, sample).plan)
-        return map(self._drawing(sample, steps), range(self.samples_per_volume))
 
     def _drawing(
         self, sample: Any, steps: tuple[Adding, Adding | None] | None
@@ -223,10 +227,16 @@ class LazyPatches(DataPipe):
 
         So patches can be taken in any order while none is kept. A grid has no such numbers.
         """
-        anywhere = (UniformPatch(self.size, self.origin), self.region)
+        anywhere = (UniformPatch(self.asked, self.origin), self.region)
         steps = None if self._masked is not None else self._adding(*anywhere)
         for sample in self.parent:
-            yield self._drawing(sample, steps)
+            try:
+                patch = self._drawing(sample, steps)
+            except Exception as error:
+                if not excused(self, sample, error):
+                    raise
+                continue
+            yield patch
 
     def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
         adding = Adding([Step(patch, self.stream_names[0], self.origin)])

@@ -20,6 +20,7 @@ from .fused import FusedSpatial
 from .spatial import SpatialPipe
 from .values import ValuePipe
 
+_GIVE = 'Give it batch["meta"][0]["draws"].'
 # What an op draws has the form that it has for a volume that any patch fits into.
 _ANY_VOLUME = SpatialPlan.identity(Grid((512, 512, 512), np.eye(4)))
 
@@ -65,7 +66,10 @@ class Replay(PerItem):
         super().__init__(parent)
         if not isinstance(draws, Mapping) or not all(isinstance(name, str) for name in draws):
             msg = f"replay() takes a mapping from stream to parameters, got {draws!r}"
-            raise SampleError(msg, do='Give it batch["meta"][0]["draws"].').at(self.origin)
+            raise SampleError(msg, do=_GIVE).at(self.origin)
+        if "draws" in draws and "identity" in draws:
+            msg = "replay() takes what was drawn, and this is all that meta says of a sample"
+            raise SampleError(msg, do=_GIVE).at(self.origin)
         self.draws = dict(draws)
         for step in _known_steps(parent):
             if step.stream_name in self.draws:

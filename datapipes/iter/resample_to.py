@@ -100,9 +100,8 @@ class ResampleToPipe(SpatialPipe):
         shared = replace(first.pending, references={like: first.volume, **references})
         return item.with_data(
             **{
-                key: patch.with_pending(
-                    shared.of_moving(patch.volume) if key in brought else shared,
-                    self.sampling.applied(key, patch),
+                key: self.sampling.applied(key, patch).with_pending(
+                    shared.of_moving(patch.volume) if key in brought else shared
                 )
                 for key, patch in start.items()
             }

@@ -11,6 +11,7 @@ from ...core import Origin
 from ...core.errors import PolicyConflict, SampleError
 from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch, Policy
+from ...spatial.ops.op import is_hard
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
 """What every spatial pipe takes besides its own arguments."""
@@ -42,6 +43,12 @@ class Sampling:
         asked = {"mode": mode, "padding": padding, "fill": fill, "dtype": dtype}
         asked["antialias"] = antialias
         for field, value in asked.items():
+            if isinstance(value, (tuple, list)):
+                msg = (
+                    f"{field} is one value, or one by key: write "
+                    f"{field}={{'image': ..., 'label': ...}}; got {value!r}"
+                )
+                raise ValueError(msg)
             if isinstance(value, Mapping):
                 changes += [(key, field, v) for key, v in value.items()]
             elif value is not None:
@@ -85,11 +92,21 @@ class Sampling:
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
 
-    def applied(self, key: str, patch: LazyPatch) -> Policy:
-        """Return the policy of ``patch`` after this pipe."""
+    def applied(self, key: str, patch: LazyPatch) -> LazyPatch:
+        """Return ``patch`` as it is sampled after this pipe."""
         mine = self._of(key, patch)
         if not mine:
-            return patch.policy
+            return patch
+        before, policy = patch.policy, self._policy(key, patch, mine)
+        changed = patch.with_pending(patch.pending, policy)
+        was_constant = before.padding == "constant"
+        same = was_constant and before.fill == policy.fill and patch.filled_after >= 0
+        if same or not ("fill" in mine or (policy.padding == "constant" and not was_constant)):
+            return changed
+        # What a pipe fills with is a value as they are there, after the value ops before it.
+        return dataclasses.replace(changed, filled_after=len(patch.values))
+
+    def _policy(self, key: str, patch: LazyPatch, mine: Mapping[str, Any]) -> Policy:
         try:
             policy = dataclasses.replace(patch.policy, **mine)
         except ValueError as error:
@@ -101,7 +118,7 @@ class Sampling:
         return policy
 
     def _refuse_fill(self, key: str, patch: LazyPatch, policy: Policy) -> None:
-        hard = any(getattr(step.op, "hard", False) for step in patch.pending.steps)
+        hard = any(is_hard(step.op) for step in patch.pending.steps)
         if policy.padding != "constant" and not hard:
             raise PolicyConflict(
                 f"fill={policy.fill:g} is for padding='constant', but {key!r} has "

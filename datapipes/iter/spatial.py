@@ -111,7 +111,7 @@ def stepped(
     if sampling is not None and sampling.changes:
         sampling.refuse_unknown(lazy, sample.case)
         for key, patch in lazy.items():
-            lazy[key] = patch.with_pending(patch.pending, sampling.applied(key, patch))
+            lazy[key] = sampling.applied(key, patch)
     moved: Sample = sample.moved(lazy, identity)
     return moved
 

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from ...core import Grid, OrientedBox, Region, Stream
 from ...core.errors import GraphError, PatchSizeError
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
-from ...intensity.value_op import Halo
-from ...intensity.value_step import applied, folded, total_halo, types_of
-from ..ops.pad import widened
+from ...intensity.value_step import applied, folded, types_of
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy, refuse_fill
 from ..resampling.convert import convert
@@ -32,17 +30,16 @@ from ..volume_like import (
     refuse_complex,
     stored_type,
 )
+from .halo import halo_of, with_halo_of
+from .late_fill import fill_marked, filling, marking, steps_before_fill
 from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
+from .told import described, explained_before
 
 if TYPE_CHECKING:
     import torch
-
-
-# A matrix entry below this moves no voxel of any axis by as much as plans are exact to.
-_FLAT = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +56,9 @@ class LazyPatch(NoArithmetic):
     """What is done to the values afterwards."""
     statistics: Callable[[Any], RecordedStatistics] | None = None
     """Where value ops get the statistics of the volume; by default from ``volumes``."""
+    filled_after: int = 0
+    """How many of ``values`` came before a pipe asked for the policy's fill: it is what is outside
+    after these. Below 0: one asked before a flush."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(self.values))
@@ -111,7 +111,7 @@ class LazyPatch(NoArithmetic):
         from .made_volume import made_of
 
         empty = replace(self.pending, steps=(), moving=None)
-        return made_of(replace(self, pending=empty, values=()), self, soft)
+        return made_of(replace(self, pending=empty, values=(), filled_after=-1), self, soft)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -150,7 +150,7 @@ class LazyPatch(NoArithmetic):
         i, j, k = self.plan.shape
         channels = self.volume.shape[0]
         for step in self.values:
-            channels = step.op.channels(channels)
+            channels = step.channels(channels)
         return (channels, i, j, k)
 
     @property
@@ -227,19 +227,25 @@ class LazyPatch(NoArithmetic):
         """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
         acting = self._acting
         if not acting:
-            self._resample_into(plan, out)
+            self._resample_into(plan, out, None, filling(self, plan))
             return out
-        halo = self._halo(acting, plan)
-        wide = _widened(plan, halo)
-        epilogue, rest = folded(self._with_facts(acting, wide))
+        halo = halo_of(acting, plan)
+        wide = with_halo_of(plan, halo)
+        steps = self._with_facts(acting, wide)
+        early = steps_before_fill(self, acting, wide)
+        epilogue, rest = folded(steps[:early] if early else steps)
         types = types_of([step for step, _ in acting], self._resampled_dtype)
-        first = types[len(acting) - len(rest)]
+        first = np.dtype(np.float32) if early else types[len(acting) - len(rest)]
         channels = self.volume.shape[0]
         fits = wide is plan and out.shape[0] == channels
-        in_place = fits and (out.dtype == first or not rest)
+        in_place = fits and (out.dtype == first or not (rest or early))
         array = out if in_place else np.empty((channels, *wide.shape), first)
-        self._resample_into(wide, array, epilogue)
+        policy = marking(self.policy) if early else filling(self, wide)
+        self._resample_into(wide, array, epilogue, policy)
         result = applied(rest, array)
+        if early:
+            fill_marked(result, self.policy.fill)
+            result = applied(steps[early:], result)
         if result is not out:
             inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))
             out[...] = convert(result[(slice(None), *inside)], out.dtype)
@@ -278,17 +284,7 @@ class LazyPatch(NoArithmetic):
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
         acting = self._acting
-        return _widened(plan, self._halo(acting, plan)) if acting else plan
-
-    def _halo(self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan) -> Halo:
-        """Return the halo: none along an axis along which the volume has one voxel only."""
-        halo = total_halo(acting, plan.grid)
-        if not any(halo):
-            return halo
-        moves = np.abs(plan.matrix[:3, :3]) > _FLAT
-        flat = np.array(plan.source.shape) == 1
-        i, j, k = (h if moves[~flat, axis].any() else 0 for axis, h in enumerate(halo))
-        return (i, j, k)
+        return with_halo_of(plan, halo_of(acting, plan)) if acting else plan
 
     def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
         """Return the steps that act, with what they drew and what they may ask on ``plan``."""
@@ -323,7 +319,7 @@ class LazyPatch(NoArithmetic):
             return array.astype(step.op.dtype(array.dtype))
         halo = step.op.halo(drawn, self.plan.grid)
         wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
-        epilogue, rest = folded(self.acting_on(_widened(self.plan, halo))[-1:])
+        epilogue, rest = folded(self.acting_on(with_halo_of(self.plan, halo))[-1:])
         if epilogue is not None:  # as the resampler does in passing, to the same bits
             wide = epilogue.on(wide.astype(np.float32, copy=False))
         result = applied(rest, wide)
@@ -331,11 +327,11 @@ class LazyPatch(NoArithmetic):
         return np.ascontiguousarray(result[(slice(None), *inside)])
 
     def _resample_into(
-        self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None = None
+        self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> None:
-        refuse_fill(self.policy, out.dtype, self.volume.name)
-        volume, plan, _ = read_from(self.volume, plan, self.policy)
-        region = plan.source_region(self.policy)
+        refuse_fill(policy, out.dtype, self.volume.name)
+        volume, plan, _ = read_from(self.volume, plan, policy)
+        region = plan.source_region(policy)
         start = (region.start[0], region.start[1], region.start[2])
         if region.is_empty:
             nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
@@ -344,7 +340,7 @@ class LazyPatch(NoArithmetic):
             refuse_complex(self.volume)
             voxels = volume.read(region, *self._box(volume, plan))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
-        resample(source, plan.matrix, self.policy, out, plan.lowered, epilogue=epilogue)
+        resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
 
     def _box(self, volume: Any, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
         """Return where in its source region the patch has taps, if that may spare chunks."""
@@ -370,7 +366,7 @@ class LazyPatch(NoArithmetic):
         """Return one line: the class of the work, the bytes that are read; reads headers."""
         volume, plan, level = self.reads_from()
         told = plan.explain(self.policy, stored_type(volume), volume.shape[0])
-        return f"{told}, from level {level}" if level else told
+        return told + (f", from level {level}" if level else "") + explained_before(self)
 
     def provenance(self) -> dict[str, Any]:
         """Return where the voxels come from, as plain data.
@@ -391,10 +387,4 @@ class LazyPatch(NoArithmetic):
         }
 
     def __repr__(self) -> str:
-        values = "".join(f" · {step.describe()}" for step in self.values)
-        return f"LazyPatch({self.volume.name}: {self.pending.describe()}{values})"
-
-
-def _widened(plan: SpatialPlan, halo: Halo) -> SpatialPlan:
-    """Return the plan with ``halo`` voxels more on either side."""
-    return widened(plan, [(h, h) for h in halo]) if any(halo) else plan
+        return f"LazyPatch({described(self)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...core import Grid, Stream
+from ...core.errors import VolumeError
 from ...core.histogram import Floats, Histogram
 from ...core.remembered import Remembered
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
@@ -85,12 +87,22 @@ class PatchFacts:
         """Return the statistics of the volume as it is before this step; may read it, once."""
         changing = [acting for acting in self.before if acting[0].op.pointwise]
         counted = Counted(partial(self._histogram, above, changing), self._name(above, changing))
-        if self.mask is None and above is None:
+        if self.mask is None and above is None and self._channels is None:
             shift = _as_affine(changing)
             if shift is not None:
                 whole = Recorded(self._recorded(), Counted(self._histogram, self._name(None, ())))
                 return whole if shift == (1.0, 0.0) else AffineStatistics(whole, *shift)
         return counted
+
+    @property
+    def _channels(self) -> tuple[int, ...] | None:
+        """The channels of the stored volume that are left, None for all of them."""
+        left: tuple[int, ...] | None = None
+        for step, _, _ in self.before:
+            kept = step.op.kept_channels()
+            if kept is not None:
+                left = kept if left is None else tuple(left[index] for index in kept)
+        return left
 
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
@@ -98,19 +110,31 @@ class PatchFacts:
         if not all(v is None or hasattr(v, "token") for v in (self.stored, *masks)):
             return None
         volumes = [None if v is None else (v.token, v.header.stamp) for v in (self.stored, *masks)]
-        return (*volumes, above, *((step.op, json.dumps(drawn)) for step, drawn, _ in changing))
+        return (
+            *volumes,
+            self._channels,
+            above,
+            *((step.op, json.dumps(drawn)) for step, drawn, _ in changing),
+        )
 
     def _recorded(self) -> RecordedStatistics:
         if self.source_of_statistics is not None:
             return self.source_of_statistics(self.volume)
         from ...volumes import volume_statistics
 
-        return volume_statistics(self.stored)
+        found = volume_statistics(self.stored)
+        # One NaN among the voxels makes NaN of every voxel that is normalized by its mean.
+        if not (math.isfinite(found.mean) and math.isfinite(found.std)):
+            raise VolumeError(
+                f"{self.stored.name} holds NaN or infinite values, so it has no mean and no range",
+                do="Give the numbers that the op needs, or store the volume without these.",
+            )
+        return found
 
     def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
         from ...volumes import volume_histogram
 
-        histogram = volume_histogram(self.stored, self.mask)
+        histogram = volume_histogram(self.stored, self.mask, self._channels)
         for step, drawn, facts in changing:
             histogram = histogram.mapped(_on_values(step, drawn, facts))
         return histogram if above is None else histogram.above(above)

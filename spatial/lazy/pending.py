@@ -264,6 +264,8 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
                 f"Put .resample_to({first_key!r}) right after open_volume(), or leave one out: "
                 f"open_volume(keys=[{first_key!r}])."
             )
+            if _is_plane_with_channels(grid.shape, volume.grid.shape):
+                do = "Give the channels of a plane first and K = 1 last, (C, I, J, 1)."
         else:
             how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
             do = (
@@ -276,6 +278,12 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
             do=do,
         )
     return grid
+
+
+def _is_plane_with_channels(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether one of the shapes looks like (C, I, J) or (I, J, C), beside (I, J, 1)."""
+    pairs = [(tuple(one), tuple(other)), (tuple(other), tuple(one))]
+    return any(b[2] == 1 and b[:2] in (a[1:], a[:2]) for a, b in pairs)
 
 
 def singular(volume: HasGrid) -> BadHeader:

@@ -13,6 +13,7 @@ from ...core.rows import NO_TURN
 from ..amounts import Amount, amount_at, as_amount, as_probabilities, as_probability
 from ..plans.matrices import Space, as_space, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
+from ..plans.planar import flat_axes
 from .flip import mirror
 from .op import Drawn
 from .rotate import in_words
@@ -41,7 +42,8 @@ class Augment:
     shear: Amount = 0.0
     """Factors, as in ``Shear``."""
     flip: float | Sequence[float] = 0.0
-    """Probability that an axis flips, each on its own; or three, per axis."""
+    """Probability that an axis flips, each on its own, of 2-D data in their plane; or three, per
+    axis."""
     p: float = 1.0
     """Probability that the bundle acts at all."""
     space: Space = "world"
@@ -67,7 +69,10 @@ class Augment:
         """Return what each part does, or None."""
         # All at once: the same numbers as one part after another, as its ops draw them.
         u = generator.random(16).tolist()
-        chances: Any = self.flip if isinstance(self.flip, tuple) else (self.flip,) * 3
+        chances: Any = self.flip
+        if not isinstance(chances, tuple):
+            flat = flat_axes(plan) if chances else ()
+            chances = [0.0 if axis in flat else chances for axis in range(3)]
         drawn = {
             "rotate": amount_at(u[1:4], self.rotate),
             "zoom": amount_at(u[4:7], self.zoom, shared=True),

@@ -181,8 +181,16 @@ def _choices(
     choice = Choice(
         rule,
         len(members),
-        () if weights is None else tuple(float(w) for w in weights),
+        () if weights is None else _weights(weights),
         (int(numbers[0]), int(numbers[1])),
         as_probability("p", p),
     )
     return Choices(choice, members)
+
+
+def _weights(given: Any) -> tuple[float, ...]:
+    try:
+        return tuple(float(weight) for weight in given)
+    except (TypeError, ValueError):
+        msg = f"weights are numbers of at least 0, one per op, got {given!r}"
+        raise ValueError(msg) from None

@@ -14,7 +14,7 @@ from ...core.errors import PatchSizeError
 from ..amounts import as_flag, as_triple, entries_of
 from ..plans.plan import SpatialPlan
 from .op import Drawn
-from .sizes import of_grid, size_of, three, told_size
+from .sizes import of_grid, size_of, told_size
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Crop:
     start: Sequence[int] | None = None
     """First voxel on each axis."""
     size: Any = None
-    """Number of voxels: one number, or one per axis."""
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
     end: Sequence[int] | None = None
     """First voxel behind the box, on each axis; instead of ``size``."""
     center: Sequence[int] | None = None
@@ -74,16 +75,17 @@ class Crop:
                 msg = f"crop needs start < end on each axis, got {start} and {end}"
                 raise PatchSizeError(msg)
         else:
-            size = three("size", self.size, least=1)
+            size = size_of("size", self.size)
             start = self.start
         if "center" in given:
             middle = as_triple("center", self.center, low=0)
-            start = tuple(c - s // 2 for c, s in zip(middle, size, strict=True))
-            if min(start) < 0:
-                raise PatchSizeError(
-                    f"a crop of {size} about {middle} begins before the grid, at {start}",
-                    do="Make it smaller, or pad before.",
-                )
+            if isinstance(size, int) and 0 in middle:
+                # Which voxels that are depends on whether the axis has more than this one.
+                object.__setattr__(self, "center", middle)
+                object.__setattr__(self, "size", size)
+                return
+            size = (size,) * 3 if isinstance(size, int) else size
+            start = _begun(middle, size)
         # One form for all ways, so that what is the same compares equal.
         object.__setattr__(self, "start", as_triple("start", start, low=0))
         object.__setattr__(self, "size", size)
@@ -96,11 +98,12 @@ class Crop:
         Raises
         ------
         PatchSizeError
-            The slices leave nothing of the grid.
+            The slices leave nothing of the grid, or a box about a voxel begins before it.
         """
         if self.slices is None:
-            start: Any = self.start
-            return {"start": list(start), "size": list(self.size)}
+            size = of_grid(self.size, plan)
+            start: Any = self.start if self.center is None else _begun(self.center, size)
+            return {"start": list(start), "size": list(size)}
         ends = [
             slice(*pair).indices(n)[:2] for pair, n in zip(self.slices, plan.shape, strict=True)
         ]
@@ -131,9 +134,25 @@ class Crop:
 
     def _words(self) -> str:
         pairs: Any = self.slices
+        if self.center is not None:
+            return f"{told_size(self.size)} about {', '.join(map(str, self.center))}"
+        if isinstance(self.size, int):
+            return f"{told_size(self.size)} from {', '.join(map(str, self.start or ()))}"
         if pairs is None:
-            pairs = [(a, a + s) for a, s in zip(self.start or (), self.size, strict=True)]
+            sizes = zip(self.start or (), self.size, strict=True)
+            pairs = [(a, None if s is None else a + s) for a, s in sizes]
         return ", ".join(f"{'' if a is None else a}:{'' if b is None else b}" for a, b in pairs)
+
+
+def _begun(middle: Sequence[int], size: Sequence[int | None]) -> tuple[int, ...]:
+    """Return where a box about a voxel begins; an axis that is kept, at its first voxel."""
+    start = tuple(0 if s is None else c - s // 2 for c, s in zip(middle, size, strict=True))
+    if min(start) < 0:
+        raise PatchSizeError(
+            f"a crop of {tuple(size)} about {tuple(middle)} begins before the grid, at {start}",
+            do="Make it smaller, or pad before.",
+        )
+    return start
 
 
 _WAYS = ({"start", "size"}, {"start", "end"}, {"center", "size"}, {"slices"})

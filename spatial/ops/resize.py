@@ -63,11 +63,12 @@ class Resize:
         each = entries_of(self.size)
         if each:
             return {"size": [n if v is None else v for v, n in zip(each, plan.shape, strict=True)]}
-        if self.longest:
-            most = max(plan.shape)
-            return {"size": [max(1, round(n * self.size / most)) for n in plan.shape]}
         flat = flat_axes(plan)
-        return {"size": [1 if axis in flat else self.size for axis in range(3)]}
+        most = max(plan.shape)
+        wanted = [
+            max(1, round(n * self.size / most)) if self.longest else self.size for n in plan.shape
+        ]
+        return {"size": [1 if axis in flat else n for axis, n in enumerate(wanted)]}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan on the new grid."""

@@ -24,7 +24,7 @@ Moves = tuple[tuple[float, float], ...]
 """Smallest and largest displacement per source axis, in voxels."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Displacement:
     """How far each place moves, in source voxels.
 
@@ -44,6 +44,10 @@ class Displacement:
     matrix: Matrix
     """4x4 float64, to the index in the control grid: from the source index in a plan, from the
     output index where ``resample`` is called."""
+
+    def __repr__(self) -> str:
+        """Return how many control points there are: a plan with all of them fills a screen."""
+        return f"Displacement({' x '.join(map(str, self.control.shape[1:]))} control points)"
 
     def __post_init__(self) -> None:
         # Adding zero turns -0.0 into 0.0, which would tell equal fields apart by their bytes.

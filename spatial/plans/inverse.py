@@ -145,9 +145,7 @@ def _field_back(plan: SpatialPlan, tolerance: float) -> Stage:
     lows = -1.0 - np.ceil(reach)
     highs = np.array(plan.shape) + np.ceil(reach)
     counts = _first_counts(plan, highs - lows)
-    _refuse_folding(
-        plan, [np.linspace(0, n - 1, c) for n, c in zip(plan.shape, counts, strict=True)]
-    )
+    _refuse_folding(plan, [_across(n, c) for n, c in zip(plan.shape, counts, strict=True)])
     while True:
         axes = [np.linspace(a, b, n) for a, b, n in zip(lows, highs, counts, strict=True)]
         control = _coefficients(_missing(plan, axes))
@@ -185,6 +183,13 @@ def _first_counts(plan: SpatialPlan, extent: Floats) -> list[int]:
     ]
 
 
+def _across(length: int, count: int) -> Floats:
+    """Return ``count`` different places from the first voxel of an axis to the last one."""
+    # The centres of one voxel are one place, and a lattice without thickness seems folded.
+    half = 0.5 if length == 1 else 0.0
+    return np.linspace(-half, length - 1 + half, count)
+
+
 def _refuse_folding(plan: SpatialPlan, axes: Sequence[Floats]) -> None:
     """Raise ValueError where neighbours on a lattice change sides on their way to the source."""
     grid = np.stack(np.meshgrid(*axes, indexing="ij"))
@@ -220,7 +225,7 @@ def _coefficients(samples: Floats) -> Floats:
     """Return the control points of the cubic B-spline through samples (3, a, b, c).
 
     Each axis is a tridiagonal system: a sample is (1, 4, 1) / 6 of the points around it, and
-    beyond the ends the last point repeats (Unser 1999, section "B-spline interpolation").
+    beyond the ends the last point repeats.
     """
     result = samples
     for axis, size in enumerate(samples.shape[1:], start=1):

@@ -346,8 +346,13 @@ class SpatialPlan:
             Type in which the volume is stored; where it is given, the bytes are told.
         channels
             Channels of the volume, for these.
+
+        Raises
+        ------
+        TypeError
+            ``policy`` is none.
         """
-        return explained(self, policy, dtype, channels)
+        return explained(self, _policy(policy), dtype, channels)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpatialPlan):
@@ -365,10 +370,18 @@ class SpatialPlan:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
+def _policy(policy: Any) -> Policy:
+    if not isinstance(policy, Policy):
+        msg = f"policy is a Policy, such as Policy('linear', 'border'), got {policy!r}"
+        raise TypeError(msg)
+    return policy
+
+
 def _points(points: Any) -> NDArray[np.float64]:
     array = np.asarray(points, dtype=np.float64)
     if array.ndim != 2 or array.shape[1] != 3 or not np.isfinite(array).all():
-        msg = f"points are finite numbers of shape (N, 3), got {array.shape}"
+        told = "NaN or infinity among them" if array.shape[1:] == (3,) else f"{array.shape}"
+        msg = f"points are finite numbers of shape (N, 3), got {told}"
         raise ValueError(msg)
     return array
 

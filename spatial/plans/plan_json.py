@@ -34,6 +34,8 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
     BadPlan
         A field is missing, unknown, of another form or not finite; or the version is another one.
     """
+    if isinstance(data, str) and data.lstrip().startswith("{"):
+        raise BadPlan("a plan is read from values, and this is text", do="json.loads() it first.")
     if isinstance(data, Mapping) and data.get("version") != VERSION:
         given = f"is of version {data['version']!r}" if "version" in data else "has no version"
         msg = f"the plan {given}, and {VERSION} is what is read here"

@@ -28,6 +28,10 @@ MODES: tuple[str, ...] = ("linear", "nearest", "cubic")
 PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
 KINDS: tuple[str, ...] = ("intensity", "label")
 
+# What torch, MONAI and numpy call the same. Numpy's "reflect" is not "reflection".
+_MODES_ELSEWHERE = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
+_PADDINGS_ELSEWHERE = {"edge": "border", "replicate": "border", "symmetric": "reflection"}
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -47,7 +51,8 @@ class Policy:
     outer face of the last voxel; ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
     before; ``"zeros"`` blends each tap outside with zero, as torch's ``grid_sample`` does."""
     fill: float = 0.0
-    """The value outside, after slope and intercept; also what a hard crop leaves outside."""
+    """The value outside, after slope and intercept; also what a hard crop leaves outside. Of a
+    pipe that stands after value ops, it is one of the values that these make."""
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: stored type where nothing is interpolated, else float32."""
     antialias: Antialias = False
@@ -56,8 +61,8 @@ class Policy:
     volume that has all that is taken (``levels``). Not for nearest, which takes one voxel as is."""
 
     def __post_init__(self) -> None:
-        as_choice("mode", self.mode, MODES)
-        as_choice("padding", self.padding, PADDINGS)
+        as_choice("mode", self.mode, MODES, _MODES_ELSEWHERE)
+        as_choice("padding", self.padding, PADDINGS, _PADDINGS_ELSEWHERE)
         object.__setattr__(self, "fill", _number(self.fill))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _result_type(self.dtype))

@@ -183,6 +183,8 @@ def test_choices_travel() -> None:
         (lambda: OneOf([5]), "got 5"),
         (lambda: OneOf([Flip(0)], weights=[1, 2]), "1 numbers of at least 0, one per op"),
         (lambda: OneOf([Flip(0), Flip(1)], weights=[0, 0]), "not all 0"),
+        (lambda: OneOf([Flip(0), Flip(1)], weights=[1, "a"]), "one per op, got"),
+        (lambda: OneOf([Flip(0), Flip(1)], weights=2), "one per op, got 2"),
         (lambda: OneOf({Flip(0): 1}, weights=[1]), "weights twice"),
         (lambda: SomeOf([Flip(0)], 2), "from 0 to 1"),
         (lambda: SomeOf([Flip(0), Flip(1)], 2, [1, 0]), "fewer ops have a weight"),

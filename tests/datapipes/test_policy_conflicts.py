@@ -73,3 +73,24 @@ def test_a_fill_that_nobody_can_use_is_refused(case: str) -> None:
     wrong, words = USELESS[case]
     with pytest.raises(PolicyConflict, match=words):
         [patch.realize() for patch in next(iter(wrong())).values()]
+
+
+def test_a_fill_is_for_a_hard_crop_of_any_kind() -> None:
+    """One that asks a volume, and one in a choice, as much as one by numbers."""
+    box = vp.spatial.CenterCrop(4, hard=True)
+    turned = opened().rotate(5)
+
+    for chain in (
+        turned.foreground_crop("label", hard=True, fill=-5),
+        turned.one_of([box, (box, box)], fill=-5),
+    ):
+        assert next(iter(chain))["image"].policy.fill == -5
+
+
+def test_sampling_of_a_choice_that_samples_nothing_is_refused() -> None:
+    """Of value ops alone: it would be dropped without a word."""
+    ops = [vp.intensity.Noise(1.0), vp.intensity.Gamma(2.0)]
+
+    with pytest.raises(PolicyConflict, match="mode= says how voxels are sampled, and none"):
+        opened().one_of(ops, mode="nearest")
+    assert opened().one_of([*ops, vp.spatial.Rotate(5)], mode="nearest").sampling.changes

@@ -121,6 +121,27 @@ def test_statistics_follow_what_came_before() -> None:
     assert np.allclose(voxels(bent), 2 * unit**2, atol=1e-4)
 
 
+def test_statistics_are_of_the_channels_that_were_kept() -> None:
+    """Of those of one modality, whatever the others hold; twice of one that is kept twice."""
+    image = np.random.default_rng(0).normal(size=(3, 6, 5, 4)).astype(np.float32)
+    image[1] = image[1] * 10 + 50
+    label = np.zeros((1, 6, 5, 4), np.uint8)
+    label[:, 2:5] = 1
+    chain = vp.from_cases([{"image": image, "label": label}]).open_volume()
+
+    one = voxels(chain.select_channels(1).normalize())
+    assert abs(one.mean()) < 1e-5
+    assert one.std() == pytest.approx(1, abs=1e-4)
+    assert voxels(chain.select_channels(0).rescale()).max() == pytest.approx(1)
+    kept = voxels(chain.select_channels((2, 1, 1)).clamp(-1, 55).normalize())
+    assert kept.shape == (3, 6, 5, 4)
+    assert abs(kept.mean()) < 1e-5
+    twice = voxels(chain.select_channels((0, 2)).select_channels(1).normalize(inside="label"))
+    assert abs(twice[label > 0].mean()) < 1e-5
+    first = voxels(chain.normalize().select_channels(0))
+    assert np.allclose(first[0], (image[0] - image.mean()) / image.std(), atol=1e-5)
+
+
 def test_statistics_inside_a_label_and_above_a_threshold() -> None:
     """Of the whole volume, wherever the patch lies."""
     image, label = voxels(opened()), voxels(opened(), "label")
@@ -155,6 +176,15 @@ def test_labels_are_remapped_and_split() -> None:
     assert found.shape == (2, *label.shape)
     assert found.realize().dtype == np.uint8
     assert np.array_equal(found.realize(), np.stack([label == 0, label == 1]))
+
+
+def test_labels_stay_whole_numbers_of_whatever_type() -> None:
+    """A negative label in uint64 makes int64 of it, where NumPy's rule makes float64."""
+    label = np.array([0, 1, 2], np.uint64).reshape(1, 3, 1, 1)
+    found = voxels(vp.from_cases([{"label": label}]).open_volume().remap_labels({1: -1}), "label")
+
+    assert found.dtype == np.int64
+    assert found.ravel().tolist() == [0, -1, 2]
 
 
 def test_channels_are_counted_when_planned() -> None:

@@ -104,7 +104,7 @@ def test_a_hanging_worker_is_named_with_its_case(cases):
     service = vp.MultiProcessingReadingService(2)
 
     with (
-        vp.DataLoader2(pipe, vp.Timeout(item=1.0), service, seed=SEED_WITH_CASE2_LAST) as it,
+        vp.DataLoader2(pipe, vp.Timeout(item=3.0), service, seed=SEED_WITH_CASE2_LAST) as it,
         pytest.raises(ItemTimeout) as e,
     ):
         list(it)

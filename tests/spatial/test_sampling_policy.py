@@ -28,6 +28,10 @@ def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     ("arguments", "message"),
     [
         ({"mode": "spline"}, r"'linear', 'nearest', 'cubic', got 'spline'$"),
+        ({"mode": "bilinear"}, r"'cubic', got 'bilinear': that is 'linear' here$"),
+        ({"mode": ["bilinear"]}, r"'cubic', got \['bilinear'\]$"),
+        ({"padding": "edge"}, r"'zeros', got 'edge': that is 'border' here$"),
+        ({"padding": "reflect"}, r"'zeros', got 'reflect'$"),
         ({"padding": "wrap"}, r"'border', 'reflection', 'constant', 'zeros', got 'wrap'"),
         ({"dtype": "bool"}, r"integer or float type, got 'bool'"),
         ({"dtype": "complex64"}, r"integer or float type, got 'complex64'"),

@@ -245,7 +245,7 @@ def test_a_gz_is_decoded_once(tmp_path, monkeypatch):
     volume = Volume(path)
     first = volume.numpy().copy()
     close_volumes()
-    monkeypatch.setattr(raw_backends, "decode", None)
+    monkeypatch.setattr(raw_backends, "decompress", None)
 
     assert volume.numpy().tolist() == first.tolist()
     assert volume.access == "stream"

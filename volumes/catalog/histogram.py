@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ MOST_REMEMBERED = 16
 _REMEMBERED: Remembered[Histogram] = Remembered(MOST_REMEMBERED)
 
 
-def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
+def volume_histogram(
+    volume: Volume, mask: Volume | None = None, channels: Sequence[int] | None = None
+) -> Histogram:
     """Return how often each value occurs.
 
     Counted as :class:`~voxpipe.volumes.catalog.distribution.Distribution` does: exactly for
@@ -39,6 +42,8 @@ def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
     mask
         A volume on the same grid: only voxels where it is above 0 count, in any of its channels
         if it has several.
+    channels
+        Which channels count, a channel that is named twice twice; by default each of them.
 
     Raises
     ------
@@ -60,21 +65,28 @@ def volume_histogram(volume: Volume, mask: Volume | None = None) -> Histogram:
             do="Statistics inside a label need one on the grid of the image.",
         )
     both = [v for v in (volume, mask) if v is not None]
-    key = tuple((v.token, v.header.stamp) for v in both)
-    return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume, mask))
+    kept = None if channels is None else tuple(channels)
+    key = (kept, *((v.token, v.header.stamp) for v in both))
+    return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume, mask, kept))
 
 
-def _loaded_or_computed(volume: Volume, mask: Volume | None) -> Histogram:
+def _loaded_or_computed(
+    volume: Volume, mask: Volume | None, channels: tuple[int, ...] | None
+) -> Histogram:
     contents = [v.content_key for v in (volume, mask) if v is not None]
-    name = f"{'-'.join(map(str, contents))}.npy" if all(contents) else None
+    which = "" if channels is None else f"-channels{'.'.join(map(str, channels))}"
+    name = f"{'-'.join(map(str, contents))}{which}.npy" if all(contents) else None
     file = cache_directory() / "histograms" / name if name else None
-    found = (file and _load(file)) or _compute(volume, mask)
+    kept = _load(file) if file else None
+    if kept is not None:
+        return kept
+    found = _compute(volume, mask, channels)
     if file:
         _save(file, found)
     return found
 
 
-def _compute(volume: Volume, mask: Volume | None) -> Histogram:
+def _compute(volume: Volume, mask: Volume | None, channels: tuple[int, ...] | None) -> Histogram:
     if volume.dtype.kind == "c":
         raise VolumeError(
             f"{volume.name} holds complex numbers, of which there is no histogram.",
@@ -84,6 +96,8 @@ def _compute(volume: Volume, mask: Volume | None) -> Histogram:
     most = max(1, SLAB_VOXELS // volume.shape[0])
     for region in slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most):
         stored = volume.read(region).array
+        if channels is not None:
+            stored = stored[list(channels)]
         if mask is not None:
             stored = stored[:, (mask.read(region).array > 0).any(axis=0)]
         if not stored.size:

@@ -34,12 +34,14 @@ class Moments:
 
     @classmethod
     def of(cls, numbers: NDArray[Any]) -> Moments:
-        """Return the moments of an array; those with a NaN are NaN."""
+        """Return the moments of an array; those with a NaN or infinity are NaN."""
         wide = numbers.astype(np.float64)
-        low, high, mean = float(wide.min()), float(wide.max()), float(wide.mean())
-        wide -= mean
-        np.square(wide, out=wide)
-        return cls(wide.size, mean, float(wide.sum()), low, high)
+        # Of infinite numbers there is none either, which whoever asks is told in words.
+        with np.errstate(invalid="ignore"):
+            low, high, mean = float(wide.min()), float(wide.max()), float(wide.mean())
+            wide -= mean
+            np.square(wide, out=wide)
+            return cls(wide.size, mean, float(wide.sum()), low, high)
 
     @classmethod
     def counted(cls, numbers: NDArray[np.float64], counts: NDArray[np.int64]) -> Moments:

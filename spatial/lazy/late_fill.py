@@ -1,0 +1,77 @@
+"""Fill in the units that values have where a pipe asked for it, after the first value ops.
+
+Value ops act after the one interpolation, so what the resampler leaves outside goes through them.
+A fill that was asked for after some of them does not: outside is NaN while these act, and the fill
+from then on. So it is exact, also where no number becomes it by these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...intensity import ValueStep
+from ..plans.clip import Clip
+from ..plans.plan import SpatialPlan
+from ..plans.policy import Policy
+from ..volume_like import made_like
+
+if TYPE_CHECKING:
+    from .lazy_patch import LazyPatch
+
+
+def steps_before_fill(
+    patch: LazyPatch, acting: Sequence[tuple[ValueStep, Any]], plan: SpatialPlan
+) -> int:
+    """Return how many of the steps that act come before the fill; 0 where none is left outside.
+
+    Ops that take any type, on channels and labels, have no NaN: a fill goes through these.
+    """
+    if patch.filled_after <= 0 or not _leaves_some(patch.policy, plan):
+        return 0
+    before = {id(step) for step in patch.values[: patch.filled_after]}
+    first = [step for step, _ in acting if id(step) in before]
+    return 0 if all(step.op.keeps_dtype for step in first) else len(first)
+
+
+def _leaves_some(policy: Policy, plan: SpatialPlan) -> bool:
+    return policy.padding == "constant" or any(isinstance(stage, Clip) for stage in plan.stages)
+
+
+def filling(patch: LazyPatch, plan: SpatialPlan) -> Policy:
+    """Return the policy of a patch, with the fill as it is at the patch's first value op."""
+    if patch.filled_after >= 0 or not _leaves_some(patch.policy, plan):
+        return patch.policy
+    return replace(patch.policy, fill=_outside(patch))
+
+
+def _outside(patch: LazyPatch) -> float:
+    """Return the fill; of one from before a flush, what the value ops there made of it.
+
+    Those that treat each value by itself, as statistics follow them; others are passed over.
+    """
+    made = made_like(patch.volume)
+    if patch.filled_after >= 0 or made is None:
+        return patch.policy.fill
+    before: LazyPatch = made.patch
+    fill = _outside(before)
+    late = {id(step) for step in before.values[max(before.filled_after, 0) :]}
+    for step, drawn, facts in before.acting_on(before.plan):
+        if id(step) in late and step.op.pointwise:
+            voxel = np.full((1, 1, 1, 1), fill, np.float32)
+            fill = float(step.op.apply(voxel, drawn, facts).item())
+    return fill
+
+
+def marking(policy: Policy) -> Policy:
+    """Return the policy with NaN outside, of floats."""
+    return replace(policy, fill=np.nan, dtype=None)
+
+
+def fill_marked(array: NDArray[Any], fill: float) -> None:
+    """Write the fill where there is NaN."""
+    np.copyto(array, fill, where=np.isnan(array), casting="same_kind")

@@ -1,0 +1,43 @@
+"""A chained form that is not there: the message says which may be meant."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import voxpipe as vp
+
+
+def opened():
+    return vp.from_cases([{"image": np.zeros((4, 4, 4), np.float32)}]).open_volume()
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("rotat", "rotate"),
+        ("gaussian_noise", "noise"),
+        ("rand_affine", "affine"),
+        ("RandFlipd", "flip"),
+        ("normalise", "normalize"),
+        ("crop_foreground", "crop"),
+    ],
+)
+def test_a_name_of_another_library_brings_ours(asked, meant):
+    with pytest.raises(AttributeError, match=rf"^open_volume\(\) has no chained form '{asked}'; "):
+        getattr(opened(), asked)
+    with pytest.raises(AttributeError, match=rf"did you mean .*'{meant}'.*\?$"):
+        getattr(opened(), asked)
+
+
+def test_nothing_is_proposed_for_what_is_like_nothing():
+    with pytest.raises(AttributeError, match=r"has no chained form 'qqqqqq'$"):
+        _ = opened().qqqqqq
+
+
+def test_pipes_are_asked_for_private_names_as_ever():
+    """Copying and pickling do so, before a pipe has anything."""
+    pipe = opened().rotate(5)
+
+    assert not hasattr(pipe, "_nothing")
+    assert repr(pickle.loads(pickle.dumps(pipe))) == "rotate(5)"
