@@ -107,14 +107,16 @@ def noisy(batch):
     return batch
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_user_functions_draw_the_same_in_every_worker(cases, workers):
+@pytest.mark.parametrize(("workers", "method"), [(1, "fork"), (2, "forkserver")])
+# as above
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_user_functions_draw_the_same_in_every_worker(cases, workers, method):
     """A function that draws from torch's global generator is reproducible too."""
     state = torch.get_rng_state()
     with vp.DataLoader2(full_chain(cases).map(noisy), seed=7) as loader:
         expected = list(loader)
 
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, method)
     with vp.DataLoader2(full_chain(cases).map(noisy), None, service, seed=7) as loader:
         batches = list(loader)
 

@@ -7,6 +7,11 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 
+pytestmark = pytest.mark.filterwarnings(
+    # forking with threads of torch around is what these tests ask for
+    "ignore:This process.*is multi-threaded:DeprecationWarning"
+)
+
 
 def decode(number):
     return number, os.getpid()
@@ -54,7 +59,7 @@ def test_without_shares_the_planner_decodes_and_lint_says_so():
 def test_what_follows_item_by_item_is_planned(workers):
     """Any worker can do any item of it, so the order does not depend on them."""
     chain = IterableWrapper(range(12)).shuffle().sharding_filter().map(decode)
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     with vp.DataLoader2(chain, None, service, seed=7) as loader:
         numbers = [number for number, _ in loader]
         shares = loader.state_dict()["shares"]
@@ -68,6 +73,6 @@ def test_what_follows_item_by_item_is_planned(workers):
 def test_its_length_is_that_of_the_shares(workers):
     """Each ends with a smaller batch of its own."""
     chain = IterableWrapper(range(10)).sharding_filter().map(decode).shuffle().batch(4)
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     with vp.DataLoader2(chain, None, service, seed=7) as loader:
         assert len(loader) == len(list(loader)) == {0: 3, 1: 3, 2: 4, 3: 3}[workers]
