@@ -4,7 +4,7 @@ from .cut import Cut, NoCut, cut
 from .dealing import before_dealing, dealing_point
 from .drawing import to_dot, to_mermaid
 from .explain import explain_graph, explain_rewritten
-from .fingerprint import fingerprint, fingerprint_of_pipe
+from .fingerprint import fingerprint, fingerprint_of_pipe, is_switched_off
 from .node import (
     Pipe,
     Traits,
@@ -47,6 +47,7 @@ __all__ = [
     "fingerprint_of_pipe",
     "insert_after",
     "is_pipe",
+    "is_switched_off",
     "item_at",
     "origin_of",
     "parents_of",

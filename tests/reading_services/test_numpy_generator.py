@@ -46,6 +46,31 @@ def test_nobody_outside_notices(seed, rounds):
     assert [*got, drawn(["randn", "randn", "rand"])] == expected
 
 
+def test_a_number_left_over_where_there_was_none_is_kept():
+    """After the same seed one normal number leaves the words as two do, and one over."""
+    np.random.seed(1)
+    np.random.randn(2)
+    with seeded_globals(5):
+        pass
+    np.random.seed(1)
+    np.random.randn()
+    with seeded_globals(5):
+        np.random.rand()
+    after = np.random.randn()
+
+    np.random.seed(1)
+    assert after == np.random.randn(2)[1]
+
+
+def test_whether_one_is_left_over_is_seen_without_asking(monkeypatch):
+    """With the NumPy that is pinned: else each item costs a copy of all words more."""
+    with seeded_globals(5):
+        pass
+    monkeypatch.setattr(np.random, "get_state", None)
+    with seeded_globals(5):
+        np.random.rand()
+
+
 @given(outer=draws, inner=draws)
 def test_one_inside_another(outer, inner):
     """The state outside is put back, and that between them."""
