@@ -256,7 +256,7 @@ class DataLoader2(Explaining, Telling):
             seed=self._seed_of_run(),
             epoch=here.epoch,
             next_batch=here.place.next,
-            ahead=tuple(sorted(here.place.ahead)),
+            ahead=here.place.ahead,
             failed=here.failed,
             shares=self._service.shares(work),
             order=order,
@@ -286,7 +286,7 @@ class DataLoader2(Explaining, Telling):
         self._end_live()
         restore_service(self._service, loaded.of_service)
         self._seed, self._drawn = loaded.seed, None
-        place = Place(loaded.next_batch, frozenset(loaded.ahead))
+        place = Place(loaded.next_batch, loaded.ahead)
         self._position = Position(loaded.epoch, place, loaded.failed)
 
     @classmethod

@@ -42,6 +42,7 @@ class DataLoader2Iterator:
         self._progress = progress
         self._valid = True
         self._batches: Epoch | None = None
+        self._step = 1
         self._failure: BaseException | None = None
         self._interrupted = False
         self._pausing = Pausing()
@@ -93,7 +94,7 @@ class DataLoader2Iterator:
             else:
                 batch = self._moved(batch.batch if isinstance(batch, Outcome) else batch)
             # Last, and in one step: whoever interrupts this has the batch once more, not never.
-            self._progress.position = here.after(self._started().last, failed)
+            self._progress.position = here.after(self._started().last, failed, self._step)
             if not is_empty:
                 return batch
 
@@ -126,6 +127,8 @@ class DataLoader2Iterator:
             here = progress.position
             loader._agreed()
             progress.begun = True
+            # Below 0 batches have the numbers of their shares, one for each in turn.
+            self._step = max(1, -loader._service.shares(loader._work))
             self._batches = loader._service.epoch(loader._work, self._seed, here.epoch, here.place)
             # Ranks agree on one seed: the state of each is that of all.
             loader._seed = seed = getattr(self._batches, "seed", self._seed)

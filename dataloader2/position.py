@@ -14,7 +14,7 @@ class Position:
     Examples
     --------
     >>> Position(epoch=3).after(0, failed=2)
-    Position(epoch=3, place=Place(next=1, ahead=frozenset()), failed=2)
+    Position(epoch=3, place=Place(next=1, ahead=()), failed=2)
     """
 
     epoch: int = 0
@@ -24,9 +24,12 @@ class Position:
     failed: int = 0
     """Items of it that failed, also before a resume; ``OnError`` has a budget for them."""
 
-    def after(self, index: int, failed: int) -> Position:
-        """Return the position after one more batch, with so many failures in all."""
-        return replace(self, place=self.place.after(index), failed=failed)
+    def after(self, index: int, failed: int, step: int = 1) -> Position:
+        """Return the position after one more batch, with so many failures in all.
+
+        ``step`` is the distance of the batches of one worker's share.
+        """
+        return replace(self, place=self.place.after(index, step), failed=failed)
 
     def next_epoch(self) -> Position:
         """Return the beginning of the next epoch."""

@@ -7,12 +7,13 @@ there is to know: the plan is made again from them, under any number of workers.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.errors import StateMismatch
 from ..reading_services.abilities import Checkpointing, Restoring
+from ..reading_services.place import Run
 from .order import refuse_other_order
 from .outline import Outline
 
@@ -30,8 +31,8 @@ class State:
     """Epoch of the next batch."""
     next_batch: int
     """The first batch of that epoch that was not delivered."""
-    ahead: tuple[int, ...]
-    """Later ones that were, where batches come as they are ready."""
+    ahead: tuple[Run, ...]
+    """Later ones that were, where batches come as they are ready: first, length and step of runs."""
     shares: int
     """0 where any worker can do any batch; else among how many the graph was divided; below 0 if
     its items came as they were ready."""
@@ -80,13 +81,13 @@ class State:
         if {*data, *_LATER} != fields:
             msg = f"a state has {sorted(fields - {'service'})}, got {sorted(data)}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
-        state = cls(**{**data, "ahead": tuple(data["ahead"])})
+        state = cls(**{**data, "ahead": _runs(data["ahead"])})
         numbers: tuple[Any, ...] = (
             state.seed,
             state.epoch,
             state.next_batch,
             state.failed,
-            *state.ahead,
+            *(number for run in state.ahead for number in run),
         )
         if not all(isinstance(n, int) and n >= 0 for n in numbers):
             msg = f"seed, epoch, next_batch, failed and ahead are whole numbers, got {numbers}"
@@ -101,6 +102,18 @@ class State:
             msg = f"the state was saved with {saved}, this loader has {own}"
             raise StateMismatch(msg, do=_as_before(state.shares))
         return state
+
+
+def _runs(told: Any) -> tuple[Run, ...]:
+    """Return the runs of a state; in one that was saved before there were any, single numbers."""
+    try:
+        runs = sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in told)
+        if not all(run.length > 0 and run.step > 0 for run in runs):
+            raise TypeError("a run has numbers, at a distance")
+        return tuple(runs)
+    except TypeError as error:
+        msg = f"ahead is a list of [first, length, step], got {told!r:.100}"
+        raise StateMismatch(msg, do="Pass what state_dict() returned.") from error
 
 
 def _words(shares: int, whose: str = "") -> str:
