@@ -32,7 +32,7 @@ class State:
     next_batch: int
     """The first batch of that epoch that was not delivered."""
     ahead: tuple[Run, ...]
-    """Later ones that were, where batches come as they are ready: first, length and step of runs."""
+    """Runs of later ones that were, where batches come as they are ready."""
     shares: int
     """0 where any worker can do any batch; else among how many the graph was divided; below 0 if
     its items came as they were ready."""
