@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -61,11 +62,12 @@ class Circle:
         self._name = f"voxpipe/circle/{self._group.group_name}"
         self._lock = threading.Lock()
         self._telling = self._closing = False
+        self._process = os.getpid()
 
     @property
     def is_open(self) -> bool:
-        """Whether no rank is known to have gone."""
-        return self._group is not None and not self._closing
+        """Whether no rank is known to have gone; a forked child is none."""
+        return self._group is not None and not self._closing and os.getpid() == self._process
 
     def tell(self, word: int) -> list[int]:
         """Tell all ranks a number, and return what each of them told; the circle is closed if not.
@@ -87,8 +89,9 @@ class Circle:
             raise self._why_gone(error) from error
         finally:
             del group
-            self._telling = False
-            if self._closing:
+            with self._lock:  # so that whoever closes meanwhile leaves it to one of the two
+                self._telling, closing = False, self._closing
+            if closing:
                 self.close()
         return [int(told) for told in words]
 
@@ -102,7 +105,12 @@ class Circle:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; any number of times. A thread that tells does it after that."""
+        """Close the connections; any number of times. A thread that tells does it after that.
+
+        Not in a forked child, which shares them with the rank.
+        """
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._telling:
                 self._closing = True
