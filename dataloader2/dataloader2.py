@@ -29,7 +29,7 @@ from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated
 from .outline import Outline
 from .position import Position, Progress
-from .state import State, checkpoint_of, restore_service
+from .state import State, checkpoint_of, refuse_for_service
 from .stats import Waits
 from .telling import Telling
 
@@ -270,6 +270,8 @@ class DataLoader2(Explaining, Telling):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, under any number of workers.
 
+        One that is refused changes nothing: a running epoch goes on.
+
         Raises
         ------
         StateMismatch
@@ -283,8 +285,12 @@ class DataLoader2(Explaining, Telling):
             order=order,
             shares=self._service.shares(work),
         )
+        service: Any = self._service
+        state_of_service = loaded.of_service
+        refuse_for_service(service, state_of_service)
         self._end_live()
-        restore_service(self._service, loaded.of_service)
+        if state_of_service:
+            service.restore(state_of_service)
         self._seed, self._drawn = loaded.seed, None
         place = Place(loaded.next_batch, loaded.ahead)
         self._position = Position(loaded.epoch, place, loaded.failed)

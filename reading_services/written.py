@@ -70,14 +70,18 @@ class WrittenService:
         TypeError
             If it has none.
         """
+        self.refuse_state()
+        self.stop()  # what it has made so far is its own to free; the next epoch begins anew
+        self._state = state
+
+    def refuse_state(self) -> None:
+        """Raise ``TypeError`` if the service has no state of its own."""
         if not isinstance(self._service, CheckpointableReadingServiceInterface):
             name = type(self._service).__name__
             raise TypeError(
                 f"the state holds one of a reading service, and {name} has none: give the service "
                 "that it was saved with"
             )
-        self.stop()  # what it has made so far is its own to free; the next epoch begins anew
-        self._state = state
 
     def shares(self, work: Work) -> int:
         """Return 1: one process runs it."""

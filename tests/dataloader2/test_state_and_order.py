@@ -273,3 +273,34 @@ def test_what_is_no_list_of_runs_is_refused(ahead):
 
         with pytest.raises(StateMismatch, match="ahead"):
             loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"service": "AAAA"},
+        {"service": "no base 64"},
+        {"service": 5},
+        {"seed": 2**64},
+        {"epoch": True},
+        {"shares": None},
+        {"order": 3},
+        {"graph": None},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_state_that_is_refused_changes_nothing(bad, sequence):
+    """The epoch that runs goes on where it was."""
+    service = vp.SequentialReadingService(vp.InProcessReadingService()) if sequence else None
+    refused = (StateMismatch, TypeError) if bad == {"service": "AAAA"} else StateMismatch
+    with vp.DataLoader2(IterableWrapper(range(9)).shuffle(), None, service, seed=7) as loader:
+        batches = iter(loader)
+        seen = [next(batches) for _ in range(4)]
+        state = loader.state_dict()
+
+        with pytest.raises(refused):
+            loader.load_state_dict({**state, **bad})
+
+        assert loader.state_dict() == state
+        assert sorted([*seen, *batches]) == list(range(9))
