@@ -30,11 +30,15 @@ from .ops.shear import Shear
 from .ops.spacing import Spacing
 from .ops.translate import Translate
 from .ops.zoom import Zoom
-from .placing.mask_index import forget_masks, sampling_mask
+from .placing.kept_tables import forget_masks
+from .placing.mask_index import sampling_mask
 from .placing.masked_patch import MaskedPatch, MaskedRegion
 from .placing.patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
 from .placing.sampling_mask import SamplingMask
 from .placing.uniform_region import UniformRegion, usual_align
+from .placing.weight_index import weight_table
+from .placing.weight_table import WeightTable
+from .placing.weighted_patch import WeightedPatch
 from .plans.clip import Clip
 from .plans.displacement import Displacement
 from .plans.kernel_class import KernelClass, kernel_class
@@ -102,6 +106,8 @@ __all__ = [
     "Translate",
     "UniformPatch",
     "UniformRegion",
+    "WeightTable",
+    "WeightedPatch",
     "Zoom",
     "apply_plan",
     "box_to_output",
@@ -114,5 +120,6 @@ __all__ = [
     "sampling_mask",
     "stored_labels",
     "usual_align",
+    "weight_table",
     "without_reading",
 ]
