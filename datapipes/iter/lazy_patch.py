@@ -101,8 +101,8 @@ class LazyPatches(DataPipe):
 
     A mask or map of weights is read once per volume, by the process that first works out a plan
     with it, and kept as counts or sums per cell, for files also on disk; :meth:`prepare` does it
-    for all cases now. Of weights that differ inside cells the voxels are kept too, in 4 MiB per
-    volume at most.
+    for all cases now. Of weights that differ inside cells the voxels are kept too, in 1 MiB per
+    volume at most; of the cells that are left out each voxel is as likely as another.
 
     Raises
     ------

@@ -62,7 +62,8 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
         Classes of a volume of several channels.
     """
     key = (volume.token, volume.header.stamp, grid.shape, grid.rows, cell, classes)
-    return KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
+    found: SamplingMask | None = KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
+    return found
 
 
 def _loaded_or_counted(volume: Any, grid: Grid, key: tuple[Any, ...]) -> SamplingMask | None:

@@ -46,7 +46,8 @@ def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
         The volume has several channels, or weights that are no finite numbers from 0.
     """
     key = ("weights", volume.token, volume.header.stamp, grid.shape, grid.rows)
-    return KNOWN.get_or(key, lambda: _loaded_or_built(volume, grid))
+    found: WeightTable | None = KNOWN.get_or(key, lambda: _loaded_or_built(volume, grid))
+    return found
 
 
 def _loaded_or_built(volume: Any, grid: Grid) -> WeightTable | None:

@@ -22,15 +22,18 @@ from .sampling_mask import Triple
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Cells = NDArray[np.int32]
 
 CELL: Triple = (8, 8, 8)
 """Voxels of a cell: sums of a scan of 512 cubed take 2 MiB."""
-MOST_DETAIL = 4 * 1024**2
-"""Bytes of the voxels of cells, as they are kept. The surface of a pair of lungs in a scan of 512
-cubed takes 1 MB; of weights that differ everywhere, cells of about two million voxels fit."""
+MOST_DETAIL = 1024**2
+"""Bytes of the voxels of cells, as they are kept: some 20 000 cells on the surface of a mask, 2000
+of weights that differ everywhere. A hundred volumes stay in memory, and are read in 10 ms."""
 
-# Regions in which patches of one volume are drawn at a time: the volume, and regions of visits.
-_MOST_REGIONS = 4
+# In which patches of one volume are drawn at a time: the volume, and the region of a visit.
+_MOST_REGIONS = 2
+# Its number and the weights up to it.
+_CELL_BYTES = 4 + 8
 # The smallest positive number of 16 bits: what weighs anything can be drawn.
 _LEAST = np.float16(2.0**-24)
 
@@ -84,14 +87,14 @@ class WeightTable:
     deviation: float
     """Between 0 and 1: the part of all draws, at most, that fall on other voxels than the weights
     say, always in the same cell: half the sum of what the probabilities are off by."""
-    _by_region: Remembered[tuple[Integers, Floats]] = field(
+    _by_region: Remembered[tuple[Cells, Floats]] = field(
         default_factory=lambda: Remembered(_MOST_REGIONS), init=False, repr=False
     )
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes, at most."""
-        regions = np.count_nonzero(self.sums) * 16 * _MOST_REGIONS
+        regions = np.count_nonzero(self.sums) * _CELL_BYTES * _MOST_REGIONS
         return int(self.sums.nbytes + self.detail.nbytes + regions)
 
     @property
@@ -120,22 +123,22 @@ class WeightTable:
         pairs = zip(chosen.tolist(), numbers[:, 1], strict=True)
         return np.array([self._voxel(cell, number) for cell, number in pairs])
 
-    def cells(self, inside: Region) -> tuple[Integers, Floats]:
+    def cells(self, inside: Region) -> tuple[Cells, Floats]:
         """Return the cells that touch a region and weigh anything, and their weights up to each."""
 
-        def found() -> tuple[Integers, Floats]:
+        def found() -> tuple[Cells, Floats]:
             first = [s.start for s in cells_of(_widened(inside), CELL)]
             part = self.sums[cells_of(_widened(inside), CELL)]
             where = np.nonzero(part)
             index = tuple(a + b for a, b in zip(where, first, strict=True))
-            cells: Integers = np.ravel_multi_index(index, self.sums.shape)
-            return cells, np.cumsum(part[where])
+            cells = np.ravel_multi_index(index, self.sums.shape)
+            return cells.astype(np.int32), np.cumsum(part[where])
 
         if inside.is_empty:
-            return np.zeros(0, np.int64), np.zeros(0)
+            return np.zeros(0, np.int32), np.zeros(0)
         return self._by_region.get_or(inside, found)
 
-    def voxels(self, cells: Integers) -> Iterator[tuple[Integers, Floats]]:
+    def voxels(self, cells: Cells) -> Iterator[tuple[Integers, Floats]]:
         """Yield for each cell the voxels (N, 3) that weigh anything, and what they weigh."""
         for cell in cells.tolist():
             low, extent = self._extent(cell)
@@ -147,10 +150,11 @@ class WeightTable:
                 weights[where] * (whole / float(weights.sum())),
             )
 
-    def middles(self, cells: Integers) -> Integers:
+    def middles(self, cells: Cells) -> Integers:
         """Return the middle voxels (N, 3) of cells."""
         low = _unravelled(cells, self.sums.shape) * CELL
-        return (low + np.minimum(low + CELL, self.shape) - 1) // 2
+        middles: Integers = (low + np.minimum(low + CELL, self.shape) - 1) // 2
+        return middles
 
     def _voxel(self, cell: int, number: float) -> list[int]:
         low, extent = self._extent(cell)
@@ -195,10 +199,11 @@ def _drawn(upto: Floats, numbers: Floats) -> Integers:
     """Return which entries numbers in [0, 1) choose; never one of weight 0, to which none leads."""
     last = np.searchsorted(upto, upto[-1], side="left")
     found = np.searchsorted(upto, numbers * upto[-1], side="right")
-    return np.minimum(found, last)
+    drawn: Integers = np.minimum(found, last)
+    return drawn
 
 
-def _unravelled(index: Integers, shape: tuple[int, ...]) -> Integers:
+def _unravelled(index: Cells | Integers, shape: tuple[int, ...]) -> Integers:
     return np.stack(np.unravel_index(index, shape), axis=-1).astype(np.int64)
 
 

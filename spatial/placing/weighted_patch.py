@@ -53,7 +53,7 @@ class WeightedPatch:
     >>> generator = np.random.default_rng(0)
     >>> starts = [op.draw(generator, plan)["start"] for _ in range(100)]
     >>> starts.count([16, 16, 16]), starts.count([4, 4, 4])
-    (81, 19)
+    (75, 25)
     """
 
     size: Any
