@@ -122,7 +122,7 @@ def test_a_crop_by_a_map_of_weights_follows_what_was_done_before() -> None:
     """The same with weights as such: behind a flip, a turn by an angle and another spacing."""
     forget_masks()
     bright = np.zeros((40, 12, 12), np.uint8)
-    bright[2, 3, 4] = 100
+    bright[17, 3, 4] = 100
 
     start = opened(bright, bright)
     for before in (start.flip(0), start.rotate((0, 0, 30)).spacing((1, 1, 1))):
