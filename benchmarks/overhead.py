@@ -1,4 +1,4 @@
-"""What the loader itself costs: items of an empty pipeline, an idle loader, a plan.
+"""What the loader itself costs: items of an empty pipeline, idling, a plan, a seed, a round.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --torchdata FOLDER    # with torchdata 0.9.0 beside it
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing as mp
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,12 @@ PLANS = 20_000
 IDLE_SECONDS = 5.0
 SETTLE_SECONDS = 1.0
 CASES = 1000
+# Items between two looks at the clock: what is compared takes turns, so that a busy moment falls on
+# all alike.
+BLOCK = 200
+RANKS = 2
+# Seconds for which a row is waited for.
+PATIENCE = 300
 
 
 def make(number: int) -> torch.Tensor:
@@ -168,6 +176,76 @@ def plans_per_second(cases: int) -> float:
     return count / (time.process_time() - started)
 
 
+def seeding_microseconds(count: int) -> dict[str, float]:
+    """Return the processor time of an item: alone, seeded as in a worker, and as in this process.
+
+    A worker seeds the global generators; here, where others draw from them, they are put back.
+    """
+    from voxpipe.reading_services.seeds.seeding import seed_globals, seeded_globals
+
+    def in_worker(number: int) -> None:
+        seed_globals(number)
+        make(number)
+
+    def here(number: int) -> None:
+        with seeded_globals(number):
+            make(number)
+
+    ways = {"function": make, "worker": in_worker, "here": here}
+    blocks: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(max(3, count // BLOCK)):
+        for name, way in ways.items():
+            started = time.process_time()
+            for number in range(BLOCK):
+                way(number)
+            blocks[name].append((time.process_time() - started) / BLOCK * 1e6)
+    return {name: median(times) for name, times in blocks.items()}
+
+
+def round_microseconds(count: int, repeats: int) -> dict[str, float]:
+    """Return the time of an item on each of two ranks, alone and with the round of ``OnError``."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = mp.get_context("spawn")
+        told = context.SimpleQueue()
+        meeting = f"file://{folder}/meeting"
+        ranks = [
+            context.Process(target=_rank, args=(rank, meeting, count, repeats, told))
+            for rank in range(RANKS)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(PATIENCE)
+        if told.empty():
+            raise SystemExit(f"ranks ended with {[process.exitcode for process in ranks]}")
+        found: dict[str, float] = told.get()
+        return found
+
+
+def _rank(rank: int, meeting: str, count: int, repeats: int, told: Any) -> None:
+    import torch.distributed as dist
+
+    import voxpipe as vp
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=RANKS)
+    rounds: dict[str, list[float]] = {"alone": [], "together": []}
+    for _ in range(repeats):
+        for name, adapters in (("alone", []), ("together", [vp.OnError("skip")])):
+            pipe = IterableWrapper(range(RANKS * count)).map(make)
+            with vp.DataLoader2(pipe, adapters, vp.DistributedReadingService()) as loader:
+                items = iter(loader)
+                next(items)  # the ranks meet, and find each other's addresses
+                dist.barrier()
+                started = time.perf_counter()
+                seen = sum(1 for _ in items)
+                rounds[name].append((time.perf_counter() - started) / seen * 1e6)
+    if rank == 0:
+        told.put({name: median(times) for name, times in rounds.items()})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def main() -> None:
     """Measure all, or one row where ``--row`` says which."""
     chosen = _arguments()
@@ -187,6 +265,23 @@ def main() -> None:
     )
     print(f"\nAn idle loader takes of a core: {told} (promised: less than {IDLE_SHARE:.0%}).")
     print(f"Patches planned per second on one core: {median(plans):,.0f} (promised: {PLANS:,}).")
+    _say_parts(chosen)
+
+
+def _say_parts(chosen: argparse.Namespace) -> None:
+    """Tell what two parts add to an item, each beside the item without it."""
+    seeds, rounds = _asked(chosen, "seeding", 0), _asked(chosen, "round", 0)
+    own, worker, here = seeds["function"], seeds["worker"], seeds["here"]
+    print(
+        f"Seeding for a function of yours: an item takes {worker / own:.1f} times as long in a "
+        f"worker, {here / own:.1f} times in this process ({own:.1f}, {worker:.1f} and {here:.1f} "
+        "µs of processor time)."
+    )
+    alone, together = rounds["alone"], rounds["together"]
+    print(
+        f"The round of OnError on {RANKS} ranks: an item takes {together / alone:.1f} times as "
+        f"long ({alone:.0f} and {together:.0f} µs)."
+    )
 
 
 def _say_rates(chosen: argparse.Namespace, workers: int) -> None:
@@ -207,22 +302,32 @@ def _say_rates(chosen: argparse.Namespace, workers: int) -> None:
 
 
 def _measured(chosen: argparse.Namespace, row: str, workers: int) -> float:
+    return float(_asked(chosen, row, workers))
+
+
+def _asked(chosen: argparse.Namespace, row: str, workers: int) -> Any:
     command = [sys.executable, __file__, "--row", row, "--workers", str(workers)]
     command += ["--items", str(chosen.items)] + (["--quick"] if chosen.quick else [])
     path = [str(chosen.torchdata)] if "torchdata" in row else []
     path += [p for p in (os.environ.get("PYTHONPATH"),) if p]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     if done.returncode:
         raise SystemExit(f"{row}: {done.stderr}")
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def _row(chosen: argparse.Namespace) -> float:
+def _row(chosen: argparse.Namespace) -> Any:
     workers = chosen.workers[0]
     torch.set_num_threads(1)
     if chosen.row == "idle":
         return idle_share(workers, 0.2 if chosen.quick else IDLE_SECONDS)
+    if chosen.row == "seeding":
+        return seeding_microseconds(chosen.items)
+    if chosen.row == "round":
+        return round_microseconds(chosen.items // 10, chosen.repeats)
     if chosen.row == "plans":
         return plans_per_second(20 if chosen.quick else CASES)
     return items_per_second(chosen.row, chosen.items if workers else 5 * chosen.items, workers)

@@ -42,11 +42,11 @@ knows nothing of voxpipe can still catch it::
     ├── NoDevice                     (RuntimeError) a device that is not there
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
     │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
-    ├── RankFailed                   (RuntimeError) another rank failed or is gone
+    ├── RankFailed                   (RuntimeError) another rank told that it failed
     ├── TooManyFailures              (RuntimeError) more items failed than may be skipped
     ├── WorkerDied                   (RuntimeError) a worker process ended by itself
     ├── RanksDiffer                  (RuntimeError) ranks are about to do different things
-    ├── RankMissing                  (RuntimeError) a rank of the job is not there
+    ├── RankMissing                  (RuntimeError) a rank left, is gone, or did not come
     ├── IteratorInvalidated          (RuntimeError) a newer iterator took over
     └── LoaderShutDown               (RuntimeError) used after ``shutdown()``
 
@@ -332,7 +332,7 @@ class PrefetchTimeoutError(ItemTimeout, RuntimeError):
 
 
 class RankFailed(VoxpipeError, RuntimeError):
-    """Another rank of ``torch.distributed`` failed, or does not answer any more."""
+    """Another rank of ``torch.distributed`` told that it failed; the message has its error."""
 
 
 class NoDevice(VoxpipeError, RuntimeError):
@@ -352,7 +352,7 @@ class RanksDiffer(VoxpipeError, RuntimeError):
 
 
 class RankMissing(VoxpipeError, RuntimeError):
-    """A rank of a torch.distributed job did not come in time, has failed, or there is no job."""
+    """A rank of a torch.distributed job left, is gone or did not come; or there is no job."""
 
 
 class IteratorInvalidated(VoxpipeError, RuntimeError):

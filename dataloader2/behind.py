@@ -12,6 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import IterDataPipe
@@ -35,6 +36,7 @@ from ..graph import (
 )
 from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
+from ..reading_services.reading_service import leave
 from ..reading_services.seeds.seeding import seed_globals, seeded_globals
 from ..realizing import Outcome
 
@@ -150,7 +152,7 @@ class Tail:
 
     def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[None]:
         """Limit how long threads are waited for inside; one that waits for a batch is woken."""
-        return leaving(self.seconds, getattr(epoch, "leave", None))
+        return leaving(self.seconds, partial(leave, epoch))
 
 
 class Behind:

@@ -14,6 +14,7 @@ from ..reading_services import ReadingService
 from ..reading_services.work import Work
 from .behind import Tail, detached
 from .listed import AdapterLike
+from .order import changes_of_order
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Compiled:
     """What the adapters did and refused."""
     work: Work
     """What of it runs where."""
+    order: str
+    """What the adapters changed of the order in which items come; empty if nothing."""
 
 
 def compiled(written: Pipe, adapters: Sequence[AdapterLike], service: ReadingService) -> Compiled:
@@ -52,7 +55,8 @@ def compiled(written: Pipe, adapters: Sequence[AdapterLike], service: ReadingSer
         else:  # a function, or a subclass in torchdata's form
             graph = _verified(adapter, adapter(graph))
     body, tail = detached(graph, service)
-    return Compiled(tuple(adapters), graph, body, tail, tuple(changes), service.distribute(body))
+    work, order = service.distribute(body), changes_of_order(written, graph)
+    return Compiled(tuple(adapters), graph, body, tail, tuple(changes), work, order)
 
 
 def _verified(adapter: AdapterLike, graph: Any) -> Pipe:

@@ -12,9 +12,10 @@ from ..core.whole import whole
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
+from ..reading_services.abilities import Dividing
 from ..reading_services.place import Place
 from ..reading_services.seeds.seed_generator import MAX_SEED
-from ..reading_services.work import Planned, batch_count
+from ..reading_services.work import Planned, Work, batch_count
 from ..realizing import ErrorPolicy, Failure
 from .asked import chain_for_state, checked_service, checked_state, refuse_others
 from .behind import Tail
@@ -128,7 +129,7 @@ class DataLoader2(Explaining, Telling):
         self._adapters, self._graph, self._changes = chain.adapters, chain.graph, chain.changes
         self._freed.put(chain.tail)
         self._whole, self._tail = chain.whole, chain.tail
-        self._work, self._negotiated = chain.work, None
+        self._work, self._order, self._negotiated = chain.work, chain.order, None
 
     @property
     def adapters(self) -> tuple[AdapterLike, ...]:
@@ -181,6 +182,11 @@ class DataLoader2(Explaining, Telling):
     def _where(self) -> Position:
         """Return where the next batch is."""
         return self._position if self._progress is None else self._progress.position
+
+    def _runs(self, *, next_epoch: bool) -> tuple[Work, str]:
+        """Return what runs now, or what the next ``iter()`` begins with, and its order."""
+        coming = self._coming if next_epoch else None
+        return (self._work, self._order) if coming is None else (coming.work, coming.order)
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -236,23 +242,24 @@ class DataLoader2(Explaining, Telling):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
-        own = getattr(self._service, "divided", None)
+        own = self._service
         # Ranks may have been started since the loader was made.
-        return batch_count(self._work if own is None else own(self._work))
+        return batch_count(own.divided(self._work) if isinstance(own, Dividing) else self._work)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
 
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
-        here = self._where()
+        here, (work, order) = self._where(), self._runs(next_epoch=self._progress is None)
         return State(
             seed=self._seed_of_run(),
             epoch=here.epoch,
             next_batch=here.place.next,
             ahead=tuple(sorted(here.place.ahead)),
             failed=here.failed,
-            shares=self._service.shares(self._work),
+            shares=self._service.shares(work),
+            order=order,
             graph=self._outline.graph,
             data=self._outline.data,
             pipes=self._outline.pipes,
@@ -266,12 +273,15 @@ class DataLoader2(Explaining, Telling):
         Raises
         ------
         StateMismatch
-            If it belongs to another chain, list of cases or version.
+            If it belongs to another chain, list of cases or version, or if other adapters changed
+            the order.
         """
+        work, order = self._runs(next_epoch=True)
         loaded = State.from_json(
             checked_state(state),
             outline=self._outline,
-            shares=self._service.shares(self._work),
+            order=order,
+            shares=self._service.shares(work),
         )
         self._end_live()
         restore_service(self._service, loaded.of_service)

@@ -9,6 +9,7 @@ from ..core.errors import BudgetExceeded
 from ..datapipes.demand import Asked, asked_of
 from ..graph import Pipe
 from ..reading_services import ReadingService
+from ..reading_services.abilities import Budgeting
 from ..reading_services.spending import budgets
 from ..reading_services.work import Work
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
@@ -90,11 +91,11 @@ def negotiated(
         # What they keep in one epoch they have in the next.
         again = {key: replace(d, scattered=True) for key, d in asked.demands.items()}
         asked = replace(asked, demands=again)
-    own = getattr(service, "budgets", None)
-    if own is None:
-        offers = budgets(None, workers=0, batches_ahead=2, threads=1)
+    if isinstance(service, Budgeting):
+        remote = any(layout.remote for layout in asked.layouts.values())
+        offers = service.budgets(work, remote=remote)
     else:
-        offers = own(work, remote=any(layout.remote for layout in asked.layouts.values()))
+        offers = budgets(None, workers=0, batches_ahead=2, threads=1)
     return Negotiated(agreed(asked, offers), asked.sampled_anew, asked.left_out)
 
 

@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.errors import StateMismatch
+from ..reading_services.abilities import Checkpointing, Restoring
+from .order import refuse_other_order
 from .outline import Outline
 
 VERSION = 1
-_LATER = ("service", "failed", "pipes", "cases")
+_LATER = ("service", "failed", "pipes", "cases", "order")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class State:
     """Name and short hash of each pipe, to say which one differs."""
     cases: str = ""
     """The number of cases and short hashes of them, to say which ones differ."""
+    order: str | None = None
+    """What adapters changed of the order; None if that is not known."""
     service: str = ""
     """State of a reading service that has one of its own, in base 64."""
 
@@ -61,8 +65,10 @@ class State:
         return base64.b64decode(self.service)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], *, outline: Outline, shares: int) -> State:
-        """Return the state in ``data`` if it belongs to this graph and data set.
+    def from_json(
+        cls, data: Mapping[str, Any], *, outline: Outline, order: str, shares: int
+    ) -> State:
+        """Return the state in ``data`` if it belongs to this graph, data set and order.
 
         Raises
         ------
@@ -89,6 +95,7 @@ class State:
             msg = f"the state has version {state.version}, this voxpipe reads {VERSION}"
             raise StateMismatch(msg)
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
+        refuse_other_order(state.order, order)
         if state.shares != shares:
             saved, own = _words(state.shares, " of the graph"), _words(shares)
             msg = f"the state was saved with {saved}, this loader has {own}"
@@ -115,8 +122,7 @@ def _as_before(shares: int) -> str:
 
 def checkpoint_of(service: Any) -> str:
     """Return the state of a reading service in base 64; empty if it has none of its own."""
-    own = getattr(service, "checkpoint", None)
-    data = None if own is None else own()
+    data = service.checkpoint() if isinstance(service, Checkpointing) else None
     return "" if data is None else base64.b64encode(data).decode()
 
 
@@ -130,8 +136,7 @@ def restore_service(service: Any, state: bytes) -> None:
     """
     if not state:
         return
-    own = getattr(service, "restore", None)
-    if own is None:
+    if not isinstance(service, Restoring):
         msg = f"the state holds one of a reading service, and {service!r} has none"
         raise StateMismatch(msg, do="Give the service that it was saved with.")
-    own(state)
+    service.restore(state)

@@ -83,7 +83,7 @@ class ChainedForms(IterDataPipe[Any]):
     def anisotropy(self, factor: Any, axes: int | tuple[int, ...] = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between."""
 
-    def async_map_batches(self, async_fn: Callable[..., Awaitable[Any]], batch_size: int, input_col: Any = ..., output_col: Any = ..., max_concurrency: int = ..., flatten: bool = ...) -> BatchAsyncMapper:
+    def async_map_batches(self, async_fn: Callable[..., Awaitable[Any]], batch_size: int, input_col: Any = ..., output_col: Any = ..., max_concurrency: int = ..., flatten: bool = ..., *, buffer_bytes: int | None = ...) -> BatchAsyncMapper:
         """Apply a coroutine function to the items of a group concurrently; their order is kept."""
 
     def augment(self, *, rotate: Any = ..., zoom: Any = ..., translate: Any = ..., shear: Any = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -368,7 +368,7 @@ class ChainedForms(IterDataPipe[Any]):
     def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``."""
 
-    def round_robin_demux(self, num_instances: int, buffer_size: int = ...) -> list[Any]:
+    def round_robin_demux(self, num_instances: int, buffer_size: int = ..., *, buffer_bytes: int | None = ...) -> list[Any]:
         """Return a list of pipes among which the parent's items are dealt out in turn."""
 
     def rows2columnar(self, column_names: Collection[str] | None = ...) -> Rows2Columnar:
@@ -428,7 +428,7 @@ class ChainedForms(IterDataPipe[Any]):
     def translate(self, amount: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
 
-    def unzip(self, sequence_length: int, buffer_size: int = ..., columns_to_skip: Sequence[int] | None = ...) -> list[Branch]:
+    def unzip(self, sequence_length: int, buffer_size: int = ..., columns_to_skip: Sequence[int] | None = ..., *, buffer_bytes: int | None = ...) -> list[Branch]:
         """Return a list of pipes, one per column of the parent's sequences."""
 
     def webdataset(self, *, decode: bool = ...) -> WebDataset:
@@ -437,7 +437,7 @@ class ChainedForms(IterDataPipe[Any]):
     def zip_longest(self, *datapipes: Pipe, fill_value: Any = ...) -> ZipperLongest:
         """Yield tuples of one item of each pipe, until all are exhausted."""
 
-    def zip_with_iter(self, ref_datapipe: Any, key_fn: Callable[[Any], Hashable], ref_key_fn: Callable[[Any], Hashable] | None = ..., keep_key: bool = ..., buffer_size: int | None = ..., merge_fn: Callable[[Any, Any], Any] | None = ...) -> IterKeyZipper:
+    def zip_with_iter(self, ref_datapipe: Any, key_fn: Callable[[Any], Hashable], ref_key_fn: Callable[[Any], Hashable] | None = ..., keep_key: bool = ..., buffer_size: int | None = ..., merge_fn: Callable[[Any, Any], Any] | None = ..., *, buffer_bytes: int | None = ...) -> IterKeyZipper:
         """Yield each item together with the item of another pipe that has the same key."""
 
     def zip_with_map(self, map_datapipe: Any, key_fn: Callable[[Any], Hashable], merge_fn: Callable[[Any, Any], Any] | None = ..., keep_key: bool = ...) -> MapKeyZipper:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from ..graph import Pipe, Traits, parents_of, readers, traits_of, with_parents
+from ..graph import Pipe, Traits, describe, parents_of, readers, traits_of, with_parents
 from .datapipe import DataPipe
 
 
@@ -15,9 +15,15 @@ class _Rest(DataPipe):
 
     traits = Traits()
 
-    def __init__(self, items: Iterator[Any]) -> None:
+    def __init__(self, pipe: Pipe, passed_over: int) -> None:
         super().__init__()
-        self._items = items
+        self._whole = pipe
+        self._items = islice(pipe, passed_over, None)
+        self.passed_over = passed_over
+        """How many came before: what fails is told by its number in the whole pass."""
+
+    def describe(self) -> str:
+        return describe(self._whole)
 
     def __iter__(self) -> Iterator[Any]:
         yield from self._items
@@ -41,7 +47,7 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
     while start and _is_passed_by(pipe) and counts[id(pipe)] <= 1:
         tail.append(pipe)
         (pipe,) = parents_of(pipe)
-    sink: Pipe = _Rest(islice(pipe, start, None)) if tail else pipe
+    sink: Pipe = _Rest(pipe, start) if tail else pipe
     for reader in reversed(tail):
         sink = with_parents(reader, [sink])
     yield from sink if tail else islice(pipe, start, None)

@@ -132,7 +132,7 @@ class _Measuring:
         for epoch, place in islice(_runs(self._subject.epoch, self._subject.place), 2):
             done = self._extent.done(self._least)
             moments = [self._extent.clock()]
-            for job in jobs(self._work.cut, self._subject.seed, epoch, place):
+            for job in jobs(self._work.cut, self._subject.seed, epoch, place, self._work.part):
                 moments.append(self._extent.clock())
                 if len(kept) < self._extent.batches:
                     kept.append(job)

@@ -4,7 +4,7 @@ from .cut import Cut, NoCut, cut
 from .dealing import before_dealing, dealing_point
 from .drawing import to_dot, to_mermaid
 from .explain import explain_graph, explain_rewritten
-from .fingerprint import fingerprint, fingerprint_of_pipe
+from .fingerprint import fingerprint, fingerprint_of_pipe, is_switched_off
 from .node import (
     Pipe,
     Traits,
@@ -17,7 +17,7 @@ from .node import (
     traits_of,
     with_parents,
 )
-from .raised import raised_at, standing_at, working_at
+from .raised import item_at, raised_at, standing_at, working_at
 from .rebuild import clone, rebuilt
 from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
 from .surgery import insert_after, remove_pipe, replace_pipe
@@ -47,6 +47,8 @@ __all__ = [
     "fingerprint_of_pipe",
     "insert_after",
     "is_pipe",
+    "is_switched_off",
+    "item_at",
     "origin_of",
     "parents_of",
     "raised_at",

@@ -49,7 +49,21 @@ def fingerprint_of_pipe(pipe: Pipe) -> str:
 def _text_of_pipe(pipe: Pipe) -> str:
     own = getattr(type(pipe), "settings", None)
     settings = own(pipe) if own is not None else _public(vars(pipe))
-    return f"{type(pipe).__name__}{stable_text(settings)}"
+    off = " off" if is_switched_off(pipe) else ""
+    return f"{type(pipe).__name__}{stable_text(settings)}{off}"
+
+
+def is_switched_off(pipe: Pipe) -> bool:
+    """Whether ``pipe`` shuffles, and was told not to.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> is_switched_off(IterableWrapper([1]).shuffle().set_shuffle(False))
+    True
+    """
+    shuffles = hasattr(type(pipe), "set_shuffle")
+    return shuffles and vars(pipe).get("_enabled", True) is False  # as torch's own notes it
 
 
 def stable_text(value: Any, depth: int = 0) -> str:

@@ -9,6 +9,7 @@ looked up in a table that :func:`register_traits` fills.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..core import Origin
 from ..core.origin import shorten
-from .settings import call_arguments
+from .settings import call_arguments, call_of_function
 
 Pipe: TypeAlias = IterDataPipe[Any]
 """Any torch datapipe, ours or not; map-style ones are walked too."""
@@ -141,17 +142,20 @@ def describe(pipe: Pipe) -> str:
     if own is not None:
         return str(own(pipe))
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
-    given = call_arguments(pipe) if function is None else _function_text(function)
-    return f"{chained_name(pipe)}({given})"
+    if function is None:
+        return f"{chained_name(pipe)}({call_arguments(pipe)})"
+    return f"{chained_name(pipe)}({call_of_function(pipe, function, _function_text(function))})"
 
 
 def chained_name(pipe: Any) -> str:
     """Return the name under which ``pipe`` is chained, or that of its class."""
     kind = type(pipe)
-    registry = IterDataPipe.functions if isinstance(pipe, IterDataPipe) else MapDataPipe.functions
+    tables: list[dict[str, Any]] = [IterDataPipe.functions, MapDataPipe.functions]
+    # A map-style shuffle yields items in their order: it is iterable, and chained on the other.
+    own, other = tables if isinstance(pipe, IterDataPipe) else tables[::-1]
     # Of fork() and demux() torch keeps a hidden pipe in the graph, and what children of it share.
     shown = kind.__name__.removeprefix("_")
-    for name, function in registry.items():
+    for name, function in itertools.chain(own.items(), other.items()):
         made = getattr(function, "args", (None,))[0]
         if made is kind or (made is not None and made.__name__ == shown != kind.__name__):
             return name

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 from ..core import Origin
-from .node import Pipe, describe, is_pipe, origin_of
+from ..core.sample import Sample
+from .node import Pipe, describe, is_pipe, origin_of, parents_of, traits_of
 
 
 def raised_at(error: BaseException) -> Origin | None:
@@ -19,12 +20,55 @@ def raised_at(error: BaseException) -> Origin | None:
     The frame that caught it is left out: a look at its variables would keep the error, which
     keeps the frame.
     """
+    return _innermost(_frames_of(error))
+
+
+def item_at(error: BaseException) -> tuple[str, str]:
+    """Return the case of the item at which a pipe failed, and which item it was; else nothing.
+
+    For where items are made one after the other, and nobody else knows which one it was: the case
+    is that of a sample that the pipe holds, the number that of the items which came out of the pipe
+    before it, or out of this one if there is none, or several. torch counts them.
+    """
+    owner, case = None, ""
+    for frame in _frames_of(error):
+        pipe = _owner(frame)
+        owner = pipe if owner is None else owner
+        # An outer frame may hold the sample before as well; what it gave to an inner one is it.
+        held = {each.case for each in frame.f_locals.values() if isinstance(each, Sample)}
+        if pipe is not None and pipe is owner and held:
+            case = held.pop() if len(held) == 1 else ""
+            break
+    if owner is None:
+        return "", ""
+    parents = parents_of(owner)
+    if len(parents) != 1:
+        return case, f"item {_yielded(owner)} of {describe(owner)}"
+    # It came out of the parent already.
+    number = _yielded(parents[0]) - 1
+    return case, f"item {number} of {describe(_seen(parents[0]))}" if number >= 0 else ""
+
+
+def _yielded(pipe: Pipe) -> int:
+    """Return how many items came out of a pipe in this pass, or were passed over before it."""
+    return getattr(pipe, "_number_of_samples_yielded", 0) + getattr(pipe, "passed_over", 0)
+
+
+def _seen(pipe: Pipe) -> Pipe:
+    """Return the pipe that the user wrote, where one of an adapter's watches it."""
+    while traits_of(pipe).watches:
+        (pipe,) = parents_of(pipe)
+    return pipe
+
+
+def _frames_of(error: BaseException) -> Iterator[FrameType]:
+    """Return the frames that an error came through, the innermost first, but for who caught it."""
     trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
     frames = []
     while trace is not None:
         frames.append(trace.tb_frame)
         trace = trace.tb_next
-    return _innermost(reversed(frames))
+    return reversed(frames)
 
 
 def standing_at(frame: FrameType | None) -> Origin | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sized
+import sys
+from collections.abc import Iterator, Sized
 from enum import Enum
 from typing import Any
 
@@ -29,19 +30,54 @@ def call_arguments(pipe: Any) -> str:
     >>> call_arguments(IterableWrapper([1, 2]))
     'list of 2'
     """
-    kind = type(pipe)
+    return ", ".join(_told(pipe, None))
+
+
+def call_of_function(pipe: Any, function: Any, text: str) -> str:
+    """Return what a pipe was given that has a function, which ``text`` tells.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> call_of_function(IterableWrapper([(1, 2)]).map(abs, input_col=1), abs, "abs")
+    'abs, input_col=1'
+    >>> call_of_function(collated := IterableWrapper([1]).collate(), collated.fn, "default_collate")
+    ''
+    """
+    # Nobody wrote the function that is torch's own.
+    torchs = str(getattr(function, "__module__", "")).startswith(_TORCH)
+    return ", ".join([*([] if torchs else [text]), *_told(pipe, function)])
+
+
+def _told(pipe: Any, function: Any) -> Iterator[str]:
+    kind, own = type(pipe), vars(pipe)
     if not kind.__module__.startswith(_TORCH):
-        return ""
-    own, told = vars(pipe), []
-    for name, parameter in inspect.signature(kind.__init__).parameters.items():
+        return
+    for name, parameter in inspect.signature(_made_by(kind)).parameters.items():
         value = own.get(name, parameter.default)
-        if name not in own or _holds_pipes(value):
+        if name not in own or _holds_pipes(value) or (function is not None and value is function):
             continue
         if parameter.default is inspect.Parameter.empty:
-            told.append(_text(value))
-        elif value is not parameter.default and value != parameter.default:
-            told.append(f"{name}={_text(value)}")
-    return ", ".join(told)
+            yield _text(value)
+        elif not (value is parameter.default or value == parameter.default or _follows(name, own)):
+            yield f"{name}={_text(value)}"
+
+
+def _made_by(kind: type) -> Any:
+    """Return what the user called: behind branches stands a pipe that torch makes in their place.
+
+    That one has no defaults of its own.
+    """
+    shown: Any = getattr(sys.modules[kind.__module__], kind.__name__.removeprefix("_"), kind)
+    return vars(shown).get("__new__", shown.__init__)
+
+
+def _follows(name: str, own: dict[str, Any]) -> bool:
+    """Whether torch has put a value in the place of one that was not given."""
+    if name == "guaranteed_group_size":
+        return bool(own[name] == own.get("group_size"))
+    # The indices of a map-style shuffle: all there are, in their order.
+    return name == "indices" and own[name] == list(range(len(own[name])))
 
 
 def _text(value: Any) -> str:

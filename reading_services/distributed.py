@@ -17,7 +17,7 @@ from .place import Place
 from .ranks.agreeing import Ranks, checked_timeout, is_started
 from .ranks.one_rank import OneRank
 from .ranks.together import CountedEpoch, TogetherEpoch
-from .reading_service import Epoch, ReadingService
+from .reading_service import Epoch, ReadingService, leave
 from .shares.batch_of_ranks import explained, with_own_batches
 from .shares.part import UNEVEN, WRAP, Part
 from .work import Planned, Replicated, Work
@@ -138,9 +138,15 @@ class DistributedReadingService:
         if work.part.ranks == 1 or (isinstance(work, Planned) and not work.errors.tolerates):
             return run(place)
         assert self._ranks is not None
+        circle = self._ranks.meet()
+        try:
+            own = run(place if isinstance(work, Planned) else Place())
+        except BaseException as error:
+            circle.part(error)
+            raise
         if isinstance(work, Planned):
-            return CountedEpoch(run(place), self._ranks)
-        return TogetherEpoch(run(Place()), self._ranks, self.uneven, place)
+            return CountedEpoch(own, circle)
+        return TogetherEpoch(own, circle, self.uneven, place)
 
     def _data_of(self, work: Work) -> str:
         if self._agreed_data is None:
@@ -209,6 +215,10 @@ class SeededEpoch:
         batch = next(self._running)
         self.last = self._running.last
         return batch
+
+    def leave(self) -> None:
+        """End the wait for a batch that another thread is in."""
+        leave(self._running)
 
     def close(self) -> None:
         """Free what the pass holds."""

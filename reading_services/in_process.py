@@ -146,12 +146,13 @@ class InProcessEpoch:
         self._freed = False
         self._seconds = thread_seconds(work.limits)
         self._loan = CHUNKS.lend(work.cache_bytes)
-        self._batches: Iterator[tuple[int, Any]] = _batches(work, seed, epoch, place)
+        made = _batches(work, seed, epoch, place)
+        self._batches: MadeAhead | Watched | Generator[tuple[int, Any], None, None] = made
         pipe = prefetcher_of(work)
         if pipe is not None and not work.limits.enforced:
-            self._batches = MadeAhead(self._batches, pipe)
+            self._batches = MadeAhead(made, pipe)
         elif work.limits.enforced or ahead:
-            self._batches = Watched(self._batches, work.limits, ahead, work.seconds_at, ahead_bytes)
+            self._batches = Watched(made, work.limits, ahead, work.seconds_at, ahead_bytes)
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -166,15 +167,15 @@ class InProcessEpoch:
 
     def close(self) -> None:
         """End the thread, and close the volumes unless another epoch may read them."""
-        close = getattr(self._batches, "close", None)
+        batches = self._batches
         try:
-            if close is not None:
-                with leaving(self._seconds):
-                    close()
+            with leaving(self._seconds):
+                batches.close()
         finally:
             if not self._freed:
                 self._freed = True
-                self._free_after(getattr(self._batches, "left", _nobody)())
+                # A generator runs in the consumer's own thread.
+                self._free_after(None if isinstance(batches, Generator) else batches.left())
 
     def _free_after(self, thread: threading.Thread | None) -> None:
         """Close the volumes, once a thread that could not be stopped reads them no more."""
@@ -191,10 +192,6 @@ class InProcessEpoch:
         threading.Thread(target=free, name="voxpipe-free", daemon=True).start()
 
 
-def _nobody() -> None:
-    """Return no thread: everything runs in the consumer's own."""
-
-
 def _runs_functions(work: Work) -> bool:
     """Whether functions run that may draw from the global generators."""
     if isinstance(work, Replicated):
@@ -202,7 +199,9 @@ def _runs_functions(work: Work) -> bool:
     return any(traits_of(pipe).opaque for pipe in [*walk(work.cut.planner), *work.cut.realizing])
 
 
-def _batches(work: Work, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
+def _batches(
+    work: Work, seed: int, epoch: int, place: Place
+) -> Generator[tuple[int, Any], None, None]:
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return

@@ -21,13 +21,16 @@ closed                  within ``limits.stop`` seconds every process that the ep
                         is only held by batches that the user still has
 ======================  =========================================================
 
-``close()`` may be called any number of times, also from ``__del__``.
+``close()`` may be called any number of times, also from ``__del__``. Where a thread of a pipe
+behind the batches may wait for the next one, ``leave()`` (:class:`Leaving`) is called before,
+from the consumer's thread. An epoch that other ranks take part in tells them that it is left:
+they end at their next batch, and wait for nobody's limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..graph import Pipe
 from .place import Place
@@ -48,6 +51,20 @@ class Epoch(Protocol):
 
     def close(self) -> None:
         """Free what the pass holds."""
+
+
+@runtime_checkable
+class Leaving(Protocol):
+    """An epoch whose next batch may be waited for in another thread than the consumer's."""
+
+    def leave(self) -> None:
+        """End that wait; ``close()`` is still to come, when the thread has ended."""
+
+
+def leave(epoch: object) -> None:
+    """Let an epoch wake the thread that waits for its next batch, if it can."""
+    if isinstance(epoch, Leaving):
+        epoch.leave()
 
 
 class ReadingService(Protocol):

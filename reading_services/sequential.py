@@ -8,6 +8,7 @@ from typing import Any
 from ..core.origin import shorten
 from ..graph import Pipe
 from ..volumes.scheme import Budget
+from .abilities import Budgeting, Checkpointing, Restoring
 from .distributed import DistributedReadingService, run_divided, shares_of
 from .in_process import InProcessReadingService
 from .interface import ReadingServiceInterface
@@ -78,14 +79,12 @@ class SequentialReadingService:
 
         ``remote`` says that its volumes lie behind URLs.
         """
-        own: Any = self._inner if hasattr(self._inner, "budgets") else InProcessReadingService()
-        offers: tuple[Budget, ...] = own.budgets(work, remote=remote)
-        return offers
+        own = self._inner if isinstance(self._inner, Budgeting) else InProcessReadingService()
+        return own.budgets(work, remote=remote)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the last service; None if it has none."""
-        own = getattr(self._inner, "checkpoint", None)
-        return None if own is None else own()
+        return self._inner.checkpoint() if isinstance(self._inner, Checkpointing) else None
 
     def restore(self, state: bytes) -> None:
         """Let the next epoch begin from a state of the last service.
@@ -95,10 +94,9 @@ class SequentialReadingService:
         TypeError
             If it has none.
         """
-        own = getattr(self._inner, "restore", None)
-        if own is None:
+        if not isinstance(self._inner, Restoring):
             raise TypeError(f"the state holds one of a reading service, and {self!r} has none")
-        own(state)
+        self._inner.restore(state)
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""

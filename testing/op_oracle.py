@@ -310,12 +310,13 @@ def _elastic(op: Elastic, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     def back(where: Floats) -> Floats:
         return where + spline_at(ringed, (where - first) / step + 1)
 
-    return Moved(back, grid, bends=any(drawn["amount"]))
+    return Moved(back, grid, bends=bool(points.any()))
 
 
 def _grid_distortion(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     # Four control points to a cell, in line beyond the faces; each axis by itself.
     moves: list[Callable[[Floats], Floats]] = []
+    bends = False
     for n, factors in zip(grid.shape, drawn["factors"], strict=True):
         if n == 1:
             moves.append(np.zeros_like)
@@ -328,11 +329,13 @@ def _grid_distortion(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
         for rise in [*rises, rises[-1]]:
             control.append(control[-1] + rise)
         moves.append(_along(np.array(control), step))
+        # One cell that keeps its faces stays as it is, whatever its factor.
+        bends |= any(control)
 
     def back(where: Floats) -> Floats:
         return where + np.stack([move(x) for move, x in zip(moves, where, strict=True)])
 
-    return Moved(back, grid, bends=any(f != 1 for axis in drawn["factors"] for f in axis))
+    return Moved(back, grid, bends=bends)
 
 
 def _along(control: Floats, step: float) -> Callable[[Floats], Floats]:

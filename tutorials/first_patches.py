@@ -38,6 +38,7 @@ def main():
             .shuffle()
             .open_volume()
             .lazy_patch(32, samples_per_volume=4)
+            .shuffle()
             .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
             .normalize()
             .batch_patches(4)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, ClassVar
 
 from ...core.errors import WorkerDied
+from ...core.whole import whole
+from ...datapipes.iter.stack.footprint import BUFFER_BYTES, WAITING_BYTES, bytes_of
 
 _REAPED = 5.0
 
@@ -20,6 +22,9 @@ class ThreadingQueue(queue.Queue[Any]):
         For messages.
     most
         Items that it holds; ``put`` waits for room. 0 for any number.
+    most_bytes
+        Bytes that they may take, with the data of arrays and tensors; ``put`` waits for room for
+        them too. A single one may take more. None for 256 MiB.
 
     Examples
     --------
@@ -30,16 +35,64 @@ class ThreadingQueue(queue.Queue[Any]):
     ('a', 'b')
     """
 
-    def __init__(self, name: str = "unnamed", most: int = 0) -> None:
+    _usual_bytes: ClassVar[int] = BUFFER_BYTES
+
+    def __init__(
+        self, name: str = "unnamed", most: int = 0, *, most_bytes: int | None = None
+    ) -> None:
         super().__init__(most)
         self.name = name
+        self.most_bytes = (
+            self._usual_bytes
+            if most_bytes is None
+            else whole("most_bytes", most_bytes, least=1, unit="bytes")
+        )
+        self._bytes = 0
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item, once there is room for it.
+
+        Raises
+        ------
+        queue.Full
+            There is none, after ``timeout`` seconds if ``block``; None waits as long as it takes.
+        """
+        size = bytes_of(item)
+        with self.not_full:
+            if not self.not_full.wait_for(lambda: self._has_room(size), timeout if block else 0):
+                raise self._full(size)
+            self._bytes += size
+            self._put((item, size))
+            self.unfinished_tasks += 1
+            self.not_empty.notify()
+
+    def _get(self) -> Any:
+        item, size = super()._get()
+        self._bytes -= size
+        self.not_full.notify_all()  # the first that waits may be the one that still does not fit
+        return item
+
+    def _has_room(self, size: int) -> bool:
+        count = self._qsize()
+        fits = not count or self._bytes + size <= self.most_bytes
+        return fits and not 0 < self.maxsize <= count
+
+    def _full(self, size: int) -> queue.Full:
+        held = f"{self!r} holds {self._qsize()} items of {self._bytes} bytes"
+        more = f"most is {self.maxsize or 'any number'} and most_bytes {self.most_bytes}"
+        return queue.Full(
+            f"{held}, and there is no room for one of {size}: {more}. Take what it holds "
+            "first, or give it a larger most= or most_bytes=."
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
 
 class LocalQueue(ThreadingQueue):
-    """A queue inside one thread, where nobody could put while ``get`` waits: it never does.
+    """A queue inside one thread, where nobody could act while ``put`` or ``get`` waits: none does.
+
+    So it holds more, 1 GiB unless told otherwise, before ``put`` is an error.
 
     Examples
     --------
@@ -48,6 +101,12 @@ class LocalQueue(ThreadingQueue):
     >>> letters.get()
     'a'
     """
+
+    _usual_bytes: ClassVar[int] = WAITING_BYTES
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Add an item; ``queue.Full`` at once if there is no room for it."""
+        super().put(item, block=False)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Return the oldest item; ``queue.Empty`` at once if there is none."""
@@ -59,7 +118,8 @@ class ProcessQueue:
 
     ``put`` pickles in the thread that calls it, so that what cannot be pickled is told there;
     multiprocessing's own queue loses it in a thread of its own. ``get`` tells when the other
-    process has died.
+    process has died. What lies in it lies in the system's pipe, which holds 64 KiB or less:
+    beyond that ``put`` waits until it is taken, so that no number of messages fills the memory.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from ...adapters import Limits
 from ...core.errors import ItemTimeout
 from ...core.waits import wait_of
 from ...datapipes.iter.stack.footprint import bytes_of
-from ...datapipes.iter.stack.leaving import seconds_left
+from ...datapipes.iter.stack.leaving import going_on, wait_for
 from ...graph import standing_at, working_at
 from ...realizing import NOWHERE, STANDING
 from .room import Room
@@ -100,6 +100,7 @@ class Watched:
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
+        going_on()
         self._ask()
         kind, value = self._answer()
         self._asked -= 1
@@ -169,8 +170,7 @@ class Watched:
             while True:  # what was asked ahead is not made any more
                 self._requests.get_nowait()
         self._requests.put(False)
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout=_SECONDS if self._late else seconds_left())
+        wait_for(self._thread, most=_SECONDS if self._late else math.inf)
 
     def left(self) -> threading.Thread | None:
         """Return the thread, if it is still at an item after :meth:`close`."""

@@ -13,18 +13,13 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ...core.errors import RankMissing, RanksDiffer
+from ...datapipes.iter.stack.circle import Circle, job_store, missing, reachable, waited
 
-# The store's own wait cannot be interrupted: Ctrl-C is seen after so many seconds at most.
-_SLICE = 0.5
-# A rank learns that another is missing at its own limit; then all tell each other within this.
-_LATE_SECONDS = 2.0
 # Which service of this process it is. Ranks make and run their loaders in one order, as they do
 # with every collective; what runs beside each other is compared, so another order is told.
 _NUMBERS = itertools.count()
@@ -32,6 +27,10 @@ _NUMBERS = itertools.count()
 _DO_START = (
     "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
     "what it needs), or leave DistributedReadingService out."
+)
+_DO_LOOK = (
+    "Look at what that rank did last; DistributedReadingService(timeout=...) is the limit. Every "
+    "rank iterates the loader as often."
 )
 
 
@@ -55,7 +54,7 @@ class Ranks:
         self._timeout = timeout
         self._name = f"voxpipe/{next(_NUMBERS)}"
         self._turn = 0
-        self._group: Any = None
+        self._circle: Circle | None = None
 
     def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
         """Return what rank 0 claims, once every rank has claimed the same but for the seed.
@@ -82,42 +81,31 @@ class Ranks:
                 )
         return first
 
-    def says(self, word: int) -> dict[int, int]:
-        """Tell all ranks one number and return what each of them told; over gloo.
-
-        Raises
-        ------
-        RankMissing
-            Naming those that did not come in time.
-        """
-        if self._group is None:
+    def meet(self) -> Circle:
+        """Return the circle in which ranks tell each other of every item; made by all at once."""
+        if self._circle is None or not self._circle.is_open:
             # All are here: they have just agreed.
-            limit = timedelta(seconds=self._timeout)
-            self._group = dist.new_group(backend="gloo", timeout=limit)
-        words = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        try:
-            dist.all_gather(words, torch.tensor([word], dtype=torch.int64), group=self._group)
-        except RuntimeError as error:
-            raise self._missing("late", self._present("late")) from error
-        return {rank: int(told) for rank, told in enumerate(words)}
+            self._circle = Circle(self._timeout, do=_DO_LOOK)
+        return self._circle
 
     def _exchange(self, what: str, text: str) -> dict[int, str]:
         """Return what every rank put down."""
         self._turn += 1
-        store, place = _store(), f"{self._name}/{what}/{self._turn}"
-        with self._reachable(what):
+        store, place = job_store(), f"{self._name}/{what}/{self._turn}"
+        with reachable(self.rank):
             store.set(f"{place}/{self.rank}", text)
         deadline = time.monotonic() + self._timeout
-        told, missing = {}, []
+        told, gone = {}, []
         for rank in range(self.size):
-            with self._reachable(what):
-                found = self._wait(store, f"{place}/{rank}", deadline)
+            with reachable(self.rank):
+                found = waited(store, f"{place}/{rank}", deadline)
             if found is None:
-                missing.append(rank)
+                gone.append(rank)
             else:
                 told[rank] = found
-        if missing:
-            raise self._missing(what, set(told))
+        if gone:
+            how = f"waited {self._timeout:g} s"
+            raise missing(self.rank, how, "to begin the epoch", gone, self.size, _DO_LOOK)
         if self.rank == 0 and self._turn > 1:
             # Everybody has read the one before, or would not have put this one down.
             for rank in range(self.size):
@@ -125,59 +113,11 @@ class Ranks:
                     store.delete_key(f"{self._name}/{what}/{self._turn - 1}/{rank}")
         return told
 
-    def _wait(self, store: Any, key: str, deadline: float) -> str | None:
-        """Return what is at ``key``; None if nothing is there at the deadline."""
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                store.wait([key], timedelta(seconds=min(_SLICE, max(left, 0.001))))
-            except dist.DistNetworkError:
-                raise
-            except RuntimeError:  # DistStoreError: its time is over
-                if left <= 0:
-                    return None
-                continue
-            return str(store.get(key).decode())
-
-    def _present(self, what: str) -> set[int]:
-        """Return the ranks that wait as this one does, after each had the time to say so."""
-        store, place = _store(), f"{self._name}/{what}/{self._turn}"
-        deadline = time.monotonic() + _LATE_SECONDS
-        with self._reachable(what):
-            store.set(f"{place}/{self.rank}", "here")
-            keys = {
-                rank: self._wait(store, f"{place}/{rank}", deadline) for rank in range(self.size)
-            }
-        return {rank for rank, told in keys.items() if told is not None}
-
-    def _missing(self, what: str, present: set[int]) -> RankMissing:
-        gone = [str(rank) for rank in range(self.size) if rank not in present]
-        names = f"rank{'s' if len(gone) > 1 else ''} {', '.join(gone)}" if gone else "some rank"
-        when = "to begin the epoch" if what == "epoch" else "for the next batch"
-        return RankMissing(
-            f"rank {self.rank} waited {self._timeout:g} s {when}, and {names} of {self.size} did "
-            "not come",
-            do="Look at what that rank did last; DistributedReadingService(timeout=...) is the "
-            "limit. Every rank iterates the loader as often.",
-        )
-
-    @contextlib.contextmanager
-    def _reachable(self, what: str) -> Any:
-        try:
-            yield
-        except dist.DistNetworkError as error:
-            raise RankMissing(
-                f"rank {self.rank} cannot reach the store of the job any more: rank 0, which keeps "
-                "it, is gone",
-                do="Look at what rank 0 did last.",
-            ) from error
-
     def close(self) -> None:
-        """Free the gloo group, if there is one."""
-        group, self._group = self._group, None
-        if group is not None and dist.is_initialized():
-            with contextlib.suppress(RuntimeError, AssertionError, ValueError):
-                dist.destroy_process_group(group)
+        """Leave the circle, if there is one."""
+        circle, self._circle = self._circle, None
+        if circle is not None:
+            circle.close()
 
 
 def check_started() -> None:
@@ -202,11 +142,3 @@ def checked_timeout(seconds: float) -> float:
     if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
         raise ValueError(f"timeout is a number of seconds above 0, got {seconds!r}")
     return float(seconds)
-
-
-def _store() -> Any:
-    # torch has no public name for it; its own sharding and checkpoints use this one. A group of
-    # gloo instead would wait for a missing rank without knowing which one it is.
-    from torch.distributed.distributed_c10d import _get_default_store
-
-    return _get_default_store()

@@ -3,35 +3,101 @@
 Of a graph that cannot be planned nobody knows how many items it has before they are made; and of
 items that fail, under ``OnError``, only one rank knows. They ask over gloo, in the consumers'
 processes.
+
+A rank that goes before the end says why and waits for nobody (``datapipes/iter/stack/circle.py``):
+what it raised ends the others with ``RankFailed``, and a loop that went elsewhere with
+``RankMissing``, at their next item and not at their limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
-from ...core.errors import RankMissing
+from ...core.errors import GraphError
+from ...datapipes.iter.stack.circle import Circle
 from ...realizing import Outcome
 from ..place import Place
-from ..reading_service import Epoch
+from ..reading_service import Epoch, leave
 from ..shares.part import PAD
-from .agreeing import Ranks
 
 # What a rank tells before each item: one of these, or from _HAS on how much failed in it.
-_FAILED, _ENDED, _HAS = -2, -1, 0
+_ENDED, _HAS = -1, 0
 _START = Place()
 
 
-class TogetherEpoch:
+class _InStep:
+    """What one rank yields of an epoch that all end together.
+
+    Parameters
+    ----------
+    own
+        This rank's items.
+    circle
+        All ranks.
+    """
+
+    def __init__(self, own: Epoch, circle: Circle) -> None:
+        self.last = -1
+        self._own = own
+        self._circle = circle
+        self._closed = self._agreed = self._left = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._closed:
+            raise StopIteration
+        try:
+            return self._taken()
+        except StopIteration:
+            self.close()
+            raise
+        except BaseException as error:
+            self._circle.part(error)  # at once: the others would wait for their limit
+            self.close()
+            raise
+
+    def _taken(self) -> Any:
+        raise NotImplementedError
+
+    def _told(self, word: int) -> list[int]:
+        """Tell the other ranks, and return what each has said."""
+        words = self._circle.tell(word)
+        if self._left:  # while the others were waited for
+            self._circle.part()
+            raise StopIteration
+        return words
+
+    def _end(self) -> NoReturn:
+        """End, as all ranks do with the same words."""
+        self._agreed = True
+        raise StopIteration
+
+    def leave(self) -> None:
+        """End the wait for an item that another thread is in; :meth:`close` is still to come."""
+        self._left = True
+        leave(self._own)
+
+    def close(self) -> None:
+        """End this rank's pass; the others are told if they are still at it."""
+        self._closed = True
+        if not self._agreed:
+            self._circle.part()
+        self._own.close()
+
+
+class TogetherEpoch(_InStep):
     """Yields the items of one rank as long as all ranks have one.
 
     Parameters
     ----------
     own
         This rank's items.
-    ranks
-        The others.
+    circle
+        All ranks.
     uneven
         ``"drop"``: all end with the first that ends. ``"pad"``: those that ended repeat their
         last item until all have ended.
@@ -40,39 +106,26 @@ class TogetherEpoch:
         had ended before still needs its last item.
     """
 
-    def __init__(self, own: Epoch, ranks: Ranks, uneven: str, place: Place = _START) -> None:
-        self.last = -1
-        self._own = own
+    def __init__(self, own: Epoch, circle: Circle, uneven: str, place: Place = _START) -> None:
+        super().__init__(own, circle)
         self._place = place
-        self._ranks = ranks
         self._pads = uneven == PAD
         self._kept: Any = None
         self._has_kept = False
         self._ended = False
-        self._closed = False
 
-    def __iter__(self) -> TogetherEpoch:
-        return self
+    def _taken(self) -> Any:
+        while True:
+            item = self._next()
+            if not self._place.holds(self.last):
+                return item
 
-    def __next__(self) -> Any:
-        if self._closed:
-            raise StopIteration
-        try:
-            while True:
-                item = self._take()
-                if not self._place.holds(self.last):
-                    return item
-        except BaseException:
-            self.close()
-            raise
-
-    def _take(self) -> Any:
-        item, word = _asked(self._own_item, self._ranks)
-        words = _answered(word, self._ranks)
-        having = [rank for rank, told in words.items() if told == _HAS]
-        enough = bool(having) if self._pads else len(having) == len(words)
-        if not enough:
-            raise StopIteration
+    def _next(self) -> Any:
+        item, word = self._own_item()
+        words = self._told(word)
+        having = words.count(_HAS)
+        if not having or (having < len(words) and not self._pads):
+            self._end()
         if word == _ENDED:
             return self._repeated()
         if self._pads:
@@ -91,59 +144,34 @@ class TogetherEpoch:
 
     def _repeated(self) -> Any:
         if not self._has_kept:
-            raise RankMissing(
-                f"rank {self._ranks.rank} has no item at all to repeat",
+            raise GraphError(
+                f"rank {self._circle.rank} has no item at all to repeat",
                 do='Give it a share: fewer ranks, or uneven="drop".',
             )
         self.last += 1
         return self._kept
 
     def close(self) -> None:
-        """End this rank's pass."""
-        self._closed, self._kept = True, None
-        self._own.close()
+        """End this rank's pass; the others are told if they are still at it."""
+        self._kept = None
+        super().close()
 
 
-class CountedEpoch:
+class CountedEpoch(_InStep):
     """Yields one rank's parts of batches of which some could not be made, counted on all ranks.
 
     All ranks plan alike, so they have the same batches. But only the one whose item failed knows
     of it: alone it would reach the budget of an epoch, and end, while the others wait for it in
     their next collective. So they tell each other before each batch, and end together.
-
-    Parameters
-    ----------
-    own
-        This rank's parts.
-    ranks
-        The others.
     """
 
-    def __init__(self, own: Epoch, ranks: Ranks) -> None:
-        self.last = -1
-        self._own = own
-        self._ranks = ranks
-        self._closed = False
-
-    def __iter__(self) -> CountedEpoch:
-        return self
-
-    def __next__(self) -> Any:
-        if self._closed:
-            raise StopIteration
-        try:
-            return self._take()
-        except BaseException:
-            self.close()
-            raise
-
-    def _take(self) -> Any:
-        batch, word = _asked(self._own_batch, self._ranks)
-        words = _answered(word, self._ranks)
+    def _taken(self) -> Any:
+        batch, word = self._own_batch()
+        words = self._told(word)
         if word == _ENDED:
-            raise StopIteration
+            self._end()
         self.last = self._own.last
-        elsewhere = sum(told for rank, told in words.items() if rank != self._ranks.rank)
+        elsewhere = sum(words) - word
         if not elsewhere:
             return batch
         if isinstance(batch, Outcome):
@@ -158,29 +186,3 @@ class CountedEpoch:
         # What could not be planned was found by every rank: it is no news to the others.
         failures = batch.failures if isinstance(batch, Outcome) else ()
         return batch, _HAS + sum(failure.item >= 0 for failure in failures)
-
-    def close(self) -> None:
-        """End this rank's pass."""
-        self._closed = True
-        self._own.close()
-
-
-def _asked(own: Callable[[], tuple[Any, int]], ranks: Ranks) -> tuple[Any, int]:
-    """Return what this rank has and what it is to tell; the others hear of its failure."""
-    try:
-        return own()
-    except Exception:
-        ranks.says(_FAILED)  # the others would wait for their limit
-        raise
-
-
-def _answered(word: int, ranks: Ranks) -> dict[int, int]:
-    """Tell the other ranks, and return what each has said; RankMissing if one failed."""
-    words = ranks.says(word)
-    failed = [str(rank) for rank, told in words.items() if told == _FAILED]
-    if failed:
-        raise RankMissing(
-            f"rank {', '.join(failed)} failed, so rank {ranks.rank} ends its epoch too",
-            do="Its own error says why.",
-        )
-    return words

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 Feed: TypeAlias = Callable[[], Any]
 """Waits for the next item of a worker; raises ``Ended`` after the last."""
+
+
+@runtime_checkable
+class Fed(Protocol):
+    """What makes a worker's batches of items that are dealt out to it."""
+
+    def fed(self, feed: Feed) -> None:
+        """Take them from ``feed``."""
 
 
 class Ended(Exception):

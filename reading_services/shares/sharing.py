@@ -9,15 +9,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from torch.utils.data.datapipes.iter import ShardingFilter
 
 from ...core.errors import GraphError
 from ...datapipes.length import length
+from ...datapipes.levels import LEVELS, RANKS, WORKERS, levels_of
 from ...graph import Pipe, clone, describe, parents_of, walk
 from .dealt import Dealt
-
-RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
-_LEVELS = (RANKS, WORKERS)
 
 
 def apply_shares(
@@ -47,11 +45,14 @@ def apply_shares(
         own: Any = getattr(pipe, "apply_sharding", None)
         if own is None:
             continue
+        if isinstance(pipe, ShardingFilter):
+            # torch enters what it is given in a table, which a copy of the pipe shares with it.
+            pipe.groups = dict(pipe.groups)
         if not _takes_groups(own):
             own(ranks * among, rank * among + own_place)
             continue
-        for level in _LEVELS:
-            if level in _levels_of(pipe):
+        for level in LEVELS:
+            if level in levels_of(pipe):
                 own(*shares[level], level)
 
 
@@ -68,7 +69,7 @@ def lengths_in_shares(graph: Pipe, *, ranks: int, workers: int) -> list[int]:
 
 def levels(graph: Pipe) -> set[Any]:
     """Return the levels at which the pipes of a graph divide."""
-    return {level for pipe in walk(graph) for level in _levels_of(pipe)}
+    return {level for pipe in walk(graph) for level in levels_of(pipe)}
 
 
 def refuse_twice(graph: Pipe) -> None:
@@ -78,7 +79,7 @@ def refuse_twice(graph: Pipe) -> None:
         found: dict[Any, Pipe] = {}
         for parent in parents_of(pipe):
             found |= above[id(parent)]
-        for level in _levels_of(pipe):
+        for level in levels_of(pipe):
             if level in found:
                 raise GraphError(
                     f"{describe(pipe)} divides again what {describe(found[level])} has divided",
@@ -87,16 +88,6 @@ def refuse_twice(graph: Pipe) -> None:
                 )
             found = {**found, level: pipe}
         above[id(pipe)] = found
-
-
-def _levels_of(pipe: Pipe) -> tuple[Any, ...]:
-    """Return the levels at which a pipe divides."""
-    if not hasattr(type(pipe), "apply_sharding"):
-        return ()
-    group = getattr(pipe, "sharding_group_filter", None)
-    if group is None or group == SHARDING_PRIORITIES.DEFAULT:
-        return _LEVELS
-    return (group,)
 
 
 def _takes_groups(function: Any) -> bool:

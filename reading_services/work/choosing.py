@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from ...adapters import hints_of, limits_of, policy_of
 from ...datapipes.length import length
+from ...datapipes.levels import RANKS, WORKERS
 from ...graph import (
     NoCut,
     Pipe,
@@ -13,7 +14,7 @@ from ...graph import (
     dealing_point,
 )
 from ..shares.part import DROP, PAD
-from ..shares.sharing import RANKS, WORKERS, lengths_in_shares, levels
+from ..shares.sharing import lengths_in_shares, levels
 from .hooks import NO_HOOKS, Hooks
 from .split import Planned
 from .whole import Replicated

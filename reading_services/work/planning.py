@@ -15,6 +15,7 @@ from ...datapipes.skipping import items_from
 from ...graph import (
     Cut,
     Pipe,
+    item_at,
     raised_at,
     traits_of,
     walk,
@@ -99,7 +100,7 @@ def planned(
         try:
             yield from items_from(planner, start)
         except Exception as error:
-            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
+            raise _placed(error)  # noqa: B904  the very same error
         return
     items = iter(planner)
     for number in count():
@@ -110,6 +111,11 @@ def planned(
             except StopIteration:
                 return
             except Exception as error:
-                raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
+                raise _placed(error)  # noqa: B904  the very same error
         if number >= start:
             yield item
+
+
+def _placed(error: Exception) -> Exception:
+    """Return an error of a planner's pipe with its place: what comes of its item is not known."""
+    return placed(as_raised(error), raised_at(error), *item_at(error))

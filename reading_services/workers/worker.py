@@ -24,6 +24,7 @@ from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS
 from ...volumes.stores.joining import Table, using_joinings
 from ...volumes.stores.read_ahead import AHEAD
+from ..shares.feeding import Fed
 from ..transport.batches import pack
 from ..transport.channels import send_descriptor
 from ..transport.mapping import Mapping
@@ -218,7 +219,7 @@ def _serve(
         try:
             if source is None:
                 source = _opened(payload, settings.script)
-                if hasattr(source, "fed"):
+                if isinstance(source, Fed):
                     source.fed(line.dealt)
                 inbox.look_ahead()
             job = waiting.job()

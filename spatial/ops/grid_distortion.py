@@ -88,8 +88,6 @@ class GridDistortion:
             # The first point but one lies on the outer face of the first voxel.
             scales.append(1 / distance)
             shifts.append(0.5 / distance + 1)
-        if not any(points.any() for points in along):
-            return plan.interpolated()
         control = np.zeros((3, *(len(points) for points in along)))
         for axis, points in enumerate(along):
             control[axis] = points.reshape([-1 if other == axis else 1 for other in range(3)])

@@ -125,7 +125,10 @@ def inverse(plan: SpatialPlan, tolerance: float = TOLERANCE) -> SpatialPlan:
         # A box of whole voxels, so that the way back is a copy as well, of any type.
         from .voxel_box import box_to_output
 
-        bounds = box_to_output(plan, plan.bounds).intersect(plan.grid.region)
+        whole = plan.grid.region
+        bounds = Region(whole.start, whole.start)
+        if not plan.bounds.is_empty:
+            bounds = box_to_output(plan, plan.bounds).intersect(whole)
     elif plan.bounds != plan.source.region:
         # What lay outside the bounds was padding: the way back leaves fill there.
         i, j, k = plan.bounds.shape

@@ -136,6 +136,8 @@ class SpatialPlan:
             The points or the matrix are not finite or of another shape.
         """
         field = Displacement(control, matrix)  # refuses what is not finite
+        if not field.control.any():  # it moves nothing, so what was copied stays a copy
+            return self.interpolated()
         turn = self.matrix[:3, :3]
         points = np.tensordot(turn, field.control, axes=1)
         stage = Displacement(points, field.matrix @ self.to_output)

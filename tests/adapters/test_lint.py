@@ -1,5 +1,6 @@
 """Each mistake that Lint names, in a chain that has it beside one that has not."""
 
+import functools
 import os
 import re
 import warnings
@@ -11,8 +12,14 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.adapters import Lint
 from voxpipe.core.errors import LintWarning
-from voxpipe.datapipes.iter.stack.cycle import Repeater
-from voxpipe.datapipes.iter.stack.prefetch import Prefetcher
+from voxpipe.datapipes.iter import (
+    SHARDING_PRIORITIES,
+    Cycler,
+    Header,
+    LengthSetter,
+    Prefetcher,
+    Repeater,
+)
 
 
 def same(x):
@@ -89,6 +96,48 @@ PAIRS = {
             .batch_patches(2)
         ),
     ),
+    "divided-twice": (
+        lambda: IterableWrapper(range(4)).shuffle().sharding_filter().sharding_filter().map(same),
+        lambda: (
+            IterableWrapper(range(4))
+            .shuffle()
+            .sharding_filter(SHARDING_PRIORITIES.DISTRIBUTED)
+            .sharding_filter(SHARDING_PRIORITIES.MULTIPROCESSING)
+            .map(same)
+        ),
+    ),
+    "shuffled-twice": (
+        lambda: IterableWrapper(range(4)).shuffle().filter(same).shuffle(buffer_size=9).map(same),
+        lambda: IterableWrapper(range(4)).shuffle(buffer_size=9).filter(same).map(same),
+    ),
+    "cycled-shuffle": (
+        lambda: Cycler(IterableWrapper(range(4)), 2).shuffle(),
+        lambda: Cycler(IterableWrapper(range(4)).shuffle(), 2),
+    ),
+    "endless": (
+        lambda: Cycler(cases()).open_volume(),
+        lambda: Cycler(cases(), 2).open_volume(),
+    ),
+    "wrong-length": (
+        lambda: LengthSetter(IterableWrapper(range(4)).batch(2), 4),
+        lambda: Header(IterableWrapper(range(4)).batch(2), 1),
+    ),
+    "boundless-failures": (
+        lambda: vp.OnError("skip", budget=None)(patches(1).batch_patches(2)),
+        lambda: vp.OnError("skip")(patches(1).batch_patches(2)),
+    ),
+    "early-prefetch": (
+        lambda: Prefetcher(patches(1).realize(), 2).batch_patches(2),
+        lambda: Prefetcher(patches(1).realize().batch_patches(2), 2),
+    ),
+    "device-midway": (
+        lambda: patches(1).batch_patches(2).to_device("cpu").unbatch(),
+        lambda: patches(1).batch_patches(2).unbatch().to_device("cpu"),
+    ),
+    "stranded-functions": (
+        lambda: patches(1).batch_patches(2).map(functools.partial(lambda _, batch: batch, 1)),
+        lambda: patches(1).batch_patches(2).map(functools.partial(same)),
+    ),
     "planned-functions": (
         lambda: IterableWrapper(range(4)).shuffle().map(same).shuffle().batch(2),
         lambda: IterableWrapper(range(4)).shuffle().sharding_filter().map(same).shuffle().batch(2),
@@ -113,20 +162,54 @@ def test_a_mistake_is_named_and_its_mending_is_clean(name):
     assert name not in names(right())
 
 
-def test_the_chain_of_the_readme_has_none():
-    """What we tell people to write."""
-    chain = (
-        cases()
-        .shuffle()
-        .open_volume()
-        .lazy_patch(4, samples_per_volume=8)
-        .shuffle()
-        .augment(rotate=(-15, 15))
-        .batch_patches(4)
-    )
+def test_every_mistake_is_in_the_table():
+    """With its name, and no other."""
+    told = re.findall(r"^    ([a-z]+-?[a-z]+(?:-[a-z]+)?)  +\S", Lint.__doc__, re.MULTILINE)
+
+    assert {*told} - {"name"} == {*PAIRS, "frozen-draws", "scattered-chunks"}
+
+
+QUIET = {
+    "interleaved": lambda: patches().interleave(visits=2).batch_patches(2),
+    "shuffled shares": lambda: (
+        IterableWrapper(range(4)).shuffle().sharding_filter().map(same).shuffle().batch(2)
+    ),
+    "a length of a share": lambda: LengthSetter(
+        IterableWrapper(range(4)).shuffle().sharding_filter().filter(same), 2
+    ).batch(2),
+    "a length of what has none": lambda: LengthSetter(
+        IterableWrapper(range(4)).shuffle().sharding_filter().filter(same), 3
+    ),
+    "a lambda that stays here": lambda: cases().shuffle().filter(lambda case: True).open_volume(),
+    "ahead and on a device": lambda: Prefetcher(patches(1).batch_patches(2).to_device("cpu"), 2),
+    "strict": lambda: vp.OnError("raise", budget=None)(patches(1).batch_patches(2)),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_looks_like_a_mistake_and_is_none(name):
+    """No false alarm; some of them cannot be split, and that is told."""
+    assert set(names(QUIET[name]())) <= {"not-split"}
+
+
+ADAPTERS = [
+    vp.FuseSpatial(),
+    vp.FuseReads(),
+    vp.OnError("skip"),
+    vp.Prefetch(2),
+    vp.Runtime(device="cpu"),
+    vp.Timeout(item=60),
+    vp.Profile(),
+]
+
+
+def test_what_adapters_leave_is_no_mistake():
+    """Given last, it looks at the graph as it runs."""
+    chain = patches().shuffle().rotate((-5, 5)).batch_patches(2)
+    for adapter in ADAPTERS:
+        chain = adapter(chain)
 
     assert names(chain) == []
-    assert names(patches().interleave(visits=2).batch_patches(2)) == []
 
 
 def test_patches_of_a_grid_follow_each_other_too():

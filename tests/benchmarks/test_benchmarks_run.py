@@ -66,6 +66,8 @@ def test_overhead(tmp_path):
     assert float(found["torch DataLoader"][2].replace(",", "")) > 0
     assert "An idle loader takes" in done.stdout
     assert "Patches planned per second" in done.stdout
+    assert "Seeding for a function of yours: an item takes" in done.stdout
+    assert "The round of OnError on 2 ranks: an item takes" in done.stdout
 
 
 @pytest.mark.parametrize("form", ["nii", "nii.gz", "zarr64", "zarr32"])

@@ -21,27 +21,21 @@ def two_epochs(cases, service, adapters=None):
         return [list(loader), list(loader)]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_batches_do_not_depend_on_the_number_of_workers(cases, in_process, workers):
-    """Two epochs are bit-identical with 0, 1, 2 and 3 workers, provenance included."""
-    service = vp.MultiProcessingReadingService(workers)
+# Every number of workers with every other way to start them is in test_matrix.py, on ranks.
+WORKERS = [(0, "forkserver"), (1, "fork"), (2, "spawn"), (3, "forkserver")]
+
+
+@pytest.mark.parametrize(("workers", "method"), WORKERS)
+# forking with threads of torch around is what the user asked for here
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_batches_do_not_depend_on_workers(cases, in_process, workers, method):
+    """Two epochs are bit-identical with 0 to 3 of them, however started, provenance included."""
+    service = vp.MultiProcessingReadingService(workers, method)
 
     epochs = two_epochs(cases, service)
 
     assert same(epochs[0], in_process[0])
     assert same(epochs[1], in_process[1])
-
-
-@pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-# forking with threads of torch around is what the user asked for here
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_batches_do_not_depend_on_the_start_method(cases, in_process, method):
-    """Workers started in any way make the same batches."""
-    service = vp.MultiProcessingReadingService(2, method)
-
-    epochs = two_epochs(cases, service)
-
-    assert same(epochs[0], in_process[0])
 
 
 @pytest.mark.parametrize(
@@ -113,14 +107,16 @@ def noisy(batch):
     return batch
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_user_functions_draw_the_same_in_every_worker(cases, workers):
+@pytest.mark.parametrize(("workers", "method"), [(1, "fork"), (2, "forkserver")])
+# as above
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_user_functions_draw_the_same_in_every_worker(cases, workers, method):
     """A function that draws from torch's global generator is reproducible too."""
     state = torch.get_rng_state()
     with vp.DataLoader2(full_chain(cases).map(noisy), seed=7) as loader:
         expected = list(loader)
 
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, method)
     with vp.DataLoader2(full_chain(cases).map(noisy), None, service, seed=7) as loader:
         batches = list(loader)
 

@@ -21,7 +21,7 @@ def cases(tmp_path_factory):
 
 def loader_of(cases, workers=0, **changes):
     chain = full_chain(cases, samples=changes.pop("samples", SAMPLES), batch=2)
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, **changes)
     return vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=7)
 
 
@@ -51,21 +51,38 @@ def test_resumed_anywhere_exactly_the_rest_comes(cases, whole, place):
 PAIRS = [(0, 2), (2, 0), (1, 3), (3, 1), (2, 1)]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "place"), [(*PAIRS[n % 5], (7 * n) % 20 + 1) for n in range(20)]
-)
-def test_resumed_under_another_number_of_workers(cases, whole, before, after, place):
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_resumed_under_another_number_of_workers(cases, whole, before, after):
     """What workers made ahead does not count, and the number of workers does not matter."""
-    with loader_of(cases, before) as loader:
-        batches = iter(loader)
-        for _ in range(place):
-            next(batches)
-        state = loader.state_dict()
+    places = [(7 * n) % 20 + 1 for n in range(20) if PAIRS[n % 5] == (before, after)]
+    assert len(places) == 4
+    # Both stay for all places: a state is of a place, not of a loader.
+    with (
+        loader_of(cases, before, persistent_workers=before > 0) as loader,
+        loader_of(cases, after, persistent_workers=after > 0) as resumed,
+    ):
+        for place in places:
+            loader.set_epoch(0)
+            batches = iter(loader)
+            for _ in range(place):
+                next(batches)
+            resumed.load_state_dict(loader.state_dict())
 
-    with loader_of(cases, after) as resumed:
+            assert same(list(resumed), whole[0][place:]), place
+
+
+def test_resumed_in_a_new_loader_with_other_workers(cases, whole):
+    """As after a restart: nothing of the first loader is there any more."""
+    with loader_of(cases, 1) as loader:
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+
+    with loader_of(cases, 2) as resumed:
         resumed.load_state_dict(state)
 
-        assert same(list(resumed), whole[0][place:])
+        assert same(list(resumed), whole[0][5:])
 
 
 def test_resuming_reads_nothing_for_what_is_skipped(cases, whole):

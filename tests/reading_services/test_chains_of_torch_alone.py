@@ -14,6 +14,11 @@ from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
 FILE = os.path.basename(__file__)
 notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes on errors")
 
+pytestmark = pytest.mark.filterwarnings(
+    # forking with threads of torch around is what some of these tests ask for
+    "ignore:This process.*is multi-threaded:DeprecationWarning"
+)
+
 
 class Seven(ValueError):
     """What nobody else raises."""
@@ -82,16 +87,17 @@ def test_single_items_are_told_by_the_number_of_their_batch():
 @notes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_function_before_a_shuffle_is_named(workers):
-    """It runs where the order is planned, and which item it was nobody knows."""
-    found = noted(mapped().shuffle().batch(2), MultiProcessingReadingService(workers))
+    """It runs where the order is planned; the item is told by its number before the shuffle."""
+    found = noted(mapped().shuffle().batch(2), MultiProcessingReadingService(workers, "fork"))
 
-    assert f"at .map(boom)   {FILE}:{line_of('.map(boom)')}" in found
+    where = f"at .map(boom)   {FILE}:{line_of('.map(boom)')}"
+    assert found == ["in item 7 of IterableWrapper(range(0, 20))", where]
 
 
 @notes
 def test_a_function_in_a_whole_graph_is_named():
     """As worker_init_fn has it: each worker runs everything."""
-    service = MultiProcessingReadingService(2, worker_init_fn=same)
+    service = MultiProcessingReadingService(2, "fork", worker_init_fn=same)
     found = noted(IterableWrapper(range(20)).sharding_filter().map(boom), service)
 
     assert found[0] == "in item 3 of share 1"

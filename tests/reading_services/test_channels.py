@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.reading_services import process
 from voxpipe.reading_services.transport import channels
+from voxpipe.reading_services.workers import process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes of another kind")
 

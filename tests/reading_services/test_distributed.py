@@ -13,7 +13,7 @@ from ranks import plain, run_ranks
 from scenes import full_chain, write_cases
 
 import voxpipe as vp
-from voxpipe.core.errors import GraphError, RankMissing, RanksDiffer
+from voxpipe.core.errors import GraphError, RankFailed, RankMissing, RanksDiffer
 from voxpipe.reading_services import DistributedReadingService, SequentialReadingService
 from voxpipe.reading_services.ranks.agreeing import Ranks
 
@@ -299,8 +299,8 @@ def test_a_rank_that_fails_ends_all(failures):
     """Its own error there, and its number on the others."""
     assert failures[1]["failed"] == ("ValueError", "a mistake of one rank")
     kind, text = failures[0]["failed"]
-    assert kind == RankMissing.__name__
-    assert "rank 1 failed, so rank 0 ends its epoch too" in text
+    assert kind == RankFailed.__name__
+    assert "rank 1 failed, so rank 0 ends its epoch too: ValueError: a mistake of one rank" in text
 
 
 def test_without_a_job_the_first_epoch_says_what_to_call(cases):
@@ -397,7 +397,7 @@ def diagnosed(rank, cases):
 def measured_then_taken(rank, cases, workers):
     with vp.DataLoader2(full_chain(cases), None, sequence(workers), seed=7) as loader:
         found = loader.diagnose(batches=2, seconds=1e-6) if rank == 0 else None
-        return plain(loader), found and (found.limit, sorted(found.ceilings))
+        return plain(loader), found and (found.limit, sorted(found.ceilings), found.facts.items)
 
 
 @pytest.fixture(scope="module")
@@ -412,6 +412,7 @@ def test_a_rank_can_be_measured_alone(cases, measured, service):
 
     assert nothing is None
     assert found[0] in found[1]
+    assert found[2] == len(first[0]["image"])  # of each batch its own part is what it measures
     assert equal(joined([first, second]), of_one_process(cases)[0][: len(first)])
 
 

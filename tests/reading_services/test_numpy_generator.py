@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.reading_services import numpy_generator
+from voxpipe.reading_services.seeds import numpy_generator
 from voxpipe.reading_services.seeds.numpy_generator import numpy_state, put_back
 from voxpipe.reading_services.seeds.seeding import seeded_globals
 
@@ -44,6 +44,31 @@ def test_nobody_outside_notices(seed, rounds):
             drawn(inside)
 
     assert [*got, drawn(["randn", "randn", "rand"])] == expected
+
+
+def test_a_number_left_over_where_there_was_none_is_kept():
+    """After the same seed one normal number leaves the words as two do, and one over."""
+    np.random.seed(1)
+    np.random.randn(2)
+    with seeded_globals(5):
+        pass
+    np.random.seed(1)
+    np.random.randn()
+    with seeded_globals(5):
+        np.random.rand()
+    after = np.random.randn()
+
+    np.random.seed(1)
+    assert after == np.random.randn(2)[1]
+
+
+def test_whether_one_is_left_over_is_seen_without_asking(monkeypatch):
+    """With the NumPy that is pinned: else each item costs a copy of all words more."""
+    with seeded_globals(5):
+        pass
+    monkeypatch.setattr(np.random, "get_state", None)
+    with seeded_globals(5):
+        np.random.rand()
 
 
 @given(outer=draws, inner=draws)

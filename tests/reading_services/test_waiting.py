@@ -8,7 +8,7 @@ from scenes import full_chain, write_cases
 
 import voxpipe as vp
 from voxpipe.core.errors import WorkerDied
-from voxpipe.reading_services import pool
+from voxpipe.reading_services.workers import pool
 
 
 @pytest.fixture(scope="module")

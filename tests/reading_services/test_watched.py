@@ -10,7 +10,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.adapters import Limits
 from voxpipe.core.errors import ItemTimeout
-from voxpipe.reading_services import running
+from voxpipe.reading_services.epochs import running
 from voxpipe.reading_services.epochs.watched import Watched
 from voxpipe.reading_services.workers.worker import DEAF, _listen
 

@@ -12,6 +12,11 @@ from scenes import full_chain, same, write_cases
 import voxpipe as vp
 from voxpipe.core.errors import ItemTimeout, NotPicklable, WorkerDied
 
+pytestmark = pytest.mark.filterwarnings(
+    # forking with threads of torch around is what these tests ask for
+    "ignore:This process.*is multi-threaded:DeprecationWarning"
+)
+
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
@@ -55,16 +60,17 @@ def hang():
 SEED_WITH_CASE2_LAST = 0
 
 
-def loader(cases, act, *adapters, workers=2):
+def loader(cases, act, *adapters, workers=2, method="fork"):
     pipe = full_chain(cases).map(functools.partial(at_case, "case1", act))
     # What a replacement does is tested in test_replaced_workers.py.
-    service = vp.MultiProcessingReadingService(workers, max_restarts=0)
+    service = vp.MultiProcessingReadingService(workers, method, max_restarts=0)
     return vp.DataLoader2(pipe, adapters, service, seed=7)
 
 
 def test_an_exception_arrives_as_itself(cases):
     """The type and message are the user's; the worker's traceback is the cause."""
-    with loader(cases, raise_value_error) as it, pytest.raises(ValueError, match="mistake") as e:
+    it = loader(cases, raise_value_error, method="forkserver")
+    with it, pytest.raises(ValueError, match="mistake") as e:
         list(it)
 
     cause = str(e.value.__cause__)

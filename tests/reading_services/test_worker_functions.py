@@ -23,6 +23,11 @@ from voxpipe.realizing import Recipe
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 
+pytestmark = pytest.mark.filterwarnings(
+    # forking with threads of torch around is what these tests ask for
+    "ignore:This process.*is multi-threaded:DeprecationWarning"
+)
+
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
@@ -52,8 +57,9 @@ def seeded(seeds, number):
     return number, seeds
 
 
-def run(pipe, workers, epochs=1, seed=7, **options):
-    service = vp.MultiProcessingReadingService(workers, **options)
+def run(pipe, workers, epochs=1, seed=7, method="fork", **options):
+    """Return the items of some epochs; a fork has torch, and needs no import of it."""
+    service = vp.MultiProcessingReadingService(workers, method, **options)
     with vp.DataLoader2(pipe, None, service, seed=seed) as it:
         return [list(it) for _ in range(epochs)]
 
@@ -61,7 +67,7 @@ def run(pipe, workers, epochs=1, seed=7, **options):
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_worker_init_fn_prepares_each_share(workers):
     """Every worker runs what the function returned, on its own share; items come in turn."""
-    (items,) = run(numbers(), workers, worker_init_fn=init)
+    (items,) = run(numbers(), workers, method="forkserver", worker_init_fn=init)
 
     assert [number for number, *_ in items] == list(range(12))
     count = max(1, workers)
@@ -104,7 +110,7 @@ def test_init_runs_once_in_the_life_of_a_worker(tmp_path):
 def test_a_split_graph_with_functions_is_run_whole(cases):
     """explain() says why; the items are those of the split graph, in the order of shares."""
     pipe = full_chain(cases, batch=1)
-    service = vp.MultiProcessingReadingService(1, worker_init_fn=same_pipe)
+    service = vp.MultiProcessingReadingService(1, "fork", worker_init_fn=same_pipe)
     with vp.DataLoader2(pipe, None, service, seed=7) as it:
         text, batches = it.explain(), list(it)
     with vp.DataLoader2(pipe, seed=7) as it:
@@ -240,7 +246,9 @@ def uneven(cases_or_count=13):
 
 def test_as_ready_gives_every_item_once_and_resumes(cases):
     """The order is free; a state says exactly which items of which share were handed over."""
-    service = vp.MultiProcessingReadingService(3, order="as_ready", worker_init_fn=same_pipe)
+    service = vp.MultiProcessingReadingService(
+        3, "fork", order="as_ready", worker_init_fn=same_pipe
+    )
     with vp.DataLoader2(uneven(), None, service, seed=7) as it:
         whole = list(it)
         it.set_epoch(0)
@@ -253,7 +261,7 @@ def test_as_ready_gives_every_item_once_and_resumes(cases):
 
     assert sorted(whole) == list(range(0, 13, 2))
     assert sorted(begun + rest) == sorted(whole)
-    in_order = vp.MultiProcessingReadingService(3, worker_init_fn=same_pipe)
+    in_order = vp.MultiProcessingReadingService(3, "fork", worker_init_fn=same_pipe)
     with (
         vp.DataLoader2(uneven(), None, in_order, seed=7) as it,
         pytest.raises(StateMismatch, match="3 shares of the graph, as they are ready, this"),
@@ -269,7 +277,7 @@ def test_prefetch_counts_change_no_batch(cases, counts, split):
     with vp.DataLoader2(pipe, seed=7) as it:
         expected = list(it)
 
-    service = vp.MultiProcessingReadingService(1, None, *counts, hook)
+    service = vp.MultiProcessingReadingService(1, None if split else "fork", *counts, hook)
     with vp.DataLoader2(pipe, None, service, seed=7) as it:
         assert same(list(it), expected)
 
@@ -278,12 +286,16 @@ def test_prefetch_counts_change_no_batch(cases, counts, split):
 @pytest.mark.parametrize(("limit", "most"), [(0, 1), (3 * 2**21, 3), (None, 16)])
 def test_prefetch_is_bounded_in_bytes(cases, monkeypatch, split, limit, most):
     """However many batches may be ahead, no more than prefetch_bytes of them are."""
-    from voxpipe.reading_services import pool
+    from voxpipe.reading_services.workers import pool
 
     pipe = full_chain(cases, samples=16, batch=1)  # a batch takes one step of 2 MiB in its slot
     hook = None if split else same_pipe
     service = vp.MultiProcessingReadingService(
-        1, worker_prefetch_cnt=16, prefetch_bytes=limit, worker_init_fn=hook
+        1,
+        None if split else "fork",
+        worker_prefetch_cnt=16,
+        prefetch_bytes=limit,
+        worker_init_fn=hook,
     )
     given, taken, ahead = [], [], []
     give = pool.WorkerPool.give

@@ -41,6 +41,10 @@ class Made(NamedTuple):
     ops: tuple[SpatialOp, ...]
 
 
+def flatness(shape: tuple[int, ...]) -> int:
+    return sum(n == 1 for n in shape)
+
+
 @st.composite
 def chains(draw: Draw, *, lattice: bool = False) -> Made:
     """1 to 8 ops on a grid of their own; one that does not fit is left out."""
@@ -56,8 +60,7 @@ def chains(draw: Draw, *, lattice: bool = False) -> Made:
         except PatchSizeError:
             continue
         # A slice cut out of a volume is turned out of its plane, which no eager library can.
-        flat = [sum(n == 1 for n in shape) for shape in (after.shape, grid.shape)]
-        if math.prod(after.shape) > MOST_VOXELS or flat[0] != flat[1]:
+        if math.prod(after.shape) > MOST_VOXELS or flatness(after.shape) != flatness(grid.shape):
             continue
         ops.append(op)
         if drawn is None:
@@ -66,6 +69,8 @@ def chains(draw: Draw, *, lattice: bool = False) -> Made:
             plan = after
             chain.add(op, json.loads(json.dumps(drawn)))
     assume(ops)
+    # Between the members of a choice, too.
+    assume(all(flatness(step.grid.shape) == flatness(grid.shape) for step in chain.steps))
     return Made(plan, chain, tuple(ops))
 
 

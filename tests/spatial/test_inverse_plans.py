@@ -140,3 +140,13 @@ def test_a_hard_crop_of_whole_voxels_comes_back_as_a_copy():
     # What was padded into the patch does not come back, whatever it is.
     again = apply_plan(back, np.where(patch == 0, 7, patch), LABEL)
     assert np.array_equal(again, found)
+
+
+def test_of_a_crop_that_left_nothing_nothing_comes_back():
+    """Two hard crops that do not meet: the patch is fill, and so is the way back."""
+    plan = SpatialPlan.identity(Grid((3, 2, 2), np.eye(4)))
+    plan = plan.crop((0, 0, 0), (2, 2, 2), hard=True).crop((2, 0, 0), (2, 2, 2), hard=True)
+
+    assert plan.bounds.is_empty
+    patch = apply_plan(plan, np.ones((1, 3, 2, 2), np.uint8), LABEL)
+    assert (apply_plan(plan.inverse(), patch + 5, LABEL) == LABEL.fill).all()

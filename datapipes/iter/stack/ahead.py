@@ -26,7 +26,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ....core.errors import PrefetchTimeoutError
 from ....core.waits import wait_of
 from .footprint import bytes_of
-from .leaving import seconds_left, warn_of
+from .leaving import going_on, wait_for, warn_of
 
 # An item that takes longer to make is worth a word when it holds up a pause.
 PAUSE_SECONDS = 30.0
@@ -87,6 +87,7 @@ class Ahead:
             thread it was.
         """
         self._refuse_child()
+        going_on()
         with self._changed:
             if not self._changed.wait_for(self._is_settled, wait_of(timeout)):
                 raise PrefetchTimeoutError(timeout)
@@ -137,13 +138,9 @@ class Ahead:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        # Garbage is collected in any thread: it may be this one's own iterator that is dropped.
-        waits = not self._abandoned and self._thread is not threading.current_thread()
-        if waits and self._thread.is_alive():
-            self._thread.join(seconds_left())
-            if self._thread.is_alive():
-                self.abandon()
-                warn_of(self._thread.name)
+        if not self._abandoned and wait_for(self._thread) is not None:
+            self.abandon()
+            warn_of(self._thread.name)
         while self._held:
             StreamWrapper.close_streams(self._held.popleft()[0])
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
 from typing import Any, ClassVar
 
+from ....core.errors import placed
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
 from .columns import Columns
+from .footprint import BUFFER_BYTES, WAITING_BYTES, bytes_of
 from .threads import Threads
 
 
@@ -36,6 +39,11 @@ class BatchAsyncMapper(DataPipe):
         Calls that are under way at once.
     flatten
         Whether items are yielded, or lists of them.
+    buffer_bytes
+        Bytes that the results of a group may take, with the data of arrays and tensors. Where items
+        are yielded there are fewer of them in a group: as many as results of the largest size seen
+        so far fit, at least one; None for 256 MiB. A list is what you asked for: one that takes
+        more is an error; None for 1 GiB.
 
     Notes
     -----
@@ -47,6 +55,8 @@ class BatchAsyncMapper(DataPipe):
     ------
     ValueError
         If ``async_fn`` is no coroutine function, or a number or the columns make no sense.
+    BufferError
+        While iterating: a list takes more than ``buffer_bytes``.
 
     Examples
     --------
@@ -68,6 +78,8 @@ class BatchAsyncMapper(DataPipe):
         output_col: Any = None,
         max_concurrency: int = 32,
         flatten: bool = True,
+        *,
+        buffer_bytes: int | None = None,
     ) -> None:
         super().__init__()
         if not inspect.iscoroutinefunction(async_fn):
@@ -79,12 +91,19 @@ class BatchAsyncMapper(DataPipe):
         self.columns = Columns.checked(async_fn, input_col, output_col)
         self.max_concurrency = whole("max_concurrency", max_concurrency, least=1)
         self.flat = flatten
+        usual = BUFFER_BYTES if flatten else WAITING_BYTES
+        self.buffer_bytes = (
+            usual
+            if buffer_bytes is None
+            else whole("buffer_bytes", buffer_bytes, least=1, unit="bytes")
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the results, or lists of them."""
         loop = asyncio.new_event_loop()
         thread = Threads(1, thread_name_prefix="async_map_batches")
         under_way: list[asyncio.Task[list[Any]]] = []
+        largest = 0
 
         def made(group: list[Any]) -> list[Any]:
             under_way[:] = [loop.create_task(self._all_of(group))]
@@ -95,26 +114,38 @@ class BatchAsyncMapper(DataPipe):
                 task.cancel()
 
         try:
-            for group in self._groups():
+            items = iter(self.parent)
+            while group := [*islice(items, self._at_once(largest))]:
                 done = thread.submit(made, group).result()
+                sizes = [bytes_of(result) for result in done]
+                largest = max(largest, *sizes)
+                del group
                 if self.flat:
                     yield from done
                 else:
+                    self._refuse_too_large(sum(sizes), len(done))
                     yield done
         finally:
             loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
-            thread.submit(_close, loop)
-            thread.end()
+            thread.end(lambda: _close(loop))
 
-    def _groups(self) -> Iterator[list[Any]]:
-        group: list[Any] = []
-        for item in self.parent:
-            group.append(item)
-            if len(group) == self.batch_size:
-                yield group
-                group = []
-        if group:
-            yield group
+    def _at_once(self, largest: int) -> int:
+        """Return how many items make a group, if the largest result had so many bytes."""
+        if not self.flat:
+            return self.batch_size
+        if largest:
+            return max(1, min(self.batch_size, self.buffer_bytes // largest))
+        # Nothing is known of the results yet: as many as are under way at once, and no more.
+        return min(self.batch_size, self.max_concurrency)
+
+    def _refuse_too_large(self, size: int, count: int) -> None:
+        if size > self.buffer_bytes and count > 1:
+            error = BufferError(
+                f"async_map_batches() gathered {count} results of {size} bytes for one list, and "
+                f"buffer_bytes is {self.buffer_bytes}. Give a smaller batch_size=, a larger "
+                "buffer_bytes=, or flatten=True, which makes fewer at once."
+            )
+            raise placed(error, self.origin)
 
     async def _all_of(self, group: list[Any]) -> list[Any]:
         turn = asyncio.Semaphore(self.max_concurrency)

@@ -15,9 +15,11 @@ from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
+from ....core.errors import placed
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe
+from .footprint import bytes_of, limit_of_bytes
 from .running import Running
 
 UNBOUNDED = -1
@@ -35,6 +37,9 @@ class Trunk(Running):
         How many branches there are.
     buffer_size
         How many items may wait; -1 for any number.
+    buffer_bytes
+        How many bytes they may take; None for 1 GiB, or for any number if ``buffer_size`` is -1.
+        One item of each branch may wait, whatever its size.
     """
 
     traits: ClassVar[Traits] = Traits()
@@ -42,6 +47,7 @@ class Trunk(Running):
         "_lock",
         "_items",
         "_waiting",
+        "_bytes",
         "_left",
         "_begun",
         "_ended",
@@ -49,12 +55,15 @@ class Trunk(Running):
         "_generation",
     )
 
-    def __init__(self, parent: Pipe, count: int, buffer_size: int) -> None:
+    def __init__(
+        self, parent: Pipe, count: int, buffer_size: int, buffer_bytes: int | None = None
+    ) -> None:
         super().__init__()
         self.parent = parent
         self.count = count
         self.buffer_size = whole("buffer_size", buffer_size, least=UNBOUNDED)
-        if buffer_size == UNBOUNDED:
+        self.buffer_bytes = limit_of_bytes(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
+        if self.buffer_bytes is None:
             text = f"Unlimited buffer size is set for `{self.chained}`: a branch that is read much "
             text += "faster than another can fill the memory"
             warnings.warn(text, UserWarning, stacklevel=5)
@@ -73,7 +82,8 @@ class Trunk(Running):
 
     def _restart(self) -> None:
         self._items: Iterator[Any] | None = None
-        self._waiting: list[deque[Any]] = [deque() for _ in range(self.count)]
+        self._waiting: list[deque[tuple[Any, int]]] = [deque() for _ in range(self.count)]
+        self._bytes = 0
         self._left = [False] * self.count
         self._begun = self._ended = False
         self._overflow: BufferError | None = None
@@ -132,7 +142,11 @@ class Trunk(Running):
             if self._overflow is not None:
                 raise self._overflow
             self._read(branch)
-        return (own.popleft(), True) if own else (None, False)
+        if not own:
+            return None, False
+        item, size = own.popleft()
+        self._bytes -= size
+        return item, True
 
     def _read(self, asker: int) -> None:
         """Deal out one more item of the parent."""
@@ -144,25 +158,38 @@ class Trunk(Running):
             return
         number, item = following
         for branch, value in self.deal(item, number):
-            self._waiting[branch].append(value)
-        # What the asker takes at once does not wait.
+            # What the asker takes at once does not wait.
+            size = 0 if branch == asker or self.buffer_bytes is None else bytes_of(value)
+            self._waiting[branch].append((value, size))
+            self._bytes += size
         waiting = [0 if b == asker else len(queue) for b, queue in enumerate(self._waiting)]
-        if self.buffer_size != UNBOUNDED and self.room_taken(waiting) > self.buffer_size:
-            self._overflow = self._too_far()
+        self._overflow = self._too_far(waiting)
+        if self._overflow is not None:
             raise self._overflow
 
-    def _too_far(self) -> BufferError:
-        text = (
-            f"{self.chained}() buffer overflow, buffer size {self.buffer_size} is insufficient: "
-            "one branch is read that much further than another"
-        )
-        return BufferError(f"{text}. Read them in turn, or give a larger buffer_size=.")
+    def _too_far(self, waiting: list[int]) -> BufferError | None:
+        """Return an error if more waits than may; ``waiting`` items for each branch."""
+        if self.buffer_size != UNBOUNDED and self.room_taken(waiting) > self.buffer_size:
+            what = f"buffer size {self.buffer_size} is insufficient"
+            more = "buffer_size="
+        elif self.buffer_bytes is not None and self._bytes > self.buffer_bytes and max(waiting) > 1:
+            what = f"{sum(waiting)} items wait that take {self._bytes} bytes"
+            what += f", and buffer_bytes is {self.buffer_bytes}"
+            more = "buffer_bytes="
+        else:
+            return None
+        text = f"{self.chained}() buffer overflow, {what}: one branch is read that much further "
+        text += f"than another. Read them in turn, or give a larger {more}."
+        error = BufferError(text)
+        placed(error, self.origin)
+        return error
 
     def _drop(self) -> None:
         self._items = None
         for queue in self._waiting:
             while queue:
-                StreamWrapper.close_streams(queue.popleft())
+                StreamWrapper.close_streams(queue.popleft()[0])
+        self._bytes = 0
 
 
 class Branch(DataPipe):

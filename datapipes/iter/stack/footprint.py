@@ -8,8 +8,17 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from ....core.whole import whole
+
 BUFFER_BYTES = 256 * 2**20
 """Bytes that items which wait in one pipe may take, unless told otherwise."""
+WAITING_BYTES = 4 * BUFFER_BYTES
+"""Bytes that may wait in one pipe where more of them is an error, unless told otherwise.
+
+A full buffer of 256 MiB makes a thread wait, and nobody loses anything. Where nothing can wait, as
+the one who reads is the one who would have to stop, the limit ends the pass or drops an item: it
+is to meet a mistake, two branches that drift apart, and not a pass that works on a usual machine.
+"""
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 
@@ -48,6 +57,26 @@ def bytes_of(item: Any) -> int:
         elif dataclasses.is_dataclass(thing) and not hasattr(type(thing), "provenance"):
             waiting += [getattr(thing, field.name, None) for field in dataclasses.fields(thing)]
     return total
+
+
+def limit_of_bytes(given: int | None, *, unbounded: bool = False) -> int | None:
+    """Return how many bytes may wait; None for any number.
+
+    Parameters
+    ----------
+    given
+        ``buffer_bytes`` as the user wrote it; None where it was left out.
+    unbounded
+        Whether the user asked for any number of items: then bytes are counted only if told.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no whole number of at least 1.
+    """
+    if given is not None:
+        return whole("buffer_bytes", given, least=1, unit="bytes", do="or None for the default")
+    return None if unbounded else WAITING_BYTES
 
 
 def _data_of(thing: Any) -> Any:

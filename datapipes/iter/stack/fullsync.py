@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from datetime import timedelta
 from enum import IntEnum
 from typing import Any, ClassVar
 
-import torch
 import torch.distributed as dist
 
-from ....core.errors import PrefetchTimeoutError, RankFailed
+from ....core.errors import PrefetchTimeoutError
 from ....graph import Pipe, Traits
 from ...datapipe import length_of, offered
 from .ahead import Ahead, Ended
+from .circle import Circle
 from .footprint import BUFFER_BYTES
 from .running_ahead import RunningAhead
 
@@ -27,8 +25,6 @@ class Said(IntEnum):
 
     ITEM = 1
     END = 2
-    FAILED = 3
-    LATE = 4
 
 
 @offered("fullsync")
@@ -57,14 +53,16 @@ class FullSync(RunningAhead):
     PrefetchTimeoutError
         While iterating, on every rank: one took too long for an item; the message names it.
     RankFailed
-        While iterating: another rank failed; the message names it.
+        While iterating: another rank failed; the message names it and its error.
+    RankMissing
+        While iterating: another rank left its loop, is gone, or does not answer.
     ValueError
         If the timeout is not above 0.
     """
 
     traits: ClassVar[Traits] = Traits(here=True)
-    running = ("_ahead", "_group")
-    _group: Any
+    running = ("_ahead", "_circle")
+    _circle: Circle | None
 
     def __init__(self, datapipe: Pipe, timeout: float = TIMEOUT) -> None:
         super().__init__()
@@ -78,9 +76,9 @@ class FullSync(RunningAhead):
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin without a thread and a group."""
+        """Begin without a thread and a circle of ranks."""
         self._ahead = None
-        self._group = None
+        self._circle = None
 
     def is_replicable(self) -> bool:
         """Return False: a worker is no rank."""
@@ -94,78 +92,49 @@ class FullSync(RunningAhead):
         if dist.get_world_size() == 1:
             yield from self.parent
             return
+        circle = self._joined()
         # One item, of any size: a rank that waits for another has the next one ready.
         ahead = Ahead(self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.chained)
         self._ahead = ahead
         try:
             while True:
-                item, said, error = self._next_of(ahead)
-                every = self._told(said)
-                if error is not None:
-                    if said is Said.LATE:
-                        ahead.abandon()
-                    raise error
-                self._refuse(every)
-                if Said.END in every:
+                item, said = self._next_of(ahead)
+                if Said.END in circle.tell(said):
                     return
                 yield item
+        except BaseException as error:  # the loop's as well, if it goes elsewhere
+            circle.part(error)
+            raise
         finally:
             ahead.stop()
             if self._ahead is ahead:
                 self._ahead = None
 
-    def _next_of(self, ahead: Ahead) -> tuple[Any, Said, BaseException | None]:
-        """Return the next item, what to tell the others, and the error to raise after that."""
-        try:
-            return ahead.take(self.timeout), Said.ITEM, None
-        except Ended:
-            return None, Said.END, None
-        except PrefetchTimeoutError as error:
-            return None, Said.LATE, error
-        except BaseException as error:
-            return None, Said.FAILED, error
-
-    def _told(self, said: Said) -> list[int]:
-        """Tell the other ranks, and return what each has said."""
-        table = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-        table[dist.get_rank()] = said
-        try:
-            dist.all_reduce(table, group=self._gloo())
-        except RuntimeError as error:
-            what = f"rank {dist.get_rank()} got no answer of the other ranks"
-            if "imed out" in str(error):
-                raise PrefetchTimeoutError(f"{what} within {2 * self.timeout:g} s") from error
-            do = "See what they wrote last: one of them has ended or left the loop."
-            raise RankFailed(what, do=do) from error
-        return [int(word) for word in table]
-
-    def _gloo(self) -> Any:
-        """Return a group of this pipe's own, made by all ranks together at their first item."""
-        if self._group is None:
+    def _joined(self) -> Circle:
+        """Return the circle of all ranks: they make it together, and another if one has left."""
+        if self._circle is None or not self._circle.is_open:
             # A rank that is late says so after ``timeout``: the others have to be still there.
-            wait = timedelta(seconds=2 * self.timeout)
-            self._group = dist.new_group(backend="gloo", timeout=wait)
-        return self._group
+            do = "Look at what that rank did last, or give fullsync() a longer timeout=."
+            self._circle = Circle(2 * self.timeout, do=do)
+        return self._circle
 
-    def _refuse(self, every: list[int]) -> None:
-        """Raise an error if another rank was late or failed."""
-        late = [rank for rank, said in enumerate(every) if said == Said.LATE]
-        if late:
-            what = f"rank {late[0]} has made no item within {self.timeout:g} s"
-            raise PrefetchTimeoutError(what, do="Give fullsync() a longer timeout=.")
-        failed = [rank for rank, said in enumerate(every) if said == Said.FAILED]
-        if failed:
-            msg = f"rank {failed[0]} failed, so rank {dist.get_rank()} ends its epoch here"
-            raise RankFailed(msg, do=f"See the error of rank {failed[0]}.")
+    def _next_of(self, ahead: Ahead) -> tuple[Any, Said]:
+        """Return the next item, and what to tell the others."""
+        try:
+            return ahead.take(self.timeout), Said.ITEM
+        except Ended:
+            return None, Said.END
+        except PrefetchTimeoutError:
+            ahead.abandon()
+            raise
 
     def __len__(self) -> int:
         """Return the length of this rank's share; another one may be shorter."""
         return length_of(self, self.parent)
 
     def shutdown(self) -> None:
-        """End the thread and leave the group; any number of times."""
+        """End the thread and leave the other ranks; any number of times."""
         super().shutdown()
-        group, self._group = self._group, None
-        if group is not None and dist.is_initialized():
-            with contextlib.suppress(ValueError, RuntimeError):  # the ranks have parted already
-                dist.destroy_process_group(group)
+        circle, self._circle = self._circle, None
+        if circle is not None:
+            circle.close()

@@ -23,6 +23,9 @@ class RoundRobinDemultiplexer(DataPipe):
         Number of pipes. One is the parent itself, with a warning.
     buffer_size
         How many items may wait in all; -1 for any number.
+    buffer_bytes
+        Bytes that they may take, with the data of arrays and tensors; one item of each pipe may
+        take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
 
     Raises
     ------
@@ -40,14 +43,19 @@ class RoundRobinDemultiplexer(DataPipe):
     """
 
     def __new__(  # type: ignore[misc]
-        cls, datapipe: Pipe, num_instances: int, buffer_size: int = 1000
+        cls,
+        datapipe: Pipe,
+        num_instances: int,
+        buffer_size: int = 1000,
+        *,
+        buffer_bytes: int | None = None,
     ) -> list[Any]:
         """Return the pipes."""
         if whole("num_instances", num_instances, least=1) == 1:
             text = "The operation of `round_robin_demux` with `num_instances=1` is an no-op and "
             warn(text + "returns the provided `datapipe` in a list directly", UserWarning)
             return [datapipe]
-        trunk = _InTurn(datapipe, num_instances, buffer_size)
+        trunk = _InTurn(datapipe, num_instances, buffer_size, buffer_bytes)
         return [Branch(trunk, number) for number in range(num_instances)]
 
 

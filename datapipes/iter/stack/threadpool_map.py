@@ -50,7 +50,8 @@ class ThreadPoolMapper(DataPipe):
     What the function draws from the global generators of ``random``, NumPy or torch depends on
     which thread comes first. An error is raised when it is the turn of its item. When the pass
     ends, fails or is abandoned, calls that have not begun are cancelled and the others awaited, for
-    2 s at most (in a loader with ``Timeout(stop=...)`` so long); then a warning names the thread.
+    2 s at most (in a loader with ``Timeout(stop=...)`` so long; all such pipes of a chain together
+    half as long again); then a warning names the thread.
 
     Raises
     ------

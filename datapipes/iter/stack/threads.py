@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.thread import BrokenThreadPool
 from typing import Any
 
-from .leaving import seconds_left, warn_of
+from .leaving import going_on, wait_for, warn_of
 
 
 class Threads:
@@ -45,16 +44,20 @@ class Threads:
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Have a call made; return what becomes of it."""
+        going_on()
         self._given = [future for future in self._given if not future.done()]
         made: Future[Any] = Future()
         self._calls.put((made, lambda: call(*arguments)))
         self._given.append(made)
         if len(self._threads) < min(self._most, len(self._given)):
-            name = f"{self._name}_{len(self._threads)}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._start()
         return made
+
+    def _start(self) -> None:
+        name = f"{self._name}_{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def stop(self) -> None:
         """Make no call that has not begun, and wait for the others, but not for ever."""
@@ -62,18 +65,18 @@ class Threads:
             future.cancel()
         self.end()
 
-    def end(self) -> None:
-        """Let the threads end after the calls that were given, and wait, but not for ever."""
+    def end(self, last: Callable[[], None] | None = None) -> None:
+        """Let the threads end after the calls that were given, and wait, but not for ever.
+
+        ``last`` is called by one of them before it ends; its errors are lost.
+        """
+        if last is not None:
+            self._calls.put((Future(), last))
+            if not self._threads:
+                self._start()
         for _ in self._threads:
             self._calls.put(None)
-        own = threading.current_thread()  # garbage is collected in any thread
-        others = [thread for thread in self._threads if thread is not own]
-        if not any(thread.is_alive() for thread in others):
-            return
-        end = time.monotonic() + seconds_left()
-        for thread in others:
-            thread.join(max(0.0, end - time.monotonic()))
-        late = next((thread for thread in others if thread.is_alive()), None)
+        late = wait_for(*self._threads)
         if late is not None:
             warn_of(late.name)
 

@@ -42,6 +42,9 @@ class UnZipper(DataPipe):
         How far one pipe may be read beyond another, in items; -1 for any distance.
     columns_to_skip
         Columns for which there is to be no pipe.
+    buffer_bytes
+        Bytes that what waits may take, with the data of arrays and tensors; one item of each pipe
+        may take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
 
     Raises
     ------
@@ -64,10 +67,12 @@ class UnZipper(DataPipe):
         sequence_length: int,
         buffer_size: int = 1000,
         columns_to_skip: Sequence[int] | None = None,
+        *,
+        buffer_bytes: int | None = None,
     ) -> list[Branch]:
         """Return the pipes."""
         columns = columns_kept(sequence_length, columns_to_skip)
-        trunk = _Columns(source_datapipe, columns, buffer_size)
+        trunk = _Columns(source_datapipe, columns, buffer_size, buffer_bytes)
         return [Branch(trunk, number) for number in range(len(columns))]
 
 
@@ -76,8 +81,10 @@ class _Columns(Trunk):
 
     chained = "unzip"
 
-    def __init__(self, parent: Pipe, columns: list[int], buffer_size: int) -> None:
-        super().__init__(parent, len(columns), buffer_size)
+    def __init__(
+        self, parent: Pipe, columns: list[int], buffer_size: int, buffer_bytes: int | None
+    ) -> None:
+        super().__init__(parent, len(columns), buffer_size, buffer_bytes)
         self.columns = columns
 
     def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, ClassVar
 
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
+from ....core.origin import warn
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
 from .columns import function
+from .footprint import bytes_of, limit_of_bytes
 
 _ENDED = object()
+# torchdata's words, which filters of warnings may look for; what follows says by how much.
+_DROPPED = (
+    "Buffer reaches the upper limit, so reference key-data pair begins to be removed from buffer "
+    "in FIFO order. Please consider increase buffer size."
+)
 
 
 @offered("zip_with_iter")
@@ -37,6 +43,10 @@ class IterKeyZipper(DataPipe):
         are dropped, and a warning says so once in each pass.
     merge_fn
         Makes one item of two; a tuple by default.
+    buffer_bytes
+        Bytes that items of ``ref_datapipe`` which are kept may take, with the data of arrays and
+        tensors; the last one may take more. None for 1 GiB, or for any number if ``buffer_size``
+        is None. If more were needed, the oldest are dropped as well.
 
     Raises
     ------
@@ -68,6 +78,8 @@ class IterKeyZipper(DataPipe):
         keep_key: bool = False,
         buffer_size: int | None = 10000,
         merge_fn: Callable[[Any, Any], Any] | None = None,
+        *,
+        buffer_bytes: int | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(ref_datapipe, IterDataPipe):
@@ -81,11 +93,12 @@ class IterKeyZipper(DataPipe):
         self.buffer_size = (
             None if buffer_size is None else whole("buffer_size", buffer_size, least=1)
         )
+        self.buffer_bytes = limit_of_bytes(buffer_bytes, unbounded=buffer_size is None)
         self.merge_fn = None if merge_fn is None else function("merge_fn", merge_fn)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the joined items."""
-        kept: dict[Hashable, Any] = {}
+        kept = _Kept(self.buffer_size, self.buffer_bytes)
         reference = iter(self.reference)
         warned = False
         try:
@@ -95,28 +108,14 @@ class IterKeyZipper(DataPipe):
                     other = next(reference, _ENDED)
                     if other is _ENDED:
                         raise self._unmatched(item)
-                    warned = self._keep(kept, other, warned)
-                merged = self._merged(item, kept.pop(key))
+                    full = kept.add(self.ref_key_fn(other), other)
+                    if full and not warned:
+                        warned = True
+                        warn(f"{_DROPPED} {full}", UserWarning, self.origin)
+                merged = self._merged(item, kept.take(key))
                 yield (key, merged) if self.keep_key else merged
         finally:
-            for other in kept.values():
-                StreamWrapper.close_streams(other)
-
-    def _keep(self, kept: dict[Hashable, Any], other: Any, warned: bool) -> bool:
-        """Keep an item that was not asked for; return whether a warning was given."""
-        key = self.ref_key_fn(other)
-        if key in kept:
-            msg = f"Duplicate key is found in reference DataPipe: {key!r}"
-            raise ValueError(msg)
-        dropped = self.buffer_size is not None and len(kept) >= self.buffer_size
-        if dropped:
-            StreamWrapper.close_streams(kept.pop(next(iter(kept))))
-            if not warned:
-                text = "Buffer reaches the upper limit, so reference key-data pair begins to be "
-                text += "removed from buffer in FIFO order. Please consider increase buffer size."
-                warnings.warn(text, UserWarning, stacklevel=3)
-        kept[key] = other
-        return warned or dropped
+            kept.close()
 
     def _merged(self, item: Any, other: Any) -> Any:
         return (item, other) if self.merge_fn is None else self.merge_fn(item, other)
@@ -124,9 +123,72 @@ class IterKeyZipper(DataPipe):
     def _unmatched(self, item: Any) -> BufferError:
         return BufferError(
             f"No matching key can be found from reference DataPipe for the data {item!r}. "
-            "It has none, or it came earlier and was dropped: give a larger buffer_size=."
+            "It has none, or it came earlier and was dropped: give a larger buffer_size= or "
+            "buffer_bytes=."
         )
 
     def __len__(self) -> int:
         """Return the parent's length."""
         return length_of(self, self.parent)
+
+
+class _Kept:
+    """Items by key, the oldest first, as many as may be kept.
+
+    Parameters
+    ----------
+    most
+        How many; None for any number.
+    most_bytes
+        How many bytes they may take, but for the last one; None for any number.
+    """
+
+    def __init__(self, most: int | None, most_bytes: int | None) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._items: dict[Hashable, tuple[Any, int]] = {}
+        self._bytes = 0
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._items
+
+    def add(self, key: Hashable, item: Any) -> str:
+        """Keep an item; return which limit it went beyond, if others were dropped for it.
+
+        Raises
+        ------
+        ValueError
+            Another one that is kept has this key.
+        """
+        if key in self._items:
+            msg = f"Duplicate key is found in reference DataPipe: {key!r}"
+            raise ValueError(msg)
+        size = 0 if self._most_bytes is None else bytes_of(item)
+        full = self._full(size)
+        told = full
+        while full:
+            StreamWrapper.close_streams(self.take(next(iter(self._items))))
+            full = self._full(size)
+        self._items[key] = item, size
+        self._bytes += size
+        return told
+
+    def _full(self, size: int) -> str:
+        """Return which limit an item of so many bytes would go beyond; nothing if it fits."""
+        count = len(self._items)
+        if self._most is not None and count >= self._most:
+            return f"zip_with_iter() keeps {count} items, and buffer_size is {self._most}."
+        if count and self._most_bytes is not None and self._bytes + size > self._most_bytes:
+            taken = f"{count} items of {self._bytes} bytes, and one of {size} came"
+            return f"zip_with_iter() keeps {taken}; buffer_bytes is {self._most_bytes}."
+        return ""
+
+    def take(self, key: Hashable) -> Any:
+        """Return an item, and keep it no longer."""
+        item, size = self._items.pop(key)
+        self._bytes -= size
+        return item
+
+    def close(self) -> None:
+        """Close the streams of what is kept."""
+        for item, _ in self._items.values():
+            StreamWrapper.close_streams(item)

@@ -121,6 +121,7 @@ def test_a_rank_that_fails_ends_the_others(seen):
     assert seen[1]["failed"] == ([0, 1, 2], "LookupError: three")
     assert seen[0]["failed"][0] == [0, 1, 2]
     assert seen[0]["failed"][1].startswith("RankFailed: rank 1 failed, so rank 0 ends its epoch")
+    assert seen[0]["failed"][1].endswith("LookupError: three")
 
 
 def test_it_can_be_paused(seen):
@@ -131,7 +132,8 @@ def test_it_can_be_paused(seen):
 def test_a_rank_that_is_late_is_named(seen):
     """On every rank, after the time that was given."""
     assert seen[0]["late"][0] == [0] == seen[1]["late"][0]
-    assert seen[0]["late"][1].startswith("PrefetchTimeoutError: rank 1 has made no item within 1 s")
+    assert seen[0]["late"][1].startswith("PrefetchTimeoutError: rank 1 was late, so rank 0 ends")
+    assert "Fail to fetch data within 1 seconds" in seen[0]["late"][1]
     assert seen[1]["late"][1].startswith("PrefetchTimeoutError: Fail to fetch data within 1 sec")
 
 
@@ -167,5 +169,5 @@ def test_copies_begin_without_a_group():
 
     twin = pickle.loads(pickle.dumps(IterableWrapper([1]).fullsync(7)))
 
-    assert (twin.timeout, twin._group, twin._ahead) == (7, None, None)
+    assert (twin.timeout, twin._circle, twin._ahead) == (7, None, None)
     assert torch.distributed.is_available()
