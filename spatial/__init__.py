@@ -5,7 +5,7 @@ from .amounts import Amount
 from .estimating import without_reading
 from .lazy.lazy_patch import LazyPatch
 from .lazy.pending import GRID_TOLERANCE, PendingPlan, joined
-from .lazy.stored_labels import stored_labels
+from .lazy.stored_labels import refuse_changed, stored_labels
 from .ops.affine_op import Affine
 from .ops.augment import Augment
 from .ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
@@ -116,6 +116,7 @@ __all__ = [
     "kernel_class",
     "policy_of",
     "positions",
+    "refuse_changed",
     "resample",
     "sampling_mask",
     "stored_labels",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core import Origin, Sample
 from ...core.errors import PatchSizeError, SampleError
-from ...spatial import LazyPatch, MaskedPatch, WeightedPatch, stored_labels
+from ...spatial import LazyPatch, MaskedPatch, WeightedPatch, refuse_changed, stored_labels
 from ...spatial.placing.mask_index import OTHER, Classes
 from ...volumes import Volume
 
@@ -70,11 +70,12 @@ class ByWeights:
         Raises
         ------
         SampleError
-            It has no such volume.
+            It has no such volume, or a value op comes before.
         """
         if isinstance(self.weights, Volume):
             return WeightedPatch(self.size, self.weights, self.weights.name, **self.settings)
         volume = volume_named(self.weights, sample, "weights", kind="intensity")
+        refuse_changed(sample[self.weights], "lazy_patch(weights=)", self.weights)
         return WeightedPatch(self.size, volume, self.weights, **self.settings)
 
 

@@ -83,18 +83,16 @@ def tabulated(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]]) -> We
         Regions of whole cells that cover it, and the weights (i, j, k) there, finite and from 0.
     """
     sums = np.zeros([-(-n // c) for n, c in zip(shape, CELL, strict=True)])
-    kept = _Kept()
+    kept = _Kept(sums.shape)
     for region, values in parts:
         where = cells_of(region, CELL)
         weights = values.astype(np.float64)
         with np.errstate(over="ignore"):
             sums[where] = _reduced(np.add, weights)
-        differ = _reduced(np.maximum, values) != _reduced(np.minimum, values)
-        first = np.array([s.start for s in where])
-        for at in np.argwhere(differ):
-            box = tuple(slice(a * c, a * c + c) for a, c in zip(at, CELL, strict=True))
-            kept.offer(int(np.ravel_multi_index(at + first, sums.shape)), weights[box].ravel())
-        kept.shorten()
+            differ = _differences(weights, sums[where])
+        # The mean of equal numbers is not always one of them.
+        differ[_reduced(np.maximum, values) == _reduced(np.minimum, values)] = 0
+        kept.add(weights, differ, np.array([s.start for s in where]))
     with np.errstate(over="ignore"):
         total = float(sums.sum())
     if not np.isfinite(total):
@@ -108,21 +106,33 @@ def tabulated(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]]) -> We
 class _Kept:
     """The cells whose voxels differ most, as many as there is room for."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: tuple[int, ...]) -> None:
         self.left_out = 0.0
         """How much the voxels of other cells differ from the mean of theirs, added up."""
+        self._shape = shape
         self._cells: list[tuple[float, int, bytes]] = []
         self._floor = 0.0
 
-    def offer(self, cell: int, weights: Floats) -> None:
-        """Keep a cell, unless some that were dropped differed more."""
-        differ = float(np.abs(weights - weights.mean()).sum())
-        if differ < self._floor:
-            self.left_out += differ
-        else:
-            self._cells.append((differ, cell, packed(weights)))
+    def add(self, weights: Floats, differ: Floats, first: NDArray[Any]) -> None:
+        """Keep cells of a part of the weights, whose first cell is ``first``."""
+        flat = differ.ravel()
+        order = np.argsort(-flat, kind="stable")
+        order = order[flat[order] > 0]
+        room = MOST_DETAIL
+        for done, at in enumerate(order):
+            # Neither among these nor among those before is there room for what comes now.
+            if room < 0 or flat[at] < self._floor:
+                self.left_out += float(flat[order[done:]].sum())
+                break
+            index = np.array(np.unravel_index(at, differ.shape))
+            box = tuple(slice(a * c, a * c + c) for a, c in zip(index, CELL, strict=True))
+            content = packed(weights[box].ravel())
+            room -= len(content)
+            cell = int(np.ravel_multi_index(tuple(index + first), self._shape))
+            self._cells.append((float(flat[at]), cell, content))
+        self._shorten()
 
-    def shorten(self) -> None:
+    def _shorten(self) -> None:
         """Drop those that differ least, until there is room."""
         self._cells.sort(key=lambda one: one[0], reverse=True)
         ends = np.cumsum([len(content) for _, _, content in self._cells])
@@ -149,6 +159,16 @@ def _reduced(by: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
     for axis in sorted(range(3), key=lambda axis: values.strides[axis]):
         values = by.reduceat(values, np.arange(0, values.shape[axis], CELL[axis]), axis=axis)
     return values
+
+
+def _differences(weights: Floats, sums: Floats) -> Floats:
+    """Return how much the voxels of each cell differ from their mean, added up."""
+    means = sums
+    for axis, (n, c) in enumerate(zip(weights.shape, CELL, strict=True)):
+        count = np.diff(np.append(np.arange(0, n, c), n))
+        each = means / count.reshape([-1 if a == axis else 1 for a in range(3)])
+        means = np.repeat(each, count, axis=axis)
+    return _reduced(np.add, np.abs(weights - means))
 
 
 def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:

@@ -69,6 +69,31 @@ def test_the_bright_voxel_is_in_every_patch_on_another_grid(cases):
         assert sample["image"].realize().max() > 20
 
 
+def test_patches_follow_flushes_and_are_one_place_for_all_volumes(cases):
+    """A blur starts the image anew, not the map: both are cut at one place."""
+    pipe = opened(cases)
+    chains = (
+        pipe.rotate((0, 0, 20)).flush().flip(0),
+        pipe.rotate((0, 0, 20)).blur(0.5, unit="voxel", keys="image").flip(0),
+        pipe.grid_distortion(0.3),
+        vp.Eager()(pipe.rotate((0, 0, 20)).flip(0)),
+    )
+    for chain in chains:
+        for sample in chain.lazy_patch(9, samples_per_volume=4, weights="likely"):
+            drawn = sample["image"].draws["lazy_patch"]
+            assert sample["likely"].draws["lazy_patch"] == drawn
+            assert sample["image"].realize().max() > 10
+
+
+def test_a_map_whose_values_were_changed_before_is_refused(cases):
+    """It is looked at as it is stored; after the patch it may be changed like others."""
+    pipe = opened(cases).normalize().lazy_patch(8, weights="likely")
+    with pytest.raises(SampleError, match=r"'likely' as it is stored(.|\n)*keys="):
+        next(iter(pipe))
+    pipe = opened(cases).normalize(keys="image").lazy_patch(8, weights="likely").normalize()
+    assert next(iter(pipe))["likely"].realize().shape == (1, 8, 8, 8)
+
+
 def test_workers_regions_and_a_resumed_epoch_give_the_same(cases):
     """Places are a function of seed, epoch and identity, whoever reads the maps."""
     for region in (None, 16):
@@ -97,9 +122,8 @@ def test_shuffled_plans_are_those_of_the_chain(cases):
     pipe = opened(cases).lazy_patch(8, samples_per_volume=4, weights="likely")
 
     in_order = {s.identity: s["image"].draws["lazy_patch"] for s in pipe}
-    shuffled = {s.identity: s["image"].draws["lazy_patch"] for s in pipe.shuffle()}
-
-    assert in_order == shuffled
+    for shuffled in (pipe.shuffle(), pipe.shuffle_plans()):
+        assert {s.identity: s["image"].draws["lazy_patch"] for s in shuffled} == in_order
     assert len(in_order) == 12
 
 
