@@ -23,10 +23,9 @@ from .weight_table import Floats, Integers, WeightTable
 
 OTHERWISE = ("error", "anywhere")
 
-# Places that are tried: a few at first, which do nearly always, and then all others at once. Where
-# half of what the cells weigh lies outside, one draw in 10^19 looks at every voxel.
-_TRIES = 64
-_FIRST = 4
+# Places that are tried: a few at first, which do nearly always, and then more at once. Where half
+# of what the cells weigh lies outside, one draw in 10^19 looks at every voxel.
+_TRIES = (2, 6, 56)
 # In voxels: more than two ways to compose a plan differ by.
 _TIE = 1e-6
 # Of which every voxel is looked at where no try fits: a few hundred milliseconds.
@@ -101,7 +100,7 @@ class WeightedPatch:
         """Return the box."""
         # All numbers that may be needed, whichever are: the first row is for what fits, the rest
         # are tries: cell, voxel, and the place in the voxel.
-        numbers = generator.random((_TRIES + 1, 5))
+        numbers = generator.random((1 + sum(_TRIES), 5))
         table = self.table(plan)
         if table is None:  # an estimate: where patches lie does not change what they cost
             return self._anywhere(numbers[0], plan)
@@ -159,7 +158,7 @@ def _drawn(
     # A place that is not in the middle of a voxel may be the nearest one to one beside the box.
     edge = 0 if plan.is_copy else 1
     box = source_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
-    for tries in (numbers[1 : 1 + _FIRST], numbers[1 + _FIRST :]):
+    for tries in np.split(numbers[1:], np.cumsum(_TRIES)[:-1]):
         voxels = table.pick(box, tries[:, :2])
         if voxels is None:
             return None

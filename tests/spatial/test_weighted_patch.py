@@ -32,7 +32,7 @@ from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 
 # A draw of so many patches shows a probability to within a few hundredths.
-DRAWS = 4000
+DRAWS = 2000
 
 
 @pytest.fixture(autouse=True)
