@@ -24,7 +24,7 @@ class ChoicePipe(PerItem):
     """A pipe that applies some of several ops.
 
     ``keys`` names the volumes that value ops change, by default all that are not labels; spatial
-    ops always act on all. ``mode``, ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
+    ops always act on all, and members made by ``On`` on the keys that they name. ``mode``, ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
     """
 
     sampling: Sampling = Sampling()
@@ -69,6 +69,9 @@ class ChoicePipe(PerItem):
         self.change = None
         if values is not None:
             named = None if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
+            if named is not None and not values.for_asked:
+                msg = f"keys={keys!r} is for members without On(), and there is no value op without"
+                raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)
             step = ValueStep(values, f"{stream} values", self.origin, draws_from=stream)
             self.change = ApplyValue(step, named, self.origin)
 
