@@ -24,7 +24,8 @@ class ChoicePipe(PerItem):
     """A pipe that applies some of several ops.
 
     ``keys`` names the volumes that value ops change, by default all that are not labels; spatial
-    ops always act on all, and members made by ``On`` on the keys that they name. ``mode``, ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
+    ops always act on all, and members made by ``On`` on the keys that they name. ``mode``,
+    ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
     """
 
     sampling: Sampling = Sampling()

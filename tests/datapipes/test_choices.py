@@ -214,10 +214,8 @@ def test_explain_speaks_the_words_of_the_ops() -> None:
 
     text = opened(1).one_of(nested).some_of({Flip(0): 1, Flip(1): 3}, 1).explain()
 
-    assert (
-        "one_of([rotate (-15.0, 15.0) degrees, "
-        "[flip axis 0, one_of (zoom 2.0; elastic at most 1.0, a control point per 4.0 mm) (p=0.5)]])"
-    ) in text
+    inner = f"one_of (zoom 2.0; {Elastic(1, spacing=4).describe()}) (p=0.5)"
+    assert f"one_of([rotate (-15.0, 15.0) degrees, [flip axis 0, {inner}]])" in text
     assert "some_of({flip axis 0: 1, flip axis 1: 3}, 1)" in text
 
 

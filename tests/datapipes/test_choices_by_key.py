@@ -161,7 +161,7 @@ def test_noise_differs_between_volumes_of_one_draw() -> None:
 def test_explain_says_what_acts_where() -> None:
     text = opened().one_of([On("ct", Noise(0.1)), On(["ct", "t1"], Clamp(0, 1))]).explain()
 
-    assert "one_of([noise std 0.1 on ct, clamp 0 .. 1 on ct and t1])" in text
+    assert "one_of([noise std 0.1 on ct, clamp to 0 .. 1 on ct and t1])" in text
 
 
 def test_an_op_that_is_told_keys_says_what_to_write() -> None:
@@ -191,10 +191,9 @@ def test_what_cannot_be_meant_is_refused_at_once(make: Any, message: str) -> Non
 
 def test_a_key_that_no_sample_has_is_named() -> None:
     """By the pipe that was written, with what there is."""
-    with pytest.raises(
-        SampleError, match=r"one_of\(\) is to change 'nope'(?s:.*)in On\(\)"
-    ) as caught:
+    named = r"one_of\(\) is to change 'nope'(?s:.*)in "
+    with pytest.raises(SampleError, match=rf"{named}On\(\)") as caught:
         samples(opened().one_of([On("nope", Noise(1))]))
     assert "choice()" not in str(caught.value)
-    with pytest.raises(SampleError, match=rf"{named}keys="):
+    with pytest.raises(SampleError, match=f"{named}keys="):
         samples(opened().one_of([Noise(1)], keys="nope"))
