@@ -184,9 +184,9 @@ def On(keys: str | Collection[str], op: Any) -> ValueOp:  # noqa: N802
 
     Examples
     --------
-    >>> from voxpipe.intensity import Gamma, Noise
-    >>> OneOf([On("ct", Noise(0.1)), On(["t1", "t2"], Gamma((0.7, 1.5)))]).describe()
-    'one_of (noise std 0.1 mean 0 on ct; gamma (0.7, 1.5) on t1 and t2)'
+    >>> from voxpipe.intensity import Blur, Noise
+    >>> OneOf([On("ct", Noise(0.1)), On(["t1", "t2"], Blur(1))]).describe()
+    'one_of (noise std 0.1 on ct; blur sigma 1 mm on t1 and t2)'
     """
     spatial, values = _parts(op) if isinstance(op, (Choices, ValueOp, SpatialOp)) else (None, None)
     if spatial is not None and not isinstance(op, type):
