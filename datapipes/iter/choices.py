@@ -18,6 +18,7 @@ from .form import bound
 from .likely_mistakes import tell_mistakes
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 from .spatial import Adding, stepped
+from .useless_fill import refuse_useless_fill
 
 
 class ChoicePipe(PerItem):
@@ -55,6 +56,8 @@ class ChoicePipe(PerItem):
         try:
             self.sampling = Sampling.of(**sampling).at(self.origin)
             refuse_conflict(self.sampling, self.origin, parent)
+            if choices.spatial is not None:
+                refuse_useless_fill(self.sampling, self.origin, parent, [choices.spatial])
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(choices, self.origin)
