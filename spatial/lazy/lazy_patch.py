@@ -102,16 +102,19 @@ class LazyPatch(NoArithmetic):
         """Whether a spatial op may still be done before the value ops."""
         return all(step.op.commutes for step in self.values)
 
-    def flushed(self, *, soft: bool = False) -> LazyPatch:
+    def flushed(self, *, soft: bool = False, because: str = "") -> LazyPatch:
         """Return a patch that begins with what this one gives: later ops interpolate anew.
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs; if
-        ``soft``, also of what lies around it, where soft crops cut.
+        ``soft``, also of what lies around it, where soft crops cut. ``because`` says in words after
+        what, for ``explain()``.
         """
         from .made_volume import made_of
 
         empty = replace(self.pending, steps=(), moving=None)
-        return made_of(replace(self, pending=empty, values=(), filled_after=-1), self, soft)
+        return made_of(
+            replace(self, pending=empty, values=(), filled_after=-1), self, soft, because
+        )
 
     @property
     def plan(self) -> SpatialPlan:
