@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region, Stream
 from ...core.errors import GraphError, PatchSizeError
+from ...core.memory import refuse_beyond_memory
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_step import applied, folded, types_of
 from ..plans.plan import SpatialPlan
@@ -106,8 +107,7 @@ class LazyPatch(NoArithmetic):
         """Return a patch that begins with what this one gives: later ops interpolate anew.
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs; if
-        ``soft``, also of what lies around it, where soft crops cut. ``because`` says in words after
-        what, for ``explain()``.
+        ``soft``, also of what lies around it, where soft crops cut. ``because`` is for ``explain``.
         """
         from .made_volume import made_of
 
@@ -218,6 +218,7 @@ class LazyPatch(NoArithmetic):
             ``out`` has another shape.
         """
         if out is None:
+            refuse_beyond_memory(self.shape, self.dtype, self)
             out = np.empty(self.shape, self.dtype)
         if out.shape != self.shape:
             raise PatchSizeError(
