@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.amounts import as_keys
 from .epilogue import Epilogue
 from .value_op import Drawn, Facts, ValueOp
 
@@ -29,6 +29,9 @@ class OnKeys(ValueOp):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keys", as_keys("On()", self.keys))
+        if not self.keys:
+            msg = f"On() takes at least one key of a volume, got none for {self.op.describe()}"
+            raise ValueError(msg)
         if self.op.named_keys:
             msg = f"On({', '.join(map(repr, self.keys))}) holds an On() of its own; name keys once"
             raise ValueError(msg)
@@ -86,24 +89,3 @@ class Elsewhere(ValueOp):
     def describe(self) -> str:
         """Return the op in words, and that it is not done here."""
         return f"{self.op.describe()} elsewhere"
-
-
-def as_keys(asker: str, keys: Collection[str] | Any) -> tuple[str, ...]:
-    """Return one or several keys of volumes as a tuple.
-
-    Raises
-    ------
-    ValueError
-        It is no word and no sequence of words, or none.
-
-    Examples
-    --------
-    >>> as_keys("On()", "ct"), as_keys("On()", ["ct", "t1"])
-    (('ct',), ('ct', 't1'))
-    """
-    several = (keys,) if isinstance(keys, str) else keys
-    fits = isinstance(several, (list, tuple, set, frozenset)) and len(several) > 0
-    if not fits or not all(isinstance(key, str) and key for key in several):
-        msg = f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
-        raise ValueError(msg)
-    return tuple(sorted(several)) if isinstance(several, (set, frozenset)) else tuple(several)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ...core.amounts import as_keys
 from ...core.errors import PolicyConflict, VoxpipeError
 from ...graph import Pipe
 from ...intensity import ValueStep
@@ -72,7 +73,7 @@ class ChoicePipe(PerItem):
         self.adding = None if spatial is None else Adding([Step(spatial, stream, self.origin)])
         self.change = None
         if values is not None:
-            named = None if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
+            named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
             if named is not None and not values.for_asked:
                 msg = f"keys={keys!r} is for members without On(), and there is no value op without"
                 raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from ...core import Origin, Sample
+from ...core.amounts import as_keys
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
@@ -45,7 +46,7 @@ class Flush(PerItem):
 
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)
-        self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
+        self.keys = None if keys is None else as_keys("flush(keys=)", keys)
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that start anew."""

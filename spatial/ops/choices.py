@@ -12,8 +12,8 @@ from typing import Any
 from ...core.choice import Choice, Rule
 from ...intensity import ValueOp
 from ...intensity.choice import ValueChoice
-from ...intensity.on_keys import OnKeys, as_keys
-from ..amounts import as_probability, entries_of, is_integer
+from ...intensity.on_keys import OnKeys
+from ..amounts import as_keys, as_probability, entries_of, is_integer
 from .choice import SpatialChoice
 from .needs import NotAnswered
 from .op import SpatialOp

@@ -178,7 +178,7 @@ def test_an_op_that_is_told_keys_says_what_to_write() -> None:
         (lambda: On("ct", Noise), "one value op"),
         (lambda: On("ct", [Noise(1), Gamma(2)]), "one value op"),
         (lambda: On(3, Noise(1)), "the key of a volume, or several"),
-        (lambda: On([], Noise(1)), "the key of a volume, or several"),
+        (lambda: On([], Noise(1)), "at least one key"),
         (lambda: On("ct", OneOf([On("t1", Noise(1))])), "name keys once"),
         (lambda: opened().one_of([On("ct", Noise(1))], keys="t1"), "Leave keys= out"),
     ],
