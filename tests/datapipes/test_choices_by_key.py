@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 import voxpipe as vp
-from voxpipe.core.errors import SampleError
+from voxpipe.core.errors import SampleError, StateMismatch
 from voxpipe.intensity import Brightness, Clamp, Gamma, LowResolution, Noise
 from voxpipe.intensity.value_op import Drawn, Facts, ValueOp
 from voxpipe.spatial import Flip, On, OneOf, RandomApply, RandomOrder, Rotate, SomeOf
@@ -197,3 +197,28 @@ def test_a_key_that_no_sample_has_is_named() -> None:
     assert "choice()" not in str(caught.value)
     with pytest.raises(SampleError, match=f"{named}keys="):
         samples(opened().one_of([Noise(1)], keys="nope"))
+
+
+def test_a_loader_resumes_in_the_middle_and_knows_the_chain() -> None:
+    """Its state is that of any choice, and one of other keys is another chain."""
+
+    def loader(key: str = "ct") -> Any:
+        ops = [On(key, Brightness(add=(0, 1))), On("t1", Noise(1)), Flip(0)]
+        return vp.DataLoader2(opened(6).one_of(ops).batch_patches(1), vp.FuseSpatial(), seed=5)
+
+    with loader() as first:
+        batches = iter(first)
+        next(batches), next(batches)
+        state = json.loads(json.dumps(first.state_dict()))
+        rest = list(batches)
+    with loader() as second:
+        second.load_state_dict(state)
+        again = list(second)
+    with loader("t1") as other, pytest.raises(StateMismatch):
+        other.load_state_dict(state)
+
+    assert len(rest) == len(again) == 4
+    for one, two in zip(rest, again, strict=True):
+        assert one["meta"][0]["draws"] == two["meta"][0]["draws"]
+        assert torch.equal(one["ct"], two["ct"])
+        assert torch.equal(one["t1"], two["t1"])
