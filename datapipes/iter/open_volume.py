@@ -288,10 +288,11 @@ class OpenVolume(Seeded):
 
     def _warn_of_colours(self, sample: Sample, volumes: Mapping[str, Volume]) -> None:
         """Warn where arrays look like planes of colours; labels of their shape say otherwise."""
-        labelled = any(volume.kind == "label" for volume in volumes.values())
-        if self._looked or labelled or self.axis_map is not None:
+        if self._looked or self.axis_map is not None:
             return
         self._looked = True
+        if any(volume.kind == "label" for volume in volumes.values()):
+            return
         for key in volumes:
             if _in_memory(sample[key]) and "affine" not in options_of(key, self.reader_kwargs):
                 for told in colours(key, sample[key].shape):
