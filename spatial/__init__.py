@@ -8,7 +8,7 @@ from .lazy.pending import GRID_TOLERANCE, PendingPlan, joined
 from .lazy.stored_labels import refuse_changed, stored_labels
 from .ops.affine_op import Affine
 from .ops.augment import Augment
-from .ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
+from .ops.choices import Choices, On, OneOf, RandomApply, RandomOrder, SomeOf
 from .ops.crop import CenterCrop, Crop
 from .ops.crop_or_pad import CropOrPad
 from .ops.divisible_pad import DivisiblePad
@@ -81,6 +81,7 @@ __all__ = [
     "MaskedPatch",
     "MaskedRegion",
     "NeedingOp",
+    "On",
     "OneOf",
     "Orientation",
     "Pad",
