@@ -1,9 +1,12 @@
 """An error of a user's function arrives with what it held, and not with what torch made of it."""
 
+import sys
+
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
+from voxpipe.core.errors import WorkerDied
 from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
 
 
@@ -33,6 +36,17 @@ def fail_in_words(n):
 
 def missing_file(n):
     raise FileNotFoundError(2, "No such file", "a.txt")
+
+
+class Unreadable(Exception):
+    """Stand for the many errors that pickle cannot make again: it is made of more than it holds."""
+
+    def __init__(self, path, code):
+        super().__init__(f"{path}: code {code}")
+
+
+def read(n):
+    raise Unreadable(f"{n}.txt", 5)
 
 
 CHAINS = {
@@ -83,3 +97,13 @@ def test_an_error_that_a_pipe_of_yours_changes_arrives_changed():
         list(loader)
 
     assert e.value.args == ("no such label",)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
+def test_an_error_that_cannot_travel_is_told_with_its_place():
+    """It cannot be made again here; its name, message, pipe and item are told."""
+    service = MultiProcessingReadingService(1, "fork")
+    with DataLoader2(IterableWrapper([7]).map(read), None, service) as loader:
+        told = r"Unreadable: 7.txt: code 5\n  in batch 0\n  at .map\(read\)   test_errors_as_"
+        with pytest.raises(WorkerDied, match=told):
+            list(loader)
