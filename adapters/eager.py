@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..datapipes.iter import Flush, FusedSpatial, SpatialPipe
 from ..datapipes.iter.choices import ChoicePipe
-from ..graph import Pipe, Refused, Rule, Site, parents_of, with_parents
+from ..graph import Pipe, Refused, Rule, Site, origin_of, parents_of, with_parents
 from .adapter import Adapter
 
 
@@ -83,4 +83,10 @@ def _has_pending(pipe: Pipe) -> bool:
 
 
 def _flushed(pipe: Pipe) -> Pipe:
-    return with_parents(pipe, [Flush(parent) for parent in parents_of(pipe)])
+    return with_parents(pipe, [_flush(parent, pipe) for parent in parents_of(pipe)])
+
+
+def _flush(parent: Pipe, before: Pipe) -> Flush:
+    flush = Flush(parent)
+    flush.put_before = origin_of(before)
+    return flush

@@ -6,7 +6,7 @@ Only ``Generator.random`` is used, whose doubles NumPy does not change between v
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -125,6 +125,35 @@ def as_volume_key(name: str, value: Any) -> str | None:
         return value
     msg = f"{name} is the key of a volume or None, got {value!r}"
     raise ValueError(msg)
+
+
+def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
+    """Return the keys of volumes that a user gave, one or several, as a tuple.
+
+    Parameters
+    ----------
+    asker
+        Who takes them, for the message: ``flush(keys=)``.
+    keys
+        A word, or any number of words.
+
+    Raises
+    ------
+    ValueError
+        They are no words.
+
+    Examples
+    --------
+    >>> as_keys("flush(keys=)", "ct"), as_keys("flush(keys=)", ["ct", "t1"])
+    (('ct',), ('ct', 't1'))
+    """
+    several = (keys,) if isinstance(keys, str) else keys
+    words = tuple(several) if isinstance(several, Iterable) else (several,)
+    if not all(isinstance(key, str) and key for key in words):
+        msg = f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
+        raise ValueError(msg)
+    # Sets come in another order in each process.
+    return tuple(sorted(words)) if isinstance(several, (set, frozenset)) else words
 
 
 def entry_at(entry: Entry, u: float) -> float:

@@ -14,6 +14,10 @@ from typing import Any
 _ROUNDED_PI = 0.002
 # MONAI's offsets are 0.1 to 0.3; an image of less than 0.4 of its size is mostly padding.
 _MOSTLY_PADDING = 0.4
+# Colours of an image, with or without how opaque it is.
+_COLOURS = (3, 4)
+# A plane of colours is larger along both axes; kernels, logits and boxes of a few are not.
+_LEAST_PLANE = 16
 
 
 def numbers_of(amount: Any) -> tuple[float, ...]:
@@ -85,4 +89,25 @@ def parts(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
     return (
         f"percentile-as-part: {name} of {most:g} is {most:g} percent; percentiles are from 0 to "
         f"100, so write {100 * most:g} if that part is meant.",
+    )
+
+
+def colours(name: str, shape: Iterable[int]) -> tuple[str, ...]:
+    """Tell where the first of three axes is 3 or 4 long, and both others more than 16.
+
+    Examples
+    --------
+    >>> colours("image", (3, 256, 256))[0].split(":")[0]
+    'colours-as-slices'
+    >>> colours("image", (5, 256, 256)), colours("image", (3, 256, 256, 1))
+    ((), ())
+    """
+    first, *others = shape
+    if len(others) != 2 or first not in _COLOURS or min(others) <= _LEAST_PLANE:
+        return ()
+    sizes = ", ".join(map(str, (first, *others)))
+    return (
+        f"colours-as-slices: {name!r} of shape ({sizes}) is a volume of {first} slices; write "
+        f"array[..., None], of shape ({sizes}, 1), for a plane of {first} channels, or give "
+        "open_volume(affine=numpy.eye(4)) if slices are meant.",
     )

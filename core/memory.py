@@ -7,10 +7,16 @@ of their own, which the kernel keeps in control groups.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from .errors import BudgetExceeded
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
@@ -22,6 +28,42 @@ _TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
 def usable_memory() -> int:
     """Return the main memory in bytes, or the least limit of a container; 0 if nobody tells."""
     return memory_of(_GROUPS, _OWN)
+
+
+def refuse_beyond_memory(
+    shape: Sequence[int], dtype: np.dtype[Any], of: object, most: int | None = None
+) -> None:
+    """Raise before an array is made that no memory of this process can hold.
+
+    Parameters
+    ----------
+    shape, dtype
+        The array; its size may be beyond what NumPy counts.
+    of
+        What it is; its text is made where it is told.
+    most
+        Bytes that it may have; by default all that the process may use.
+
+    Raises
+    ------
+    BudgetExceeded
+        It is larger.
+
+    Examples
+    --------
+    >>> refuse_beyond_memory((4, 4), np.dtype("f4"), "the patch", most=64)
+    >>> try:
+    ...     refuse_beyond_memory((4, 5), np.dtype("f4"), "the patch", most=64)
+    ... except MemoryError as error:
+    ...     print(str(error).partition(": ")[2].splitlines()[0])
+    the patch of shape (4, 5) in float32
+    """
+    size = math.prod(map(int, shape)) * dtype.itemsize
+    limit = usable_memory() if most is None else most
+    if limit and size > limit:
+        what = f"{of} of shape {tuple(map(int, shape))} in {dtype}"
+        msg = f"reading would take {size} bytes of memory and may take {limit}: {what}"
+        raise BudgetExceeded(msg, do="Make patches or batches smaller.")
 
 
 def memory_of(groups: Path, own: Path) -> int:

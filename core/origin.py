@@ -6,10 +6,12 @@ script. An origin is found by walking out of voxpipe's and torch's own frames.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,8 @@ from .hidden import public_name
 _MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
 # An argument is shown up to this many characters; a long list says nothing more.
 _LONGEST_ARGUMENT = 40
+# Ops in their own words: five or so, as many as a choice usually has.
+_LONGEST_OPS = 200
 # Where Python keeps what was said of which line, so that it is said once.
 _SAID: dict[Any, Any] = {}
 
@@ -54,11 +58,36 @@ def shorten(value: Any) -> str:
     >>> shorten("https://me:secret@host/a.nii?X-Signature=abc")
     "'https://host/a.nii'"
     """
+    if (told := _told(value)) is not None:
+        return told if len(told) <= _LONGEST_OPS else told[: _LONGEST_OPS - 1] + "…"
     if isinstance(value, functools.partial):
         return f"partial({shorten(value.func)}, …)"
     text = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
     text = public_name(" ".join(text.split()))
     return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
+
+
+def _told(value: Any) -> str | None:
+    """Return an op, or a list of ops, in the user's words; None for anything else.
+
+    An op is known by its ``describe``; a mapping is one from op to weight.
+    """
+    if isinstance(value, Mapping):
+        told = [_told(one) for one in value]
+        known = [text for text in told if text is not None]
+        pairs = zip(known, value.values(), strict=False)
+        text = ", ".join(f"{op}: {shorten(weight)}" for op, weight in pairs)
+        return f"{{{text}}}" if known and len(known) == len(told) else None
+    if isinstance(value, (list, tuple)):
+        told = [_told(one) for one in value]
+        known = [text for text in told if text is not None]
+        return f"[{', '.join(known)}]" if known and len(known) == len(told) else None
+    describe = getattr(value, "describe", None)
+    return (
+        describe()
+        if dataclasses.is_dataclass(value) and not isinstance(value, type) and callable(describe)
+        else None
+    )
 
 
 def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -45,6 +45,7 @@ def refuse_unlike(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
     """
     if record is None:
         return
+    op = getattr(op, "drawn_by", op)  # what one op draws, others may hold
     if not isinstance(record, Mapping):
         raise _bad(op, f"is {record!r}, and a mapping from name to parameter is wanted")
     if isinstance(getattr(op, "choice", None), Choice):

@@ -120,10 +120,14 @@ def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
 
 
 def _unfused(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+    found: dict[str, list[str]] = {}
+    for key, patch in patches.items():
+        for what in breaks(patch):
+            found.setdefault(what, []).append(key)
     return tuple(
-        f"not fused: {key} is sampled anew after {what}"
-        for key, patch in patches.items()
-        for what in breaks(patch)
+        f"not fused: {' and '.join(keys)} {'is' if len(keys) == 1 else 'are'} "
+        f"sampled anew after {what}"
+        for what, keys in found.items()
     )
 
 

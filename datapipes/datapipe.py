@@ -164,13 +164,16 @@ def offered(name: str, to: type | None = None) -> Callable[[C], C]:
     return register
 
 
-def stream_name(parent: Pipe, name: str) -> str:
+def stream_name(parent: Pipe, name: Any) -> str:
     """Return ``name``, numbered if a pipe upstream already draws under it.
 
     Examples
     --------
     ``rotate``, then ``rotate#2`` for the second rotation of one chain.
     """
+    if not isinstance(name, str):
+        msg = f"name= is the name of the stream that a pipe draws from, a word, got {name!r}"
+        raise ValueError(msg)
     taken = {taken for pipe in walk(parent) for taken in stream_names(pipe)}
     number, free = 1, name
     while free in taken:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core import Grid, Stream
 from ..core.choice import Choice
 from .epilogue import Epilogue
+from .on_keys import Elsewhere, OnKeys
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
 Chain = tuple[tuple[int, ValueOp], ...]
@@ -31,23 +32,31 @@ class ValueChoice(ValueOp):
     members: tuple[Chain, ...]
     """What each one does."""
 
-    name: ClassVar[str] = "choice"
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The chained form, which is the rule."""
+        return self.choice.rule
 
     @property
     def commutes(self) -> bool:  # type: ignore[override]
         """Whether all of them do."""
-        return all(op.commutes for chain in self.members for _, op in chain)
+        return all(op.commutes for op in self._ops())
 
     @property
     def keeps_dtype(self) -> bool:  # type: ignore[override]
         """Whether all of them do; so the type does not depend on which is chosen."""
-        return all(op.keeps_dtype for chain in self.members for _, op in chain)
+        return all(op.keeps_dtype for op in self._ops())
 
     @property
     def waited_for(self) -> str:
         """Those that do not commute, and the rule."""
         names = dict.fromkeys(op.waited_for for op in self._ops() if not op.commutes)
         return f"{' and '.join(names)} in {self.choice.rule}()"
+
+    @property
+    def late_because(self) -> str:  # type: ignore[override]
+        """Why later spatial ops wait for those that do not commute."""
+        return "; ".join(dict.fromkeys(op.late_because for op in self._ops() if op.late_because))
 
     @property
     def looks_around(self) -> bool:
@@ -66,7 +75,37 @@ class ValueChoice(ValueOp):
     def _ops(self) -> Iterator[ValueOp]:
         for chain in self.members:
             for _, op in chain:
-                yield op
+                yield op.op if isinstance(op, OnKeys) else op
+
+    @property
+    def named_keys(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The volumes that members name for themselves."""
+        named = (key for chain in self.members for _, op in chain for key in op.named_keys)
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def for_asked(self) -> bool:
+        """Whether a member acts on the volumes that the pipe is for, and not on keys of its own."""
+        members = (op for chain in self.members for _, op in chain)
+        return any(
+            op.for_asked if isinstance(op, ValueChoice) else not isinstance(op, OnKeys)
+            for op in members
+        )
+
+    def of_key(self, key: str, *, asked: bool) -> ValueChoice:
+        """Return the choice as it is for one volume, which draws the same.
+
+        What acts elsewhere is still drawn, and does nothing.
+        """
+        if asked and not self.named_keys:
+            return self
+        return replace(
+            self,
+            members=tuple(
+                tuple((place, _of_key(op, key, asked=asked)) for place, op in chain)
+                for chain in self.members
+            ),
+        )
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
@@ -105,6 +144,8 @@ class ValueChoice(ValueOp):
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
         """Return those which act as one, where each of them is an epilogue."""
+        if self.keeps_dtype:  # of any type, whose digits float32 may not have
+            return None
         together: Epilogue | None = Epilogue()
         for op, values, _ in self._acting(drawn):
             one = op.as_epilogue(values, facts)
@@ -123,6 +164,14 @@ class ValueChoice(ValueOp):
             ", ".join(op.describe() for _, op in chain) or "-" for chain in self.members
         )
         return f"{self.choice.rule} ({members})"
+
+
+def _of_key(op: ValueOp, key: str, *, asked: bool) -> ValueOp:
+    if isinstance(op, OnKeys):
+        return op.op if key in op.keys else Elsewhere(op.op)
+    if isinstance(op, ValueChoice):
+        return op.of_key(key, asked=asked)
+    return op if asked else Elsewhere(op)
 
 
 class _Keyed:

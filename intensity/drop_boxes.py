@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import Entry, as_entry, as_number
+from ..core.amounts import Entry, as_entry, as_number, ends_of
 from .counter_noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
@@ -44,7 +44,7 @@ class DropBoxes(RandomValueOp):
     """
 
     size: Entry
-    """Edge in voxels, drawn for each edge of each box: a number >= 1, or (low, high)."""
+    """Edge in voxels, drawn for each edge of each box: a whole number >= 1, or (low, high)."""
     fraction: Entry
     """About which part of all voxels is taken away, overlaps not counted: a number, or (low,
     high)."""
@@ -58,6 +58,9 @@ class DropBoxes(RandomValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "size", as_entry("size", self.size, least=1))
+        if any(edge != round(edge) for edge in ends_of(self.size)):
+            msg = f"size is a whole number of voxels, or (low, high) of such, got {self.size!r}"
+            raise ValueError(msg)
         object.__setattr__(self, "fill", as_number("fill", self.fill))
         highest = self.fraction[1] if isinstance(self.fraction, tuple) else self.fraction
         if highest > self._most:
@@ -69,7 +72,7 @@ class DropBoxes(RandomValueOp):
 
     @property
     def _edges(self) -> tuple[int, int]:
-        low, high = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        low, high = ends_of(self.size)
         return round(low), round(high)
 
     @property

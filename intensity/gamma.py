@@ -26,7 +26,7 @@ class Gamma(RandomValueOp):
     Examples
     --------
     >>> Gamma((0.7, 1.5)).describe()
-    'gamma gamma (0.7, 1.5) in the range of each volume'
+    'gamma (0.7, 1.5) in the range of each volume'
     """
 
     gamma: Entry

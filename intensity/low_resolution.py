@@ -10,13 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.amounts import Entry, entries_of, is_integer
+from ..core.amounts import Entry, entries_of, is_integer, is_number
 from .coarsen_axis import coarsen_axis
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts, Halo
 
 _FROM_1 = {"least": 1.0}
+INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale of 0.5"
+"""What to write in the place of a scale below 1, as other libraries have it."""
 _TWO_GRIDS = "a coarser grid is made of the voxels so far, and what follows is sampled from that"
+
+
+def _refuse_scale(factor: Any) -> None:
+    """Raise where a factor is below 1, which elsewhere is a scale."""
+    numbers = entries_of(factor) or (factor,)
+    if all(map(is_number, numbers)) and 0 < min(numbers) < 1:
+        msg = f"factor takes numbers >= 1, got {factor!r}{INVERSE}"
+        raise ValueError(msg)
 
 
 def _reach(factor: float) -> int:
@@ -48,6 +58,10 @@ class LowResolution(RandomValueOp):
     commutes: ClassVar[bool] = False
     late_because: ClassVar[str] = _TWO_GRIDS
     amounts: ClassVar[Any] = {"factor": _FROM_1}
+
+    def __post_init__(self) -> None:
+        _refuse_scale(self.factor)
+        super().__post_init__()
 
     def halo(self, drawn: Drawn, grid: Grid) -> Halo:
         """Return how far the nearest voxels that stay may be."""
@@ -100,6 +114,7 @@ class Anisotropy(RandomValueOp):
     amounts: ClassVar[Any] = {"factor": _FROM_1}
 
     def __post_init__(self) -> None:
+        _refuse_scale(self.factor)
         super().__post_init__()
         axes = entries_of(self.axes) or (self.axes,)
         if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):

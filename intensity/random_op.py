@@ -45,7 +45,10 @@ class RandomValueOp(ValueOp):
 
     def in_words(self, **words: Any) -> str:
         """Return the chained form, what was given, and ``p`` where it is not 1."""
-        told = "".join(f" {name} {_number(value)}" for name, value in words.items())
+        told = "".join(
+            f" {_number(value)}" if name == self.name else f" {name} {_number(value)}"
+            for name, value in words.items()
+        )
         return f"{self.name}{told}{f' (p={self.p:g})' if self.p != 1 else ''}"
 
 

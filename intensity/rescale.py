@@ -64,7 +64,7 @@ class Rescale(AffineValueOp):
     """
 
     out: tuple[float, float] = (0.0, 1.0)
-    """What the ends become; the first may be the larger."""
+    """What the ends become. The first may be the larger: ``(1, 0)`` turns dark into bright."""
     given: tuple[float, float] | None = None
     """The ends, low < high; None for the smallest and largest value of the volume."""
     clamp: bool = False

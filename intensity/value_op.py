@@ -122,8 +122,30 @@ class ValueOp:
     kind: ClassVar[str] = "intensity"
     """The kind of volume that it changes where none is named."""
 
+    named_keys: ClassVar[tuple[str, ...]] = ()
+    """The volumes that it names itself: those of members of a choice that act on some only."""
+
     late_because: ClassVar[str] = ""
     """Why later spatial ops wait for it, where that is not plain."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Say what to write where an op is told the keys that its pipe takes."""
+        if "keys" in kwargs and "keys" not in getattr(cls, "__dataclass_fields__", {}):
+            msg = (
+                f"{cls.__name__}() has no argument 'keys'; write "
+                f"On({kwargs['keys']!r}, {cls.__name__}(...)) in a choice, and "
+                f".{cls.name}(..., keys=) in a chain"
+            )
+            raise TypeError(msg)
+        return super().__new__(cls)
+
+    def of_key(self, key: str, *, asked: bool) -> ValueOp:
+        """Return what it does to the volume of a key.
+
+        ``asked`` is whether that is among the volumes that the pipe is for. Only a choice does
+        different things to different volumes.
+        """
+        return self
 
     @property
     def waited_for(self) -> str:

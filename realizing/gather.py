@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import META, Origin, Sample
 from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
+from ..core.memory import refuse_beyond_memory
 from ..core.origin import warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch
@@ -49,6 +50,8 @@ class Gather:
             if not arrays:
                 _refuse_unopened(items[0])
             specs = [_spec_of(key, items) for key in arrays]
+            for key, (shape, dtype) in zip(arrays, specs, strict=True):
+                refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
             memory = dict(zip(arrays, batch_memory().take(specs), strict=True))
             slots = [
                 (out, sample, key)

@@ -66,13 +66,20 @@ class ApplyValue:
                 do = f"Put {name}() before batch_patches(): it changes one sample."
             raise SampleError(msg, do=do).at(self.origin)
         self._refuse_unopened(item)
-        keys = self.keys if self.keys is not None else _of_kind(item, self.step.op.kind)
-        for key in keys:
+        asked = self.keys if self.keys is not None else _of_kind(item, self.step.op.kind)
+        if not getattr(self.step.op, "for_asked", True):
+            asked = ()
+        own = self.step.op.named_keys
+        for key in (*asked, *own):
             if key not in item:
                 msg = f"{name}() is to change {key!r}, but the sample has {', '.join(item)}"
-                raise SampleError(msg, do="Name one of these in keys=.").at(self.origin, item.case)
+                do = f"Name one of these in {'On()' if key in own else 'keys='}."
+                raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
-            changed = {key: self._changed(item, key) for key in keys}
+            changed = {
+                key: self._changed(item, key, asked=key in asked)
+                for key in dict.fromkeys((*asked, *own))
+            }
         except Exception as error:
             raise placed(error, self.origin, item.case)  # noqa: B904
         data = {key: new for key, (new, _) in changed.items()}
@@ -89,9 +96,10 @@ class ApplyValue:
         do = "Put open_volume() before it."
         raise SampleError(msg, do=do).at(self.origin, sample.case)
 
-    def _changed(self, sample: Sample, key: str) -> tuple[Any, LazyPatch | None]:
+    def _changed(self, sample: Sample, key: str, *, asked: bool) -> tuple[Any, LazyPatch | None]:
         """Return the volume with the op applied; and, if it is realized, what it is made of."""
-        step = replace(self.step, key=key, mask=self._mask(sample))
+        op = self.step.op.of_key(key, asked=asked)
+        step = replace(self.step, op=op, key=key, mask=self._mask(sample, op.mask_key))
         thing = sample[key]
         if isinstance(thing, LazyPatch):
             return thing.with_value(step), None
@@ -104,9 +112,8 @@ class ApplyValue:
         after = made_from.with_value(step)
         return Realized(after.changed(thing.array)), after
 
-    def _mask(self, sample: Sample) -> Any:
+    def _mask(self, sample: Sample, key: str | None) -> Any:
         """Return the stored volume that the op wants statistics inside of, if it wants one."""
-        key = self.step.op.mask_key
         if key is None:
             return None
         patch: Any = sample.get(key)

@@ -5,10 +5,10 @@ from .amounts import Amount
 from .estimating import without_reading
 from .lazy.lazy_patch import LazyPatch
 from .lazy.pending import GRID_TOLERANCE, PendingPlan, joined
-from .lazy.stored_labels import stored_labels
+from .lazy.stored_labels import refuse_changed, stored_labels
 from .ops.affine_op import Affine
 from .ops.augment import Augment
-from .ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
+from .ops.choices import Choices, On, OneOf, RandomApply, RandomOrder, SomeOf
 from .ops.crop import CenterCrop, Crop
 from .ops.crop_or_pad import CropOrPad
 from .ops.divisible_pad import DivisiblePad
@@ -30,11 +30,15 @@ from .ops.shear import Shear
 from .ops.spacing import Spacing
 from .ops.translate import Translate
 from .ops.zoom import Zoom
-from .placing.mask_index import forget_masks, sampling_mask
+from .placing.kept_tables import forget_masks
+from .placing.mask_index import sampling_mask
 from .placing.masked_patch import MaskedPatch, MaskedRegion
 from .placing.patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
 from .placing.sampling_mask import SamplingMask
 from .placing.uniform_region import UniformRegion, usual_align
+from .placing.weight_index import weight_table
+from .placing.weight_table import WeightTable
+from .placing.weighted_patch import WeightedPatch
 from .plans.clip import Clip
 from .plans.displacement import Displacement
 from .plans.kernel_class import KernelClass, kernel_class
@@ -77,6 +81,7 @@ __all__ = [
     "MaskedPatch",
     "MaskedRegion",
     "NeedingOp",
+    "On",
     "OneOf",
     "Orientation",
     "Pad",
@@ -102,6 +107,8 @@ __all__ = [
     "Translate",
     "UniformPatch",
     "UniformRegion",
+    "WeightTable",
+    "WeightedPatch",
     "Zoom",
     "apply_plan",
     "box_to_output",
@@ -110,9 +117,11 @@ __all__ = [
     "kernel_class",
     "policy_of",
     "positions",
+    "refuse_changed",
     "resample",
     "sampling_mask",
     "stored_labels",
     "usual_align",
+    "weight_table",
     "without_reading",
 ]

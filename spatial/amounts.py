@@ -18,20 +18,25 @@ from ..core.amounts import (
     as_count,
     as_entry,
     as_flag,
+    as_keys,
     as_probability,
     ends_of,
     entries_of,
     entry_at,
     is_integer,
 )
+from ..core.likely_mistakes import numbers_of
 
 __all__ = [
+    "MOST_VOXELS",
     "Amount",
     "amount_at",
     "as_amount",
     "as_choice",
     "as_count",
+    "as_factor",
     "as_flag",
+    "as_keys",
     "as_probabilities",
     "as_probability",
     "as_triple",
@@ -44,6 +49,9 @@ __all__ = [
 
 Amount = Entry | tuple[Entry, Entry, Entry]
 """A scalar, a range (low, high), or three entries, each a scalar or a range."""
+
+MOST_VOXELS = 2**24
+"""Voxels along an axis that nobody's volume has: a mouse brain of 10 mm at 4 nm has 2.5 million."""
 
 _FORMS = "a number, (low, high), or three entries, each a number or (low, high)"
 
@@ -77,6 +85,31 @@ def as_amount(name: str, value: Any, *, positive: bool = False) -> Amount:
         i, j, k = (_entry(name, v, positive) for v in entries)
         return (i, j, k)
     return _entry(name, value, positive)
+
+
+def as_factor(name: str, value: Any) -> Amount:
+    """Return an amount of factors, above 0 and of a size that leaves something of a volume.
+
+    Raises
+    ------
+    ValueError
+        The value has another form, or a factor is none that a volume can be enlarged or shrunk by.
+
+    Examples
+    --------
+    >>> as_factor("zoom", (0.5, 2))
+    (0.5, 2.0)
+    """
+    amount = as_amount(name, value, positive=True)
+    numbers = numbers_of(amount)
+    if min(numbers) < 1 / MOST_VOXELS or max(numbers) > MOST_VOXELS:
+        msg = (
+            f"{name} takes factors from {1 / MOST_VOXELS:.2g} to {MOST_VOXELS:.2g}: beyond these a "
+            f"volume of {MOST_VOXELS} voxels along an axis becomes less than one of them, or one "
+            f"fills it; got {value!r}"
+        )
+        raise ValueError(msg)
+    return amount
 
 
 def _entry(name: str, value: Any, positive: bool) -> Entry:

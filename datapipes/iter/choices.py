@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ...core.amounts import as_keys
 from ...core.errors import PolicyConflict, VoxpipeError
 from ...graph import Pipe
 from ...intensity import ValueStep
@@ -18,13 +19,15 @@ from .form import bound
 from .likely_mistakes import tell_mistakes
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 from .spatial import Adding, stepped
+from .useless_fill import refuse_useless_fill
 
 
 class ChoicePipe(PerItem):
     """A pipe that applies some of several ops.
 
     ``keys`` names the volumes that value ops change, by default all that are not labels; spatial
-    ops always act on all. ``mode``, ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
+    ops always act on all, and members made by ``On`` on the keys that they name. ``mode``,
+    ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
     """
 
     sampling: Sampling = Sampling()
@@ -54,6 +57,8 @@ class ChoicePipe(PerItem):
         try:
             self.sampling = Sampling.of(**sampling).at(self.origin)
             refuse_conflict(self.sampling, self.origin, parent)
+            if choices.spatial is not None:
+                refuse_useless_fill(self.sampling, self.origin, parent, [choices.spatial])
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(choices, self.origin)
@@ -68,7 +73,10 @@ class ChoicePipe(PerItem):
         self.adding = None if spatial is None else Adding([Step(spatial, stream, self.origin)])
         self.change = None
         if values is not None:
-            named = None if keys is None else (keys,) if isinstance(keys, str) else tuple(keys)
+            named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
+            if named is not None and not values.for_asked:
+                msg = f"keys={keys!r} is for members without On(), and there is no value op without"
+                raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)
             step = ValueStep(values, f"{stream} values", self.origin, draws_from=stream)
             self.change = ApplyValue(step, named, self.origin)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from ...core import Sample
+from ...core import Origin, Sample
+from ...core.amounts import as_keys
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
@@ -40,9 +41,12 @@ class Flush(PerItem):
     flushes: ClassVar[bool] = True
     """What comes after it belongs to another plan, with policies of its own."""
 
+    put_before: Origin | None = None
+    """The pipe before which an adapter put it; None where the user wrote it."""
+
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)
-        self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
+        self.keys = None if keys is None else as_keys("flush(keys=)", keys)
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that start anew."""
@@ -54,4 +58,11 @@ class Flush(PerItem):
             if key not in lazy:
                 msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
                 raise SampleError(msg, do="Name lazy volumes.").at(self.origin, item.case)
-        return item.with_data(**{key: lazy[key].flushed() for key in keys})
+        return item.with_data(**{key: lazy[key].flushed(because=self.because) for key in keys})
+
+    @property
+    def because(self) -> str:
+        """What ``explain()`` says of the volumes that are sampled anew after it."""
+        if self.put_before is None:
+            return f"flush at {self.origin}"
+        return f"the flush that Eager puts before {self.put_before}"

@@ -11,6 +11,8 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from ...intensity.low_resolution import INVERSE, Anisotropy, LowResolution
+
 # The fields that are never told apart by their place, whatever else an op has.
 KEYWORD_ONLY = frozenset(
     {
@@ -23,9 +25,12 @@ KEYWORD_ONLY = frozenset(
 
 WORDS = {
     "angle": ("degrees",),
-    "scale": ("zoom",),
-    "scales": ("zoom",),
-    "scale_range": ("zoom",),
+    "scale": ("zoom", "factor"),
+    "scales": ("zoom", "factor"),
+    "scale_range": ("zoom", "factor"),
+    "zoom": ("factor",),
+    "zoom_range": ("factor",),
+    "downsampling": ("factor",),
     "rotate_range": ("rotate",),
     "translation": ("translate",),
     "translate_range": ("translate",),
@@ -64,6 +69,9 @@ REASONS = {
     "seed": ": the seed is the loader's, DataLoader2(..., seed=7)",
 }
 """What is said of an argument that has no counterpart."""
+# Forms whose factor is how much larger voxels get, and what others call its inverse.
+_COARSER = (LowResolution.name, Anisotropy.name)
+_SCALES = ("scale", "scales", "scale_range", "zoom", "zoom_range")
 # So near that nothing else can be meant; spatial_size is not antialias.
 _MISSPELT = 0.6
 
@@ -108,7 +116,9 @@ def bound(
     known = [parameter for parameter in signature.parameters if parameter != "parent"]
     for given in kwargs:
         if given not in known:
-            raise TypeError(f"{name}() has no argument {given!r}{_instead(given, known)}")
+            inverse = name in _COARSER and given in _SCALES
+            hint = INVERSE if inverse else _instead(given, known)
+            raise TypeError(f"{name}() has no argument {given!r}{hint}")
     try:
         arguments = dict(signature.bind(None, *args, **kwargs).arguments)
     except TypeError as error:
@@ -129,7 +139,8 @@ def _instead(given: str, known: Sequence[str]) -> str:
     near = [one for one in WORDS.get(given, ()) if one in known]
     if not near and given in REASONS:
         return REASONS[given]
-    near = near or difflib.get_close_matches(given, known, n=1, cutoff=_MISSPELT)
+    if not near and given not in WORDS:
+        near = difflib.get_close_matches(given, known, n=1, cutoff=_MISSPELT)
     return f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(known)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...core import Sample
@@ -18,6 +19,7 @@ from ...spatial import (
     Step,
     UniformPatch,
     UniformRegion,
+    WeightedPatch,
     usual_align,
 )
 from ...spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
@@ -25,7 +27,7 @@ from ...volumes import Volume
 from ..datapipe import DataPipe, chained, length_of, stream_name
 from ..excuse import excused
 from .argument_names import refuse_unknown_arguments
-from .inside_mask import masked_by
+from .inside_mask import ByWeights, InsideMask, masked_by, weighted_by
 from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")
@@ -37,6 +39,9 @@ WORDS = {
     "spatial_size": "size",
     "patch_size": "size",
     "patch_overlap": "overlap",
+    "probability_map": "weights",
+    "weight_map": "weights",
+    "w_key": "weights",
 }
 """What MONAI and TorchIO call our arguments."""
 
@@ -75,8 +80,15 @@ class LazyPatches(DataPipe):
         With ``mask``: how often a voxel of each label is in the middle, ``{0: 1, 2: 3}``. Labels
         that a volume lacks leave their part to the others; ``min_share`` is of the drawn one.
         ``"other"`` stands for all that are not listed, together.
+    weights
+        With ``"uniform"``, and instead of ``mask``: how likely each voxel is to be the middle of a
+        patch, voxel ``n // 2`` of n, wherever the patch fits. Key of a volume of the sample, or a
+        ``Volume`` for all cases, on any grid: one channel of finite numbers from 0, whose sum does
+        not matter. Voxels too near a face have no part, unless no others weigh anything: then the
+        patch is moved inward. On an axis with one place for the patch, every voxel counts.
     otherwise
-        With ``mask``, where it has no such place: ``"error"``, or a patch ``"anywhere"``.
+        With ``mask`` or ``weights``, where they have no such place: ``"error"``, or a patch
+        ``"anywhere"``.
     align
         Regions begin at multiples of this: give the chunk of the stored volumes. By default the
         largest divisor of ``region`` for which it is large enough.
@@ -87,14 +99,16 @@ class LazyPatches(DataPipe):
     patch. Where the patch is larger than the volume, the patch is centred on it, the
     padding rule fills the rest, and one warning says so.
 
-    A mask is read once per volume, by the process that first works out a plan with it, and kept
-    as counts per cell, for files also on disk; :meth:`prepare` does it for all cases now.
+    A mask or map of weights is read once per volume, by the process that first works out a plan
+    with it, and kept as counts or sums per cell, for files also on disk; :meth:`prepare` does it
+    for all cases now. Of weights that differ inside cells the voxels are kept too, in 1 MiB per
+    volume at most; of the cells that are left out each voxel is as likely as another.
 
     Raises
     ------
     PatchSizeError
         At construction, for a size or overlap that cannot be. Later, where a mask has no place
-        for a patch; the message says so with the case.
+        for a patch or weights are no weights; the message says so with the case.
 
     Examples
     --------
@@ -111,6 +125,15 @@ class LazyPatches(DataPipe):
     >>> pipe = from_cases([{"label": label}]).open_volume()
     >>> pipe = pipe.lazy_patch(4, samples_per_volume=20, mask="label", class_weights={0: 1, 2: 1})
     >>> {s["label"].draws["lazy_patch"]["class"] for s in pipe} == {0, 2}
+    True
+
+    Patches about voxels that a map makes likely:
+
+    >>> likely = np.zeros((8, 8, 8), np.float32)
+    >>> likely[3, 4, 5], likely[5, 4, 5] = 0.9, 0.1
+    >>> pipe = from_cases([{"image": likely, "likely": likely}]).open_volume()
+    >>> pipe = pipe.lazy_patch(4, samples_per_volume=20, weights="likely")
+    >>> {tuple(s["image"].draws["lazy_patch"]["start"]) for s in pipe} == {(1, 2, 3), (3, 2, 3)}
     True
     """
 
@@ -137,6 +160,7 @@ class LazyPatches(DataPipe):
         mask: str | Volume | None = None,
         min_share: float = 0.0,
         class_weights: Mapping[Any, float] | None = None,
+        weights: str | Volume | None = None,
         otherwise: str = "error",
         name: str = "lazy_patch",
     ) -> None:
@@ -147,6 +171,7 @@ class LazyPatches(DataPipe):
         self.stream_names = (stream_name(parent, name),)
         self.region: UniformRegion | None = None
         self.mask = mask
+        self.weights = weights
         try:
             self.asked = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
@@ -154,11 +179,23 @@ class LazyPatches(DataPipe):
             self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
-            self._masked = masked_by(
-                self.asked, mask, min_share, class_weights, otherwise, sampling, self.origin
-            )
+            self._placed = self._placing(mask, min_share, class_weights, weights, otherwise)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
+
+    def _placing(
+        self, mask: Any, min_share: float, class_weights: Any, weights: Any, otherwise: str
+    ) -> InsideMask | ByWeights | None:
+        """Return what makes the op of each sample, where not every place is as likely."""
+        rest = (otherwise, self.sampling, self.origin)
+        if weights is None:
+            return masked_by(self.asked, mask, min_share, class_weights, *rest)
+        given = {
+            "mask": mask is not None,
+            "min_share": bool(min_share),
+            "class_weights": bool(class_weights),
+        }
+        return weighted_by(self.asked, weights, given, *rest)
 
     def _overlap(self, overlap: Size) -> tuple[int, int, int]:
         """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
@@ -217,7 +254,7 @@ class LazyPatches(DataPipe):
         self, sample: Any, steps: tuple[Adding, Adding | None] | None
     ) -> Callable[[int], Sample]:
         """Return what makes the patches of one volume, by their ordinals."""
-        adding, placing = steps or self._adding(*self._inside_mask(sample))
+        adding, placing = steps or self._adding(*self._ops(sample))
         # The region draws from the case, before there is an ordinal: one for all patches.
         visit = sample if placing is None else stepped(self, sample, placing)
         return lambda ordinal: stepped(self, visit, adding, ordinal=ordinal)
@@ -228,7 +265,7 @@ class LazyPatches(DataPipe):
         So patches can be taken in any order while none is kept. A grid has no such numbers.
         """
         anywhere = (UniformPatch(self.asked, self.origin), self.region)
-        steps = None if self._masked is not None else self._adding(*anywhere)
+        steps = None if self._placed is not None else self._adding(*anywhere)
         for sample in self.parent:
             try:
                 patch = self._drawing(sample, steps)
@@ -244,18 +281,22 @@ class LazyPatches(DataPipe):
             return adding, None
         return adding, Adding([Step(region, self.stream_names[1], self.origin)])
 
-    def _inside_mask(self, sample: Any) -> tuple[MaskedPatch, MaskedRegion | None]:
-        """Return the ops for one sample: each has a mask of its own."""
+    def _ops(self, sample: Any) -> tuple[MaskedPatch | WeightedPatch, MaskedRegion | None]:
+        """Return the ops for one sample: each has a mask or weights of its own."""
         pending_of(self, sample)  # refuses what is no sample with volumes
-        assert self._masked is not None
+        assert self._placed is not None
         try:
-            patch = self._masked(sample)
+            patch = self._placed(sample)
         except VoxpipeError as error:
             raise error.at(self.origin, sample.case)  # noqa: B904
-        return patch, None if self.region is None else MaskedRegion(self.region, patch)
+        if self.region is None:
+            return patch, None
+        if isinstance(patch, WeightedPatch):
+            patch = replace(patch, regional=True)
+        return patch, MaskedRegion(self.region, patch)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
-        """Read the masks of all cases now; return how many cases there are.
+        """Read the masks or weights of all cases now; return how many cases there are.
 
         Parameters
         ----------
@@ -264,13 +305,13 @@ class LazyPatches(DataPipe):
         """
         from tqdm import tqdm
 
-        if self._masked is None:
+        if self._placed is None:
             return 0
         samples = list(self.parent)
         hidden = progress is not None
         for number, sample in enumerate(tqdm(samples, "masks", unit="case", disable=hidden)):
-            patch, _ = self._inside_mask(sample)
-            patch.sampling_mask(pending_of(self, sample).from_stored)
+            patch, _ = self._ops(sample)
+            patch.ready(pending_of(self, sample).from_stored)
             if progress is not None:
                 progress(number + 1, len(samples))
         return len(samples)
@@ -290,11 +331,11 @@ class LazyPatches(DataPipe):
         return length_of(self, self.parent) * self.samples_per_volume
 
     def settings(self) -> Any:
-        """Return the arguments, with the name of a mask instead of its volume."""
+        """Return the arguments, with the name of a mask or of weights instead of the volume."""
         shown, named = self._arguments
-        if not isinstance(self.mask, Volume):
-            return self._arguments
-        return shown, {**named, "mask": self.mask.name}
+        volumes = {"mask": self.mask, "weights": self.weights}
+        names = {key: v.name for key, v in volumes.items() if isinstance(v, Volume)}
+        return (shown, {**named, **names}) if names else self._arguments
 
 
 def _limits(size: Any) -> tuple[int, ...]:

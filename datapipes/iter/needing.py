@@ -18,7 +18,10 @@ class NeedingPipe(SpatialPipe):
     """A pipe that adds an op which asks one volume of the sample, when its plan is worked out."""
 
     is_step = False
-    stands_apart = "asks a volume of each sample, by a step of its own"
+    stands_apart = (
+        "asks a volume of each sample, so it stays a pipe of its own; the plan is one all the "
+        "same, and costs no interpolation more"
+    )
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with the step added to its plan; no voxel is read."""

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core import Sample
-from ...core.errors import LikelyLabel, SampleError, placed
+from ...core.errors import LikelyLabel, LikelyMistake, SampleError, placed
 from ...core.hidden import Hidden
+from ...core.likely_mistakes import colours
 from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
@@ -108,6 +109,8 @@ class OpenVolume(Seeded):
         # Keys that nobody needs to be warned of: all, once labels were chosen.
         self._settled = set(self.labels) if labels is LABELS else None
         self._told: set[str] = set()
+        # Whether an array was looked at that might be a plane: the first sample's is like others.
+        self._looked = False
         # Readers' options that are given by key.
         self._by_key = named_by_key(reader_kwargs)
         # Keys that were named by the user, by argument; the first sample must have them.
@@ -153,7 +156,9 @@ class OpenVolume(Seeded):
         return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
     def _opened(self, sample: Sample) -> Sample:
-        keys = self.keys if self.keys is not None else [k for k, v in sample.items() if _opens(v)]
+        keys = (
+            self.keys if self.keys is not None else [k for k, v in sample.items() if is_volume(v)]
+        )
         missing = [key for key in keys if key not in sample]
         if missing:
             have = ", ".join(map(repr, sample)) or "nothing"
@@ -171,6 +176,7 @@ class OpenVolume(Seeded):
         self._refuse_unknown(sample, keys)
         try:
             volumes = {key: self._shown(key, sample[key]) for key in keys}
+            self._warn_of_colours(sample, volumes)
             volumes.update(_stored_masks(volumes, sample))
         except Exception as error:
             raise placed(error, self.origin, sample.case)  # noqa: B904
@@ -280,6 +286,18 @@ class OpenVolume(Seeded):
         )
         warn(text, LikelyLabel, self.origin)
 
+    def _warn_of_colours(self, sample: Sample, volumes: Mapping[str, Volume]) -> None:
+        """Warn where arrays look like planes of colours; labels of their shape say otherwise."""
+        if self._looked or self.axis_map is not None:
+            return
+        self._looked = True
+        if any(volume.kind == "label" for volume in volumes.values()):
+            return
+        for key in volumes:
+            if _in_memory(sample[key]) and "affine" not in options_of(key, self.reader_kwargs):
+                for told in colours(key, sample[key].shape):
+                    warn(told, LikelyMistake, self.origin)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_of_objects": {}}
 
@@ -334,7 +352,12 @@ def _yields_the_same_objects(parent: Pipe) -> bool:
     )
 
 
-def _opens(value: Any) -> bool:
+def _in_memory(value: Any) -> bool:
+    """Whether a volume's source is an array or a tensor, which has no header."""
+    return type(value).__module__.split(".")[0] in ("numpy", "torch") and hasattr(value, "shape")
+
+
+def is_volume(value: Any) -> bool:
     """Whether a value of a sample is a volume's source rather than a number or a name."""
     if isinstance(value, (Volume, os.PathLike)):
         return True

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...core import Sample
+from ...core.amounts import as_keys
 from ...core.errors import SampleError, placed
 from ...graph import Pipe, Traits
 from ...spatial import LazyPatch, PendingPlan
@@ -61,7 +62,7 @@ class Recache(PerItem):
         self.chunk, self.codec = chunk, codec
         # Made absolute now: a worker may run in another directory.
         self.directory = "" if directory is None else os.path.abspath(os.fspath(directory))
-        self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
+        self.keys = None if keys is None else as_keys("recache(keys=)", keys)
 
     def apply(self, item: Any) -> Any:
         """Return the sample with its volumes replaced by their copies."""

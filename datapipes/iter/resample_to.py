@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core import Sample
+from ...core.amounts import as_keys
 from ...core.errors import SampleError, VoxpipeError
 from ...graph import Pipe
 from ...spatial import LazyPatch, ResampleTo
@@ -58,7 +59,7 @@ class ResampleToPipe(SpatialPipe):
         arguments = bound(self.chained, self.__signature__, args, kwargs)
         keys = arguments.pop("keys", None)
         self.like = arguments["grid"] if isinstance(arguments["grid"], str) else None
-        self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
+        self.keys = None if keys is None else as_keys("resample_to(keys=)", keys)
         if self.like is None:
             if keys is not None:
                 msg = "keys= belongs to resample_to(key); a grid is for all volumes"

@@ -145,7 +145,7 @@ def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
         return
     labels = _labels(parent)
     for pipe, flushed in _of_one_plan(parent):
-        for other_key, other_field, other in _asked(pipe):
+        for other_key, other_field, other in asked_by(pipe):
             for key, field, value in sampling.changes:
                 same = field == other_field and _meets(key, other_key, labels, flushed)
                 if same and value != other:
@@ -157,7 +157,7 @@ def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
                     raise PolicyConflict(msg, do=do).at(origin)
 
 
-def _asked(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
+def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     """Return what a pipe asked for; of ``policies=`` what is not as it is by default."""
     earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
     if isinstance(earlier, Sampling):

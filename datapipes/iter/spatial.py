@@ -16,6 +16,7 @@ from ..datapipe import DataPipe, PerItem, stream_name, wrong_item
 from .form import bound
 from .likely_mistakes import tell_mistakes
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
+from .useless_fill import refuse_useless_fill
 
 
 class SpatialPipe(PerItem):
@@ -43,6 +44,7 @@ class SpatialPipe(PerItem):
             op: SpatialOp = cls.makes(**arguments)
             self.sampling = Sampling.of(**sampling).at(self.origin)
             refuse_conflict(self.sampling, self.origin, parent)
+            refuse_useless_fill(self.sampling, self.origin, parent, [op])
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(op, self.origin)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ...core.amounts import as_keys
 from ...core.errors import VoxpipeError
 from ...graph import Pipe
 from ...intensity import (
@@ -64,7 +65,7 @@ class ValuePipe(PerItem):
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(op, self.origin)
-        self.keys = (keys,) if isinstance(keys, str) else keys if keys is None else tuple(keys)
+        self.keys = None if keys is None else as_keys(f"{cls.chained}(keys=)", keys)
         self.stream_names = (stream_name(parent, name or cls.chained),)
         self.step = ValueStep(op, self.stream_names[0], self.origin)
 

@@ -86,10 +86,9 @@ def _knows_the_place() -> bool:
     found = []
     for _ in range(4):
         found.append(_left_over(tried))
-        if (
-            found[-1]
-            and ctypes.c_double.from_address(id(tried) + _NUMBER).value != (tried.get_state()[4])
-        ):
+        whole: Any = tried.get_state()
+        number = ctypes.c_double.from_address(id(tried) + _NUMBER).value
+        if found[-1] and number != whole[4]:
             return False
         tried.standard_normal()
     return found == [0, 1, 0, 1]

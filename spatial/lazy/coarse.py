@@ -82,7 +82,8 @@ def coarse_read(made: MadeVolume, plan: SpatialPlan, policy: Policy) -> Coarse |
     scale, shape = _coarse_grid((int(i), int(j), int(k)), acting[-1][2].corner, before.shape)
     last = patch.values.index(acting[-1][0])
     kept = replace(patch, values=patch.values[:last])
-    volume = CoarseVolume(kept, made.soft, before.then(scale, shape, lattice=False))
+    whole = before.then(scale, shape, lattice=False)
+    volume = CoarseVolume(kept, made.soft, whole=whole)
     return Coarse(volume, of_source(plan, Grid(shape, plan.source.affine @ scale)))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region, Stream
 from ...core.errors import GraphError, PatchSizeError
+from ...core.memory import refuse_beyond_memory
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_step import applied, folded, types_of
 from ..plans.plan import SpatialPlan
@@ -102,16 +103,18 @@ class LazyPatch(NoArithmetic):
         """Whether a spatial op may still be done before the value ops."""
         return all(step.op.commutes for step in self.values)
 
-    def flushed(self, *, soft: bool = False) -> LazyPatch:
+    def flushed(self, *, soft: bool = False, because: str = "") -> LazyPatch:
         """Return a patch that begins with what this one gives: later ops interpolate anew.
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs; if
-        ``soft``, also of what lies around it, where soft crops cut.
+        ``soft``, also of what lies around it, where soft crops cut. ``because`` is for ``explain``.
         """
         from .made_volume import made_of
 
         empty = replace(self.pending, steps=(), moving=None)
-        return made_of(replace(self, pending=empty, values=(), filled_after=-1), self, soft)
+        return made_of(
+            replace(self, pending=empty, values=(), filled_after=-1), self, soft, because
+        )
 
     @property
     def plan(self) -> SpatialPlan:
@@ -215,6 +218,7 @@ class LazyPatch(NoArithmetic):
             ``out`` has another shape.
         """
         if out is None:
+            refuse_beyond_memory(self.shape, self.dtype, self)
             out = np.empty(self.shape, self.dtype)
         if out.shape != self.shape:
             raise PatchSizeError(

@@ -45,6 +45,8 @@ class MadeVolume:
     """How the voxels are made."""
     soft: bool = False
     """Whether there is more of them than the patch: all that its volume has around it."""
+    because: str = ""
+    """After what, in words, where no op of the patch tells: a flush, and where it was written."""
 
     access = "made"
     """No file: voxels are computed."""
@@ -134,9 +136,11 @@ class MadeVolume:
         return self.patch.prefetch_plan(self.part(region))
 
 
-def made_of(patch: LazyPatch, before: LazyPatch, soft: bool = False) -> LazyPatch:
+def made_of(
+    patch: LazyPatch, before: LazyPatch, soft: bool = False, because: str = ""
+) -> LazyPatch:
     """Return ``patch`` on the voxels that ``before`` gives, in the place of those that it had."""
-    made = MadeVolume(before, soft)
+    made = MadeVolume(before, soft, because)
     pending = replace(patch.pending, references={made.name: made})
     return replace(patch, volume=made, pending=pending)
 
@@ -200,7 +204,8 @@ def breaks(patch: LazyPatch) -> tuple[str, ...]:
     told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
     because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
     why = f" ({'; '.join(because)})" if because else ""
-    return (*breaks(made), (" and ".join(told) or _cut(made) or "flush") + why)
+    by_flush = patch.volume.because or "flush"
+    return (*breaks(made), (" and ".join(told) or _cut(made) or by_flush) + why)
 
 
 def _cut(made: LazyPatch) -> str:

@@ -66,6 +66,21 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> Labe
     return tuple(sorted(wanted))
 
 
+def refuse_changed(patch: Any, who: str, key: str) -> None:
+    """Refuse what some op changed the values of, where they are asked for as they are stored.
+
+    Raises
+    ------
+    SampleError
+        A value op comes before.
+    """
+    for step in _changes(patch):
+        raise SampleError(
+            f"{who} looks at {key!r} as it is stored, and {step.op.describe()} comes before it",
+            do=f"Put {who} before it, or leave {key!r} out of it with keys=.",
+        )
+
+
 def _changes(patch: Any) -> Iterator[Any]:
     """Yield the value steps of a patch, the last one first, through flushes."""
     while isinstance(patch, LazyPatch):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core.rows import linear_of, rows_of
-from ..amounts import as_probability, as_triple
+from ..amounts import MOST_VOXELS, as_probability, as_triple
 from ..plans.matrices import Space, as_space, pull_back
 from ..plans.plan import SpatialPlan
 from .op import Drawn
@@ -48,6 +48,14 @@ class Affine:
             raise ValueError(msg)
         if not np.array_equal(matrix[3], (0, 0, 0, 1)) or np.linalg.matrix_rank(matrix[:3, :3]) < 3:
             msg = f"an affine ends in the row 0 0 0 1 and has an inverse, got {matrix.tolist()}"
+            raise ValueError(msg)
+        scales = np.linalg.svd(matrix[:3, :3], compute_uv=False)
+        if scales[-1] < 1 / MOST_VOXELS or scales[0] > MOST_VOXELS:
+            msg = (
+                f"an affine stretches by factors from {1 / MOST_VOXELS:.2g} to {MOST_VOXELS:.2g}, "
+                f"beyond which nothing of a volume is left, and this one by {scales[-1]:.3g} to "
+                f"{scales[0]:.3g}: {matrix.tolist()}"
+            )
             raise ValueError(msg)
         if self.shape is not None:
             object.__setattr__(self, "shape", as_triple("shape", self.shape, low=1))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.likely_mistakes import offsets, radians
 from ...core.rows import NO_TURN
-from ..amounts import Amount, amount_at, as_amount, as_probabilities, as_probability
+from ..amounts import Amount, amount_at, as_amount, as_factor, as_probabilities, as_probability
 from ..plans.matrices import Space, as_space, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
@@ -53,9 +53,9 @@ class Augment:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("rotate", "zoom", "translate", "shear"):
-            amount = as_amount(name, getattr(self, name), positive=name == "zoom")
-            object.__setattr__(self, name, amount)
+        for name in ("rotate", "translate", "shear"):
+            object.__setattr__(self, name, as_amount(name, getattr(self, name)))
+        object.__setattr__(self, "zoom", as_factor("zoom", self.zoom))
         object.__setattr__(self, "flip", as_probabilities("flip", self.flip, 3, "three, per axis"))
         object.__setattr__(self, "p", as_probability("p", self.p))
         object.__setattr__(self, "space", as_space(self.space))

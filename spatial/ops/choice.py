@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,10 @@ class SpatialChoice:
     members: tuple[Chain, ...]
     """What each one does."""
 
-    name: ClassVar[str] = "choice"
+    @property
+    def name(self) -> str:
+        """The chained form, which is the rule."""
+        return self.choice.rule
 
     @property
     def lattice(self) -> bool:

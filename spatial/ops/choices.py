@@ -5,14 +5,15 @@ Both parts draw from one stream, the choice first, so they choose alike without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...core.choice import Choice, Rule
 from ...intensity import ValueOp
 from ...intensity.choice import ValueChoice
-from ..amounts import as_probability, entries_of, is_integer
+from ...intensity.on_keys import OnKeys
+from ..amounts import as_keys, as_probability, entries_of, is_integer
 from .choice import SpatialChoice
 from .needs import NotAnswered
 from .op import SpatialOp
@@ -58,6 +59,12 @@ class Choices:
                 raise ValueError(msg)
             if values is not None and not values.commutes:
                 waiting = values.describe()
+
+    def describe(self) -> str:
+        """Return the rule and its members, in the words of the user."""
+        members = "; ".join(", ".join(op.describe() for op in chain) for chain in self.members)
+        p = f" (p={self.choice.p:g})" if self.choice.p != 1 else ""
+        return f"{self.choice.rule} ({members}){p}"
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -155,6 +162,43 @@ def RandomApply(ops: Any, p: float = 0.5) -> Choices:  # noqa: N802
     """
     chain = (ops,) if not isinstance(ops, (list, tuple)) else tuple(ops)
     return _choices("random_apply", [chain], p=p)
+
+
+def On(keys: str | Collection[str], op: Any) -> ValueOp:  # noqa: N802
+    """Return a member of a choice that changes the volumes of some keys only.
+
+    Whatever ``keys=`` of the pipe says, which is for the other members. All volumes of a sample
+    see one choice, and one draw of the op.
+
+    Parameters
+    ----------
+    keys
+        The key of a volume, or several.
+    op
+        A value op, or a choice among value ops.
+
+    Raises
+    ------
+    ValueError
+        A key is no word, or the op moves voxels: all volumes of a sample move alike.
+
+    Examples
+    --------
+    >>> from voxpipe.intensity import Blur, Noise
+    >>> OneOf([On("ct", Noise(0.1)), On(["t1", "t2"], Blur(1))]).describe()
+    'one_of (noise std 0.1 on ct; blur sigma 1 mm on t1 and t2)'
+    """
+    spatial, values = _parts(op) if isinstance(op, (Choices, ValueOp, SpatialOp)) else (None, None)
+    if spatial is not None and not isinstance(op, type):
+        msg = (
+            f"On() takes value ops, and {spatial.describe()} moves voxels, which all volumes of a "
+            "sample do alike; put it into the choice as it is"
+        )
+        raise ValueError(msg)
+    if values is None or isinstance(op, type):
+        msg = f"On() takes keys and one value op, as On('ct', Noise(0.1)), got {op!r}"
+        raise ValueError(msg)
+    return OnKeys(as_keys("On()", keys), values)
 
 
 def _choices(

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...core.likely_mistakes import offsets
-from ..amounts import Amount, as_amount, as_flag, as_probability, draw_amount
+from ..amounts import Amount, as_factor, as_flag, as_probability, draw_amount
 from ..plans.matrices import Space, as_space, growing, pull_back, scaling
 from ..plans.plan import SpatialPlan
 from .op import Drawn
@@ -40,7 +40,7 @@ class Zoom:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factor", as_amount("factor", self.factor, positive=True))
+        object.__setattr__(self, "factor", as_factor("factor", self.factor))
         object.__setattr__(self, "space", as_space(self.space))
         object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
         object.__setattr__(self, "p", as_probability("p", self.p))

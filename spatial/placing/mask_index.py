@@ -7,8 +7,7 @@ voxel is read to draw a patch, in this process or, for files, in any other of th
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, Region
+from ...core import Grid
 from ...core.errors import PatchSizeError
-from ...core.remembered import Remembered
-from ...volumes.cache.cache_directory import cache_directory, write_whole
-from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
-from ...volumes.content import content_key
+from ...volumes.cache.cache_directory import write_whole
 from ..estimating import may_read
-from ..plans.plan import SpatialPlan
-from ..plans.policy import LABEL
-from ..resampling.resample import Source, resample
+from .kept_tables import KNOWN, kept_file
+from .looked_up import cells_of, values_on
 from .sampling_mask import SamplingMask, Triple, counted
 
 Label = Any
@@ -36,14 +31,10 @@ OTHER = "other"
 Classes = tuple[Label, ...]
 """Labels; empty for one class of all that is not 0."""
 
-# A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
-MOST_BYTES = 256 * 1024**2
 # Of what is kept on disk: another one is not read.
-_VERSION = 2
-
-_KNOWN: Remembered[SamplingMask | None] = Remembered(
-    MOST_BYTES, lambda mask: 0 if mask is None else mask.nbytes
-)
+_VERSION = 3
+# A label that was stored as bytes with a slope of 1/255 comes back as 1 to within rounding.
+_WHOLE = 1e-4
 
 
 def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> SamplingMask | None:
@@ -71,12 +62,13 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
         Classes of a volume of several channels.
     """
     key = (volume.token, volume.header.stamp, grid.shape, grid.rows, cell, classes)
-    return _KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
+    found: SamplingMask | None = KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
+    return found
 
 
 def _loaded_or_counted(volume: Any, grid: Grid, key: tuple[Any, ...]) -> SamplingMask | None:
     *_, cell, classes = key
-    file = _file(volume, key)
+    file = kept_file(volume, (_VERSION, *key[2:]))
     found = None if file is None else _load(file, grid.shape, cell, len(classes) or 1)
     if found is None:
         if not may_read():
@@ -85,11 +77,6 @@ def _loaded_or_counted(volume: Any, grid: Grid, key: tuple[Any, ...]) -> Samplin
         if file is not None:
             _save(file, found)
     return found
-
-
-def forget_masks() -> None:
-    """Drop what is kept in memory."""
-    _KNOWN.clear()
 
 
 def _counts(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> NDArray[np.uint32]:
@@ -101,32 +88,26 @@ def _counts(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> NDArray[
         )
     cells = tuple(-(-n // c) for n, c in zip(grid.shape, cell, strict=True))
     counts = np.zeros((len(classes) or 1, *cells), np.uint32)
-    matrix = np.linalg.solve(volume.grid.affine, grid.affine)
-    plan = SpatialPlan(volume.grid, matrix, grid.shape)
-    is_same = plan.is_copy and plan.source_region(LABEL) == volume.grid.region == grid.region
-    unit = _unit(cell, volume.chunks) if is_same else cell
-    for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
-        values = volume.read(region).values() if is_same else _looked_up(volume, plan, region)
-        first = [a // c for a, c in zip(region.start, cell, strict=True)]
+    for region, values in values_on(volume, grid, cell):
+        _refuse_shares(volume, values)
         found = np.concatenate([counted(flags, cell) for flags in _flags(values, classes)])
-        counts[
-            (slice(None), *(slice(a, a + n) for a, n in zip(first, found.shape[1:], strict=True)))
-        ] = found
+        counts[(slice(None), *cells_of(region, cell))] = found
     return counts
 
 
-def _looked_up(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
-    """Return the values of a mask on a region of another grid."""
-    part = plan.crop(region.start, region.shape)
-    needed = part.source_region(LABEL)
-    out = np.zeros((volume.shape[0], *region.shape), volume.dtype)
-    if needed.is_empty:
-        return out
-    voxels = volume.read(needed)
-    i, j, k = needed.start
-    source = Source(voxels.array, (i, j, k), part.bounds, voxels.slope, voxels.intercept)
-    resample(source, part.matrix, LABEL, out)
-    return out
+def _refuse_shares(volume: Any, values: NDArray[Any]) -> None:
+    """Refuse what is no mask and no label: there is a way to draw by such values."""
+    if values.dtype.kind != "f":
+        return
+    off = np.abs(values - np.rint(values)) > _WHOLE * np.maximum(1, np.abs(values))
+    if off.any():
+        first = float(values[tuple(np.argwhere(off)[0])])
+        raise PatchSizeError(
+            f"{volume.name} is given as mask=, of which every voxel that is not 0 counts alike, "
+            f"and holds values that are no whole numbers, the first of them {first:g}",
+            do="Give it as weights= if a voxel shall be drawn as often as its value says, or a "
+            "mask of its values above a threshold.",
+        )
 
 
 def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:
@@ -143,23 +124,6 @@ def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]
 
 def _each(label: Label) -> tuple[int, ...]:
     return label if isinstance(label, tuple) else (label,)
-
-
-def _unit(cell: Triple, chunks: Triple | None) -> Triple:
-    """Return whole cells in whole chunks, so that no chunk is decoded twice."""
-    i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks or (1, 1, 1), strict=True))
-    # Chunks of 60 and cells of 8 meet every 120 voxels; some meet never in a slab.
-    return (i, j, k) if i * j * k <= SLAB_VOXELS else cell
-
-
-def _file(volume: Any, key: Sequence[Any]) -> Path | None:
-    content = volume.content_key
-    if not content:
-        return None
-    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
-    own = volume.grid
-    name = content_key(content, (_VERSION, own.shape, own.rows, *key[2:]))
-    return cache_directory() / "sampling" / f"{name}.npz"
 
 
 def _load(file: Path, shape: Triple, cell: Triple, classes: int) -> SamplingMask | None:

@@ -19,12 +19,13 @@ from ..ops.op import Drawn
 from ..ops.sizes import of_grid, told_size
 from ..plans import inverse
 from ..plans.plan import SpatialPlan
-from ..plans.pull_back import extremes
 from ..volume_like import stored_of
 from .mask_index import OTHER, Classes, Label, sampling_mask
 from .patch import UniformPatch, patch_size, warn_if_larger
 from .sampling_mask import SamplingMask, cell_for
+from .source_box import source_box
 from .uniform_region import UniformRegion
+from .weighted_patch import WeightedPatch
 
 # Places that are tried at once. Where one in fifty has the share that is asked for, three draws in
 # four find it among these; all others look at every cell, which takes milliseconds.
@@ -98,6 +99,11 @@ class MaskedPatch:
             raise PatchSizeError(msg)
 
     @property
+    def where(self) -> str:
+        """Where patches are drawn, in words."""
+        return f"inside {self.key!r}"
+
+    @property
     def classes(self) -> Classes:
         """Labels that are told apart; none if all that is not 0 is one class."""
         return tuple(label for label, _ in self.class_weights)
@@ -107,6 +113,10 @@ class MaskedPatch:
         # A random turn must not ask for another mask every time.
         size = self._across(plan) if plan.is_copy else of_grid(self.size, plan)
         return sampling_mask(self.mask, plan.source, cell_for(size), self.stored or self.classes)
+
+    def ready(self, plan: SpatialPlan) -> None:
+        """Read the mask now."""
+        self.sampling_mask(plan)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box, and the class that was drawn if classes are told apart."""
@@ -122,7 +132,7 @@ class MaskedPatch:
         if mask is None:  # an estimate: where patches lie does not change what they cost
             return self._anywhere(numbers[0], plan)
         self._warn_of_missing(mask)
-        present = _inside(plan)
+        present = source_box(plan)
         for index in self._order(mask, present, numbers[0, 0]):
             start = self._place(mask, index, present, numbers, plan)
             if start is not None:
@@ -243,7 +253,7 @@ class MaskedPatch:
 
 @dataclass(frozen=True)
 class MaskedRegion:
-    """The region of :class:`UniformRegion` in which a patch by the mask would begin.
+    """The region of :class:`UniformRegion` in which a patch by a mask or weights would begin.
 
     Examples
     --------
@@ -255,7 +265,7 @@ class MaskedRegion:
 
     region: UniformRegion
     """Its extent and where it begins."""
-    patch: MaskedPatch
+    patch: MaskedPatch | WeightedPatch
     """What is drawn to find it."""
 
     name: ClassVar[str] = "lazy_patch"
@@ -272,7 +282,7 @@ class MaskedRegion:
 
     def describe(self) -> str:
         """Return the regions in words."""
-        return f"{self.region.describe()}, inside {self.patch.key!r}"
+        return f"{self.region.describe()}, {self.patch.where}"
 
 
 def weights_of(given: Any) -> tuple[tuple[Label, float], ...]:
@@ -316,13 +326,3 @@ def _is_weight(weight: Any) -> bool:
 
 def _is_finite(number: Any) -> bool:
     return isinstance(number, (int, float, np.number)) and math.isfinite(number)
-
-
-def _inside(plan: SpatialPlan) -> Region:
-    """Return the source voxels among which the present grid lies."""
-    low, high = extremes(plan.matrix[:3], plan.shape)
-    if plan.moves:
-        low = [a + least for a, (least, _) in zip(low, plan.moves, strict=True)]
-        high = [b + most for b, (_, most) in zip(high, plan.moves, strict=True)]
-    box = Region(tuple(map(math.floor, low)), tuple(math.ceil(v) + 1 for v in high))
-    return box.intersect(plan.source.region)

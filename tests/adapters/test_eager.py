@@ -113,7 +113,11 @@ def test_a_loader_runs_it_and_says_so() -> None:
     assert batch["meta"][0]["draws"] == fused["meta"][0]["draws"]
     assert not np.allclose(batch["image"], fused["image"], atol=0.1)
     assert "4 interpolations, 2 copies" in told
-    assert "not fused: image is sampled anew after flush" in told
+    anew = [line for line in told.splitlines() if line.startswith("not fused: ")]
+    assert len(anew) == len(set(anew)) == 2  # before flip, and before zoom
+    for line in anew:
+        assert "sampled anew after the flush that Eager puts before ." in line
+        assert line.partition("   ")[2].startswith("test_eager.py:")
     late = vp.Eager().rewrite(vp.FuseSpatial()(opened().flip(0).rotate(9).flush(["image"]).flip(1)))
     assert not any("rotate" in (change.became or "") for change in late.changes)
 

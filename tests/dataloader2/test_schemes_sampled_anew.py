@@ -57,7 +57,10 @@ def test_an_eager_chain_is_negotiated(folder: Path) -> None:
         assert "was not negotiated" not in loader.explain()
         assert set(loader.schemes()) == {"image", "label"}
 
-        assert "sampled anew after flush, and after flush" in loader.explain()
+        told = loader.explain()
+
+    assert "sampled anew after the flush that Eager puts before .flip(0)" in told
+    assert ", and after the flush that Eager puts before .rotate(5)" in told
 
 
 def test_the_demand_is_what_is_read(folder: Path) -> None:

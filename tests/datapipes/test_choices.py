@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.choice import Choice
-from voxpipe.intensity import Drawn, Facts, Normalize, ValueOp
+from voxpipe.core.errors import SampleError
+from voxpipe.intensity import Drawn, Facts, LowResolution, Normalize, ValueOp
 from voxpipe.spatial import (
     Elastic,
     Flip,
@@ -205,3 +206,28 @@ def test_nonsense_is_refused_at_construction(make: Any, message: str) -> None:
 def test_late_ops_are_fine_at_the_end() -> None:
     """One of several members does not come after another."""
     assert OneOf([(Rotate(5), Late(1)), Rotate(3)]).spatial is not None
+
+
+def test_explain_speaks_the_words_of_the_ops() -> None:
+    """Of nested choices and weights too, and no dataclass is shown cut."""
+    nested = [Rotate((-15, 15)), [Flip(0), OneOf([Zoom(2), Elastic(1, spacing=4)], p=0.5)]]
+
+    text = opened(1).one_of(nested).some_of({Flip(0): 1, Flip(1): 3}, 1).explain()
+
+    inner = f"one_of (zoom 2.0; {Elastic(1, spacing=4).describe()}) (p=0.5)"
+    assert f"one_of([rotate (-15.0, 15.0) degrees, [flip axis 0, {inner}]])" in text
+    assert "some_of({flip axis 0: 1, flip axis 1: 3}, 1)" in text
+
+
+def test_a_choice_is_named_as_it_was_written() -> None:
+    """In errors, by its chained form."""
+    with pytest.raises(SampleError, match=r"^random_apply\(\) is to change 'nope'"):
+        list(opened(1).random_apply([Add(1)], keys="nope"))
+
+
+def test_explain_says_why_a_member_makes_others_wait() -> None:
+    """The reason of the op inside the choice."""
+    pipe = opened(1).rotate(5).one_of([LowResolution(2), Add(1)]).rotate(5)
+
+    assert "low_resolution in one_of() at" in pipe.explain()
+    assert "(a coarser grid is made of the voxels so far" in pipe.explain()

@@ -75,6 +75,63 @@ def test_a_fill_that_nobody_can_use_is_refused(case: str) -> None:
         [patch.realize() for patch in next(iter(wrong())).values()]
 
 
+BORDER, CONSTANT = vp.Policy("linear", "border"), vp.Policy("linear", "constant")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: opened().pad(2, fill=-1000),
+        lambda: opened().shuffle().lazy_patch(4).rotate(5, fill={"image": -1000}),
+        lambda: opened(policies={"image": BORDER, "label": CONSTANT}).rotate(5, fill=-1000),
+        lambda: opened().rotate(5, padding={"label": "constant"}).flip(fill=-1000),
+        lambda: opened().rotate(5, padding="border", fill=-1000),
+        lambda: opened().one_of([vp.spatial.Rotate(5)], fill=-1000),
+        lambda: opened().resample_to(vp.Grid((4, 4, 4), np.eye(4)), fill=-1000),
+        lambda: vp.list_cases("/nowhere/*", image="ct.nii").open_volume().rotate(5, fill=-1000),
+    ],
+    ids=["alone", "by key", "policies=", "of others", "beside", "choice", "grid", "listed"],
+)
+def test_a_fill_is_refused_where_no_pipe_pads_with_it(make: Any) -> None:
+    """At construction, before a case is opened."""
+    with pytest.raises(PolicyConflict, match=r"(?s)'image' that padding.*fill=.*Write padding="):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: opened().rotate(5, padding="constant").flip(fill=-1000),
+        lambda: opened().rotate(5, padding="constant").flush().flip(fill=-1000),
+        lambda: opened().rotate(5, padding={"image": "constant"}).flip(fill=-1000),
+        lambda: opened(policies={"image": CONSTANT}).rotate(5, fill={"image": -1000}),
+        lambda: opened(policies={"image": CONSTANT}).rotate(5, fill=-1000),
+        lambda: opened().rotate(5, fill={"label": 2}),
+        lambda: opened(labels=("image", "label")).rotate(5, fill=-1000),
+        lambda: opened(keys=["label"]).rotate(5, fill=-1000),
+        lambda: opened().center_crop(4, hard=True).flip(0).rotate(5, fill=-1000),
+        lambda: (
+            vp.from_cases([{"image": vp.Volume(np.ones((4, 4, 4), np.uint8), kind="label")}])
+            .open_volume(labels=())
+            .rotate(5, fill=3)
+        ),
+        lambda: opened().map(constant).rotate(5, fill=-1000),
+    ],
+    ids=[
+        *("before", "before a flush", "by key", "policies= by key", "policies=", "label"),
+        *("labels only", "label alone", "hard crop", "a label made", "map"),
+    ],
+)
+def test_a_fill_that_something_uses_is_taken(make: Any) -> None:
+    """No chain that works is refused: each gives its first sample."""
+    assert next(iter(make()))
+
+
+def constant(sample: Any) -> Any:
+    """A user's function that changes policies."""
+    return sample.with_data(image=sample["image"].with_pending(sample["image"].pending, CONSTANT))
+
+
 def test_a_fill_is_for_a_hard_crop_of_any_kind() -> None:
     """One that asks a volume, and one in a choice, as much as one by numbers."""
     box = vp.spatial.CenterCrop(4, hard=True)

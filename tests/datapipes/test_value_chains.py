@@ -290,7 +290,8 @@ def test_explain_says_which_op_breaks_the_fusion_and_where() -> None:
     assert "not fused: image is sampled anew after blur at" in text
     assert "test_value_chains.py" in text
     assert "not fused" not in explain(opened().rotate(10).noise(1).rotate(5).batch_patches(1))
-    assert "anew after flush" in explain(opened().rotate(10).flush("image").rotate(5).realize())
+    flushed = explain(opened().rotate(10).flush("image").rotate(5).realize())
+    assert "anew after flush at .flush('image')   test_value_chains.py:" in flushed
 
 
 def test_bytes_are_those_of_the_stored_volume() -> None:

@@ -53,8 +53,19 @@ def kill_me():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+HELD = threading.Event()
+
+
 def hang():
-    threading.Event().wait()
+    HELD.wait()
+
+
+@pytest.fixture
+def released():
+    """Let the thread of this process go on afterwards: its epoch would stay open for all tests."""
+    yield
+    HELD.set()
+    HELD.clear()
 
 
 SEED_WITH_CASE2_LAST = 0
@@ -119,7 +130,7 @@ def test_a_hanging_worker_is_named_with_its_case(cases):
     assert "Timeout(item=" in str(e.value)
 
 
-def test_a_hang_in_process_shows_where(cases):
+def test_a_hang_in_process_shows_where(cases, released):
     """Without workers the error holds the stack that is stuck."""
     pipe = full_chain(cases).map(functools.partial(at_case, "case1", hang))
 

@@ -118,6 +118,18 @@ def test_a_weighted_crop_follows_what_was_done_before() -> None:
     assert [int(np.asarray(sample["image"]).max()) for sample in pipe] == [100] * 5
 
 
+def test_a_crop_by_a_map_of_weights_follows_what_was_done_before() -> None:
+    """The same with weights as such: behind a flip, a turn by an angle and another spacing."""
+    forget_masks()
+    bright = np.zeros((40, 12, 12), np.uint8)
+    bright[17, 3, 4] = 100
+
+    start = opened(bright, bright)
+    for before in (start.flip(0), start.rotate((0, 0, 30)).spacing((1, 1, 1))):
+        pipe = before.lazy_patch(4, samples_per_volume=5, weights="image")
+        assert all(int(np.asarray(sample["image"]).max()) > 20 for sample in pipe)
+
+
 def test_a_crop_to_where_something_is_follows_what_was_done_before() -> None:
     """CropForeground after a lazy flip crops the background, of sum 0."""
     forget_masks()
@@ -409,6 +421,19 @@ def test_more_than_2_to_the_24_voxels_can_be_drawn_from() -> None:
 
     assert label.size > 2**24
     assert all(np.asarray(sample["label"]).any() for sample in pipe)
+
+
+def test_more_than_2_to_the_24_voxels_can_weigh_something() -> None:
+    """The same with weights: a cumulative sum in float32 would end before the last of them."""
+    forget_masks()
+    weights = np.ones((260, 260, 260), np.float32)
+    weights[250:, 250:, 250:] = 1e9
+    pipe = opened(weights, keys=("image",))
+    pipe = pipe.lazy_patch(8, samples_per_volume=3, weights="image")
+
+    drawn = [sample["image"].draws["lazy_patch"]["start"] for sample in pipe]
+
+    assert all(min(start) >= 246 for start in drawn)
 
 
 def test_axes_are_longer_than_65535_voxels() -> None:

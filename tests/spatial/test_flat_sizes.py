@@ -25,6 +25,7 @@ CHAINS = {
     "lazy_patch": lambda p, size: p.lazy_patch(size),
     "masked": lambda p, size: p.lazy_patch(size, mask="label", class_weights={1: 1}),
     "shares": lambda p, size: p.lazy_patch(size, mask="label", min_share=0.01),
+    "weighted": lambda p, size: p.lazy_patch(size, weights="label"),
     "region": lambda p, size: p.lazy_patch(size, region=(32, 32, 1)),
     "shuffled": lambda p, size: p.lazy_patch(size, samples_per_volume=2).shuffle_plans(),
     "turned": lambda p, size: p.flip().lazy_patch(size, mask="label"),

@@ -22,7 +22,7 @@ from voxpipe.spatial import (
     sampling_mask,
     without_reading,
 )
-from voxpipe.spatial.placing import mask_index
+from voxpipe.spatial.placing import kept_tables, looked_up
 from voxpipe.spatial.placing.sampling_mask import cell_for, counted
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
@@ -296,7 +296,7 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
     label = random_label(0, (30, 30, 30), 0.1)
     np.save(tmp_path / "a.npy", label)
     volume = Volume(tmp_path / "a.npy", kind="label")
-    monkeypatch.setattr(mask_index, "SLAB_VOXELS", 8 * 30 * 30)
+    monkeypatch.setattr(looked_up, "SLAB_VOXELS", 8 * 30 * 30)
     plan, op = plan_of(label.shape), MaskedPatch((32, 32, 32), volume, "label")
     before = TALLY.snapshot()
 
@@ -331,7 +331,7 @@ def test_a_damaged_file_in_the_cache_is_made_again(tmp_path):
 
 def test_memory_is_bounded(monkeypatch):
     """The least recently used go first."""
-    monkeypatch.setattr(mask_index._KNOWN, "most", 3000)
+    monkeypatch.setattr(kept_tables.KNOWN, "most", 3000)
     volumes = [Volume(np.ones((8, 8, 8), np.uint8)) for _ in range(4)]
     for volume in volumes:
         sampling_mask(volume, volume.grid, (2, 2, 2), ())  # 64 cells, 1280 bytes

@@ -1,0 +1,43 @@
+"""Tables that say where patches lie: kept in memory within bounds, and where they lie on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.remembered import Remembered
+from ...volumes.cache.cache_directory import cache_directory
+from ...volumes.content import content_key
+
+# A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
+MOST_BYTES = 256 * 1024**2
+
+KNOWN: Remembered[Any] = Remembered(
+    MOST_BYTES, lambda table: 0 if table is None else int(table.nbytes)
+)
+"""Masks and weights by what they were made of; those asked for least lately go first."""
+
+
+def forget_masks() -> None:
+    """Drop the masks and weights that are kept in memory."""
+    KNOWN.clear()
+
+
+def kept_file(volume: Any, key: Sequence[Any]) -> Path | None:
+    """Return where a table of a volume is kept, None if its content has no name.
+
+    Parameters
+    ----------
+    volume
+        What the table is made of.
+    key
+        The kind of table, its version, and what else it depends on.
+    """
+    content = volume.content_key
+    if not content:
+        return None
+    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
+    own = volume.grid
+    name = content_key(content, (own.shape, own.rows, *key))
+    return cache_directory() / "sampling" / f"{name}.npz"
