@@ -40,7 +40,7 @@ class DataLoader2Iterator:
         self._loader = loader
         self._seed = seed
         self._progress = progress
-        self._valid = True
+        self._ended_by = ""
         self._batches: Epoch | None = None
         self._step = 1
         self._failure: BaseException | None = None
@@ -51,9 +51,9 @@ class DataLoader2Iterator:
         return self
 
     def __next__(self) -> Any:
-        if not self._valid:
-            msg = "a newer iterator of this DataLoader2 has taken over"
-            raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
+        if self._ended_by:
+            do = "One iterator of a loader is live: take a new one, or make two loaders."
+            raise IteratorInvalidated(self._ended_by, do=do)
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
         self._pausing.ask()
@@ -135,9 +135,9 @@ class DataLoader2Iterator:
             self._batches = loader._tail.behind(self._batches, seed, here.epoch)
         return self._batches
 
-    def invalidate(self) -> None:
-        """End the epoch; further use says so."""
-        self._valid = False
+    def invalidate(self, why: str) -> None:
+        """End the epoch; further use says why."""
+        self._ended_by = why
         self._close()
 
     def _close(self) -> None:

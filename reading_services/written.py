@@ -19,7 +19,7 @@ from .place import Place
 from .reading_service import Epoch
 from .seeds.seed_generator import SeedGenerator
 from .work import Replicated, Work
-from .work.pipe_runner import as_raised
+from .work.as_raised import as_raised
 
 
 class WrittenService:

@@ -24,7 +24,7 @@ from ...realizing import ErrorPolicy, Job
 from ..place import Place
 from ..seeds.seeding import seeded_globals
 from ..shares.part import WHOLE, WRAP, Part
-from .pipe_runner import as_raised
+from .as_raised import as_raised
 
 _RAISES = ErrorPolicy()
 _END = object()

@@ -35,8 +35,8 @@ from ....core.errors import PrefetchTimeoutError, RankFailed, RankMissing, Voxpi
 from ....core.hidden import public_name
 
 FAILED, LATE, LEFT = "failed", "late", "left"
-# The store's own wait cannot be interrupted: Ctrl-C is seen after so many seconds at most.
-_SLICE = 0.5
+# How often a store is asked: soon at first, as ranks mostly come together, then ten times a second.
+_FIRST_LOOK, _LOOK = 0.001, 0.1
 # A rank learns that another is missing at its own limit; then all tell each other within this.
 _LATE_SECONDS = 2.0
 # Of an error of another rank: what it is, and not the whole of what it has to say.
@@ -180,18 +180,19 @@ def job_store() -> Any:
 
 
 def waited(store: Any, key: str, deadline: float) -> str | None:
-    """Return what is at ``key`` of a store; None if nothing is there at the deadline."""
-    while True:
+    """Return what is at ``key`` of a store; None if nothing is there at the deadline.
+
+    The store is asked again and again: its own wait cannot be interrupted by Ctrl-C, and torch
+    prints two warnings whenever one ends without the key.
+    """
+    pause = _FIRST_LOOK
+    while not store.check([key]):
         left = deadline - time.monotonic()
-        try:
-            store.wait([key], timedelta(seconds=min(_SLICE, max(left, 0.001))))
-        except dist.DistNetworkError:
-            raise
-        except RuntimeError:  # DistStoreError: its time is over
-            if left <= 0:
-                return None
-            continue
-        return str(store.get(key).decode())
+        if left <= 0:
+            return None
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LOOK)
+    return str(store.get(key).decode())
 
 
 @contextlib.contextmanager
