@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..reading_services.place import Place
 
@@ -29,7 +29,8 @@ class Position:
 
         ``step`` is the distance of the batches of one worker's share.
         """
-        return replace(self, place=self.place.after(index, step), failed=failed)
+        # By name of the class: for small items dataclasses.replace is a tenth of the time.
+        return Position(self.epoch, self.place.after(index, step), failed)
 
     def next_epoch(self) -> Position:
         """Return the beginning of the next epoch."""

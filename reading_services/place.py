@@ -8,7 +8,7 @@ runs of numbers: as many as there are gaps, and not as there are batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..realizing import Failure
@@ -72,8 +72,8 @@ class Place:
             Distance of the batches of one worker's share, each of which comes in order.
         """
         if index == self.next:
-            return replace(self, next=index + 1)._settled()
-        return replace(self, ahead=_with(self.ahead, Run(index, 1, step)))
+            return Place(index + 1, self.ahead)._settled() if self.ahead else Place(index + 1)
+        return Place(self.next, _with(self.ahead, Run(index, 1, step)))
 
     def _settled(self) -> Place:
         """Return this place; what lay ahead and is at its turn now counts as before it."""
