@@ -218,4 +218,12 @@ def _is_timeable(pipe: Pipe) -> bool:
 def _name(pipe: Pipe) -> str:
     origin = origin_of(pipe)
     place = f"   {origin.file.rsplit('/', 1)[-1]}:{origin.line}" if origin is not None else ""
-    return f"{describe(pipe)}{place}"
+    before = sum(_is_namesake(other, pipe) for other in walk(pipe)) - 1
+    number = f" #{before + 1}" if before else ""
+    return f"{describe(pipe)}{number}{place}"
+
+
+def _is_namesake(other: Pipe, pipe: Pipe) -> bool:
+    """Whether two pipes would have one row, and their figures be added up."""
+    same = type(other) is type(pipe) and origin_of(other) == origin_of(pipe)
+    return same and describe(other) == describe(pipe)

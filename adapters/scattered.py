@@ -11,6 +11,7 @@ from ..datapipes.iter import LazyPatches, ShufflePlans
 from ..datapipes.shuffle_spec import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE
 from ..graph import Pipe, describe, parents_of, walk
 from ..volumes.scheme import Demand, StoreLayout
+from .timed import untimed
 
 # What the loader grants itself for decoded chunks where it needs more than usual.
 _MEMORY_PART = 4
@@ -29,7 +30,7 @@ def scattered(sink: Pipe) -> tuple[Pipe, str, str] | None:
     if found is None:
         return None
     shuffle, patches = found
-    asked = asked_of(sink, 0, 0)
+    asked = asked_of(untimed(sink), 0, 0)
     memory = max(MEMORY_BYTES, (usable_memory() or 0) // _MEMORY_PART)
     for key, layout in asked.layouts.items():
         demand = asked.demands[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from ..core import TALLY, Tally
 from ..core.ledger import LEDGER, Entry
 from ..core.resident import SAMPLED, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
-from ..graph import Pipe, Traits, describe
+from ..graph import Pipe, Traits, describe, parents_of, rebuilt
 from ..realizing import Watch
 
 
@@ -88,3 +89,14 @@ class Timed(DataPipe):
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
+
+
+def untimed(sink: Pipe) -> Pipe:
+    """Return a copy of the graph without timed pipes: a profile counts what the user runs."""
+
+    def copied(pipe: Pipe, here: Pipe) -> Pipe:
+        if isinstance(pipe, Timed):
+            return parents_of(here)[0]
+        return copy.copy(pipe) if here is pipe else here
+
+    return rebuilt(sink, copied)

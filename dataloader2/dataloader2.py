@@ -29,7 +29,7 @@ from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated
 from .outline import Outline
 from .position import Position, Progress
-from .state import State, checkpoint_of, restore_service
+from .state import State, checkpoint_of, refuse_for_service
 from .stats import Waits
 from .telling import Telling
 
@@ -167,7 +167,7 @@ class DataLoader2(Explaining, Telling):
         """Begin the next epoch; an iterator that is still running is invalidated."""
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
-        self._end_live()
+        self._end_live("a newer iterator of this DataLoader2 has taken over")
         self._pace.interrupt()
         if self._coming is not None:
             self._service.stop()  # workers that stayed run the chain as it was
@@ -201,7 +201,7 @@ class DataLoader2(Explaining, Telling):
             if not self._epoch_told:
                 self._position = Position()
 
-    def _end_live(self) -> None:
+    def _end_live(self, why: str) -> None:
         """End the running epoch, if any; the next one has the next number."""
         progress, self._progress = self._progress, None
         live = self._live() if self._live is not None else None
@@ -210,7 +210,7 @@ class DataLoader2(Explaining, Telling):
             here = progress.position
             self._position = here.next_epoch() if progress.begun else here
         if live is not None:
-            live.invalidate()
+            live.invalidate(why)
 
     def _finished(self, progress: Progress) -> None:
         if self._progress is progress:
@@ -220,7 +220,7 @@ class DataLoader2(Explaining, Telling):
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = whole("seed", seed, least=0, below=MAX_SEED)
-        self._end_live()
+        self._end_live("seed() of its DataLoader2 began another run")
         self._seed, self._drawn, self._position = seed, None, Position()
 
     def set_epoch(self, epoch: int) -> None:
@@ -232,7 +232,7 @@ class DataLoader2(Explaining, Telling):
         if self._progress is not None and not self._progress.begun:
             self._progress.position = Position(epoch)
             return
-        self._end_live()
+        self._end_live(f"set_epoch({epoch}) of its DataLoader2 ended its epoch")
         self._position, self._epoch_told = Position(epoch), True
 
     def is_before(self, epoch: int) -> bool:
@@ -256,7 +256,7 @@ class DataLoader2(Explaining, Telling):
             seed=self._seed_of_run(),
             epoch=here.epoch,
             next_batch=here.place.next,
-            ahead=tuple(sorted(here.place.ahead)),
+            ahead=here.place.ahead,
             failed=here.failed,
             shares=self._service.shares(work),
             order=order,
@@ -269,6 +269,8 @@ class DataLoader2(Explaining, Telling):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken, under any number of workers.
+
+        One that is refused changes nothing: a running epoch goes on.
 
         Raises
         ------
@@ -283,10 +285,14 @@ class DataLoader2(Explaining, Telling):
             order=order,
             shares=self._service.shares(work),
         )
-        self._end_live()
-        restore_service(self._service, loaded.of_service)
+        service: Any = self._service
+        state_of_service = loaded.of_service
+        refuse_for_service(service, state_of_service)
+        self._end_live("load_state_dict() of its DataLoader2 ended its epoch")
+        if state_of_service:
+            service.restore(state_of_service)
         self._seed, self._drawn = loaded.seed, None
-        place = Place(loaded.next_batch, frozenset(loaded.ahead))
+        place = Place(loaded.next_batch, loaded.ahead)
         self._position = Position(loaded.epoch, place, loaded.failed)
 
     @classmethod
@@ -325,7 +331,7 @@ class DataLoader2(Explaining, Telling):
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""
         self._shut_down = True
-        self._end_live()
+        self._end_live("its DataLoader2 was shut down")
         self._finalizer()
 
     def __enter__(self) -> DataLoader2:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..adapters.timed import untimed
 from ..core.errors import BudgetExceeded, LoaderShutDown
 from ..datapipes.cost import cost_of
 from ..datapipes.shuffle_report import BATCHES as REPORTED
 from ..datapipes.shuffle_report import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
-from ..diagnosing.twins import untimed
 from ..graph import Change, Pipe, explain_rewritten, traits_of, walk
 from ..reading_services import ReadingService
 from ..reading_services.work import Work

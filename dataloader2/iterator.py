@@ -40,8 +40,9 @@ class DataLoader2Iterator:
         self._loader = loader
         self._seed = seed
         self._progress = progress
-        self._valid = True
+        self._ended_by = ""
         self._batches: Epoch | None = None
+        self._step = 1
         self._failure: BaseException | None = None
         self._interrupted = False
         self._pausing = Pausing()
@@ -50,9 +51,9 @@ class DataLoader2Iterator:
         return self
 
     def __next__(self) -> Any:
-        if not self._valid:
-            msg = "a newer iterator of this DataLoader2 has taken over"
-            raise IteratorInvalidated(msg, do="Use one iterator at a time, or two loaders.")
+        if self._ended_by:
+            do = "One iterator of a loader is live: take a new one, or make two loaders."
+            raise IteratorInvalidated(self._ended_by, do=do)
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
         self._pausing.ask()
@@ -93,7 +94,7 @@ class DataLoader2Iterator:
             else:
                 batch = self._moved(batch.batch if isinstance(batch, Outcome) else batch)
             # Last, and in one step: whoever interrupts this has the batch once more, not never.
-            self._progress.position = here.after(self._started().last, failed)
+            self._progress.position = here.after(self._started().last, failed, self._step)
             if not is_empty:
                 return batch
 
@@ -126,15 +127,17 @@ class DataLoader2Iterator:
             here = progress.position
             loader._agreed()
             progress.begun = True
+            # Below 0 batches have the numbers of their shares, one for each in turn.
+            self._step = max(1, -loader._service.shares(loader._work))
             self._batches = loader._service.epoch(loader._work, self._seed, here.epoch, here.place)
             # Ranks agree on one seed: the state of each is that of all.
             loader._seed = seed = getattr(self._batches, "seed", self._seed)
             self._batches = loader._tail.behind(self._batches, seed, here.epoch)
         return self._batches
 
-    def invalidate(self) -> None:
-        """End the epoch; further use says so."""
-        self._valid = False
+    def invalidate(self, why: str) -> None:
+        """End the epoch; further use says why."""
+        self._ended_by = why
         self._close()
 
     def _close(self) -> None:

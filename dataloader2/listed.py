@@ -60,6 +60,9 @@ def listed(adapters: AdapterLike | Iterable[AdapterLike] | None) -> list[Adapter
     if adapters is None:
         return []
     given: Any = adapters
+    if isinstance(given, str):
+        msg = f"an adapter is an object, got its name {given!r}"
+        raise TypeError(f"{msg}. See voxpipe.adapters for those that there are.")
     if not callable(given) and not isinstance(given, Iterable):
         msg = f"adapters come second, one or a list; got {type(given).__name__}"
         raise TypeError(f"{msg}. A reading service is the third argument: reading_service=.")

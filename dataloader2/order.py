@@ -18,6 +18,7 @@ from ..graph import Pipe, chained_name, fingerprint_of_pipe, is_switched_off, tr
 # About 25 bytes each: half a kilobyte of the four that a state may have.
 _MOST = 20
 _OFF = "-off"
+_WHOLE = "="
 _DO = (
     "Give the loader the adapters that the state was saved with; set others by loader.adapters "
     "when that epoch has ended."
@@ -28,7 +29,9 @@ def changes_of_order(written: Pipe, run: Pipe) -> str:
     """Return in what pipes that decide on the order two graphs differ; empty if in none.
 
     Each is a word: ``-`` or ``+``, the chained name, a short hash of the settings, and ``-off`` for
-    a shuffle that does not. Of more than twenty the rest is one hash.
+    a shuffle that does not; they say what differs, twenty of them at most. The last word, ``=`` and
+    a hash of all that decide now, says that two orders are the same: a shuffle before a batch is
+    not one after it.
 
     Examples
     --------
@@ -36,7 +39,7 @@ def changes_of_order(written: Pipe, run: Pipe) -> str:
     >>> pipe = IterableWrapper(range(4)).map(abs)
     >>> changes_of_order(pipe, pipe.map(str))
     ''
-    >>> [word.split(":")[0] for word in changes_of_order(pipe, pipe.batch(2)).split()]
+    >>> [word.split(":")[0] for word in changes_of_order(pipe, pipe.batch(2)).split()][:-1]
     ['+batch']
     """
     before, after = list(_deciding(written)), list(_deciding(run))
@@ -44,11 +47,8 @@ def changes_of_order(written: Pipe, run: Pipe) -> str:
         return ""
     gone, come = Counter(before) - Counter(after), Counter(after) - Counter(before)
     words = [f"-{word}" for word in gone.elements()] + [f"+{word}" for word in come.elements()]
-    if not words:
-        return "moved"
-    more = "\0".join(words[_MOST:])
-    rest = [hashlib.blake2b(more.encode(), digest_size=8).hexdigest()] if more else []
-    return " ".join([*words[:_MOST], *rest])
+    whole = hashlib.blake2b("\0".join(after).encode(), digest_size=8).hexdigest()
+    return " ".join([*words[:_MOST], f"{_WHOLE}{whole}"])
 
 
 def refuse_other_order(saved: str | None, own: str) -> None:
@@ -61,7 +61,10 @@ def refuse_other_order(saved: str | None, own: str) -> None:
     """
     if saved is None or saved == own:
         return
-    msg = f"the state was saved {_told(saved)}, and this loader runs {_told(own)}: "
+    before, now = _told(saved), _told(own)
+    if before == now:
+        now = "these pipes in other places"
+    msg = f"the state was saved {before}, and this loader runs {now}: "
     raise StateMismatch(msg + "adapters changed which items come, or when", do=_DO)
 
 
@@ -89,6 +92,4 @@ def _told(words: str) -> str:
     both = [f"{n}() {'turned off' if off else 'changed'}" for n, off in come.items() if n in gone]
     new = [f"with {name}()" for name in come if name not in gone]
     old = [f"without {name}()" for name in gone if name not in come]
-    if words == "moved":
-        return "with pipes in another order"
-    return ", ".join(both + new + old) or "as written"
+    return ", ".join(both + new + old) or ("with pipes in another order" if words else "as written")

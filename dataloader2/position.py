@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..reading_services.place import Place
 
@@ -14,7 +14,7 @@ class Position:
     Examples
     --------
     >>> Position(epoch=3).after(0, failed=2)
-    Position(epoch=3, place=Place(next=1, ahead=frozenset()), failed=2)
+    Position(epoch=3, place=Place(next=1, ahead=()), failed=2)
     """
 
     epoch: int = 0
@@ -24,9 +24,13 @@ class Position:
     failed: int = 0
     """Items of it that failed, also before a resume; ``OnError`` has a budget for them."""
 
-    def after(self, index: int, failed: int) -> Position:
-        """Return the position after one more batch, with so many failures in all."""
-        return replace(self, place=self.place.after(index), failed=failed)
+    def after(self, index: int, failed: int, step: int = 1) -> Position:
+        """Return the position after one more batch, with so many failures in all.
+
+        ``step`` is the distance of the batches of one worker's share.
+        """
+        # By name of the class: for small items dataclasses.replace is a tenth of the time.
+        return Position(self.epoch, self.place.after(index, step), failed)
 
     def next_epoch(self) -> Position:
         """Return the beginning of the next epoch."""

@@ -7,12 +7,14 @@ there is to know: the plan is made again from them, under any number of workers.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..core.errors import StateMismatch
-from ..reading_services.abilities import Checkpointing, Restoring
+from ..reading_services.abilities import Checkpointing, Refusing, Restoring
+from ..reading_services.place import Run
+from ..reading_services.seeds.seed_generator import MAX_SEED
 from .order import refuse_other_order
 from .outline import Outline
 
@@ -30,8 +32,8 @@ class State:
     """Epoch of the next batch."""
     next_batch: int
     """The first batch of that epoch that was not delivered."""
-    ahead: tuple[int, ...]
-    """Later ones that were, where batches come as they are ready."""
+    ahead: tuple[Run, ...]
+    """Runs of later ones that were, where batches come as they are ready."""
     shares: int
     """0 where any worker can do any batch; else among how many the graph was divided; below 0 if
     its items came as they were ready."""
@@ -62,7 +64,11 @@ class State:
     @property
     def of_service(self) -> bytes:
         """The state of the reading service; empty if it has none."""
-        return base64.b64decode(self.service)
+        try:
+            return base64.b64decode(self.service, validate=True)
+        except ValueError as error:
+            msg = f"the state of the reading service is no base 64: {error}"
+            raise StateMismatch(msg, do="Pass what state_dict() returned.") from error
 
     @classmethod
     def from_json(
@@ -80,16 +86,21 @@ class State:
         if {*data, *_LATER} != fields:
             msg = f"a state has {sorted(fields - {'service'})}, got {sorted(data)}"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
-        state = cls(**{**data, "ahead": tuple(data["ahead"])})
+        state = cls(**{**data, "ahead": _runs(data["ahead"])})
         numbers: tuple[Any, ...] = (
             state.seed,
             state.epoch,
             state.next_batch,
             state.failed,
-            *state.ahead,
+            *(number for run in state.ahead for number in run),
         )
-        if not all(isinstance(n, int) and n >= 0 for n in numbers):
-            msg = f"seed, epoch, next_batch, failed and ahead are whole numbers, got {numbers}"
+        if not all(type(n) is int and n >= 0 for n in numbers) or state.seed >= MAX_SEED:
+            msg = "seed (below 2**64), epoch, next_batch, failed and ahead are whole numbers, got "
+            raise StateMismatch(f"{msg}{numbers!r:.200}", do="Pass what state_dict() returned.")
+        texts = (state.graph, state.data, state.pipes, state.cases, state.service)
+        order_is_text = state.order is None or isinstance(state.order, str)
+        if type(state.shares) is not int or not order_is_text or not _all_text(texts):
+            msg = "shares is a whole number; graph, data, pipes, cases, order and service are text"
             raise StateMismatch(msg, do="Pass what state_dict() returned.")
         if state.version != VERSION:
             msg = f"the state has version {state.version}, this voxpipe reads {VERSION}"
@@ -101,6 +112,22 @@ class State:
             msg = f"the state was saved with {saved}, this loader has {own}"
             raise StateMismatch(msg, do=_as_before(state.shares))
         return state
+
+
+def _all_text(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _runs(told: Any) -> tuple[Run, ...]:
+    """Return the runs of a state; in one that was saved before there were any, single numbers."""
+    try:
+        runs = sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in told)
+        if not all(run.length > 0 and run.step > 0 for run in runs):
+            raise TypeError("a run has numbers, at a distance")
+        return tuple(runs)
+    except TypeError as error:
+        msg = f"ahead is a list of [first, length, step], got {told!r:.100}"
+        raise StateMismatch(msg, do="Pass what state_dict() returned.") from error
 
 
 def _words(shares: int, whose: str = "") -> str:
@@ -126,12 +153,12 @@ def checkpoint_of(service: Any) -> str:
     return "" if data is None else base64.b64encode(data).decode()
 
 
-def restore_service(service: Any, state: bytes) -> None:
-    """Give a reading service its own state back, if there is one.
+def refuse_for_service(service: Any, state: bytes) -> None:
+    """Raise, before anything is changed, unless a service can take its own state back.
 
     Raises
     ------
-    StateMismatch
+    StateMismatch, TypeError
         The service can have none.
     """
     if not state:
@@ -139,4 +166,5 @@ def restore_service(service: Any, state: bytes) -> None:
     if not isinstance(service, Restoring):
         msg = f"the state holds one of a reading service, and {service!r} has none"
         raise StateMismatch(msg, do="Give the service that it was saved with.")
-    service.restore(state)
+    if isinstance(service, Refusing):
+        service.refuse_state()

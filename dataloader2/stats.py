@@ -38,7 +38,7 @@ class Stats:
         return {**asdict(self), "pipes": [dict(row) for row in self.pipes]}
 
     def __str__(self) -> str:
-        kept = "-" if self.kept is None else f"{self.kept * 1e3:.1f} ms"
+        kept = "-" if self.kept is None else f"{self.kept * 1e3:.1f} ms each (median)"
         mean = self.waited / self.delivered * 1e3 if self.delivered else 0.0
         told = [
             f"at batch {self.next_batch} of epoch {self.epoch}; {self.delivered} delivered",

@@ -5,6 +5,7 @@
 from torch.utils.data import DataChunk as DataChunk
 from torch.utils.data import functional_datapipe as functional_datapipe
 
+from . import collating as _collating  # noqa: F401  (registers what torch collates)
 from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
 from . import iter as _iter  # noqa: F401  (registers the chained forms)
 from . import map as _map  # noqa: F401

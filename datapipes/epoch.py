@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import Stream
-from ..graph import Pipe, walk
+from ..graph import Pipe, parents_of, walk
 from .datapipe import DataPipe
 
 
@@ -28,9 +28,12 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
     Sources of samples take (seed, epoch) and their number among the sources. Any other pipe
     with ``set_seed``, torch's or ours, takes one integer, drawn from the stream of its class and
     its place among its kind; one with ``set_epoch`` takes the epoch, as samplers of torch do.
+    What stands before a cache of items, and nowhere else, is told the first epoch each time: the
+    items that are kept are those of that epoch, also where an epoch is resumed elsewhere.
     """
     seen: Counter[str] = Counter()
     sources = 0
+    first = _only_before_caches(graph)
     every: Any = walk(graph)  # foreign pipes have what their classes say
     for pipe in every:
         kind = type(pipe)
@@ -43,12 +46,34 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
             pipe.begin(seed, epoch, sources)
             sources += 1
             continue
+        told = 0 if id(pipe) in first else epoch
         if hasattr(kind, "set_epoch"):
-            pipe.set_epoch(epoch)
+            pipe.set_epoch(told)
         if hasattr(kind, "set_seed"):
             place = seen[kind.__name__]
             seen[kind.__name__] += 1
-            pipe.set_seed(Stream(seed, epoch, (place,), kind.__name__).integer())
+            pipe.set_seed(Stream(seed, told, (place,), kind.__name__).integer())
+
+
+def _only_before_caches(graph: Pipe) -> set[int]:
+    """Return the ids of the pipes that are read by nobody but caches of items."""
+    every: Any = list(walk(graph))
+    if not any(_keeps_items(pipe) for pipe in every):
+        return set()
+    read: set[int] = set()
+    waiting: list[Any] = [graph]
+    while waiting:
+        pipe = waiting.pop()
+        if id(pipe) in read:
+            continue
+        read.add(id(pipe))
+        if not _keeps_items(pipe):
+            waiting += parents_of(pipe)
+    return {id(pipe) for pipe in every} - read
+
+
+def _keeps_items(pipe: Any) -> bool:
+    return bool(getattr(type(pipe), "keeps_items", False))
 
 
 def numbered(graph: Pipe) -> Numbered:

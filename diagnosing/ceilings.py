@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
+from ..adapters.timed import untimed
 from ..core import ChunkGrid, Region
 from ..core.errors import GraphError
 from ..datapipes.iter import BatchPatches
@@ -26,7 +27,7 @@ from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
 from .reads import reads_of
 from .stage import Stage, Tasks
-from .twins import check_source, twin_of, untimed
+from .twins import check_source, twin_of
 
 # A difference of two times that is smaller than this share of them is noise.
 NOISE = 0.05

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
-from ..adapters.timed import Timed
 from ..core.errors import GraphError
 from ..datapipes.cost import may_look_ahead
-from ..graph import Pipe, describe, parents_of, rebuilt, walk
+from ..graph import Pipe, describe, parents_of, walk
 from ..reading_services import ReadingService
 
 
@@ -22,17 +21,6 @@ def twin_of(service: ReadingService) -> ReadingService:
     if hasattr(twin, "persistent_workers"):
         twin.persistent_workers = True
     return twin
-
-
-def untimed(sink: Pipe) -> Pipe:
-    """Return a copy of the graph without timed pipes: a profile counts what the user runs."""
-
-    def copied(pipe: Pipe, here: Pipe) -> Pipe:
-        if isinstance(pipe, Timed):
-            return parents_of(here)[0]
-        return copy.copy(pipe) if here is pipe else here
-
-    return rebuilt(sink, copied)
 
 
 def check_source(planner: Pipe, *, running: bool) -> None:

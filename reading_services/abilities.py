@@ -36,6 +36,14 @@ class Restoring(Protocol):
 
 
 @runtime_checkable
+class Refusing(Protocol):
+    """A service that stands for others, of which not all can take a state back."""
+
+    def refuse_state(self) -> None:
+        """Raise ``TypeError`` if this one cannot; nothing is changed."""
+
+
+@runtime_checkable
 class Dividing(Protocol):
     """A service that makes only its part of every batch."""
 

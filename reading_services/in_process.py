@@ -207,12 +207,18 @@ def _batches(
         return
     source = work.maker()
     planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
+    if not work.cut.realizing:
+        # Nothing is read for what the plan has already, so nothing is fetched ahead.
+        with closing(planned):
+            for job in planned:
+                yield job.index, as_tensors(_handed(job))
+        return
     with closing(_begun(planned, work.joinings)) as coming:
         for job, fetched in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
             threads = with_threads(work.hints.threads)
             with using_joinings(work.joinings), closing(fetched), threads:
-                made = source.run(job, seed, epoch) if work.cut.realizing else _handed(job)
+                made = source.run(job, seed, epoch)
             if isinstance(made, Outcome):
                 made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)

@@ -1,11 +1,47 @@
-"""Which batches of an epoch were delivered."""
+"""Which batches of an epoch were delivered.
+
+Where they come as they are ready, one that takes long lets thousands of others pass, and a share of
+a graph that ends early leaves its numbers open for ever. So what came before its turn is kept as
+runs of numbers: as many as there are gaps, and not as there are batches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..realizing import Failure
+
+
+class Run(NamedTuple):
+    """Numbers at equal distances.
+
+    Examples
+    --------
+    >>> [number for number in range(12) if Run(3, 4, step=2).holds(number)]
+    [3, 5, 7, 9]
+    """
+
+    first: int
+    """The first of them."""
+    length: int = 1
+    """How many there are."""
+    step: int = 1
+    """Their distance."""
+
+    @property
+    def end(self) -> int:
+        """The number that would be the next."""
+        return self.first + self.length * self.step
+
+    def holds(self, number: int) -> bool:
+        """Whether a number is one of them."""
+        return self.first <= number < self.end and (number - self.first) % self.step == 0
+
+    def without_first(self) -> Run:
+        """Return the others."""
+        return self._replace(first=self.first + self.step, length=self.length - 1)
 
 
 @dataclass(frozen=True)
@@ -14,28 +50,60 @@ class Place:
 
     Examples
     --------
-    >>> Place().after(0).after(2)
-    Place(next=1, ahead=frozenset({2}))
+    >>> Place().after(0).after(2).after(3)
+    Place(next=1, ahead=(Run(first=2, length=2, step=1),))
     >>> Place().after(0).after(2).after(1)
-    Place(next=3, ahead=frozenset())
+    Place(next=3, ahead=())
     """
 
     next: int = 0
     """The first that was not."""
-    ahead: frozenset[int] = frozenset()
-    """Later ones that were."""
+    ahead: tuple[Run, ...] = ()
+    """Later ones that were, in order of their first."""
 
-    def after(self, index: int) -> Place:
-        """Return the place after one more batch."""
-        first, ahead = self.next, {*self.ahead, index}
-        while first in ahead:
-            ahead.remove(first)
+    def after(self, index: int, step: int = 1) -> Place:
+        """Return the place after one more batch.
+
+        Parameters
+        ----------
+        index
+            Which.
+        step
+            Distance of the batches of one worker's share, each of which comes in order.
+        """
+        if index == self.next:
+            return Place(index + 1, self.ahead)._settled() if self.ahead else Place(index + 1)
+        return Place(self.next, _with(self.ahead, Run(index, 1, step)))
+
+    def _settled(self) -> Place:
+        """Return this place; what lay ahead and is at its turn now counts as before it."""
+        first, ahead = self.next, list(self.ahead)
+        while (run := next((run for run in ahead if run.first == first), None)) is not None:
+            ahead.remove(run)
+            if run.step == 1:
+                first = run.end
+                continue
             first += 1
-        return Place(first, frozenset(ahead))
+            if run.length > 1:
+                ahead.append(run.without_first())
+        return Place(first, tuple(sorted(ahead)))
 
     def holds(self, index: int) -> bool:
         """Whether a batch was delivered."""
-        return index < self.next or index in self.ahead
+        return index < self.next or any(run.holds(index) for run in self.ahead)
 
     def leave_out(self, failures: Sequence[Failure]) -> None:
         """Say that a batch has nothing to hand out; raise if something has to stand for it."""
+
+
+def _with(runs: tuple[Run, ...], one: Run) -> tuple[Run, ...]:
+    """Return the runs with one more, joined to those that it continues."""
+    rest = []
+    for run in runs:
+        if run.step == one.step and run.end == one.first:
+            one = Run(run.first, run.length + one.length, run.step)
+        elif run.step == one.step and one.end == run.first:
+            one = one._replace(length=one.length + run.length)
+        else:
+            rest.append(run)
+    return tuple(sorted([*rest, one]))

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.origin import shorten
 from ..graph import Pipe
 from ..volumes.scheme import Budget
-from .abilities import Budgeting, Checkpointing, Restoring
+from .abilities import Budgeting, Checkpointing, Refusing, Restoring
 from .distributed import DistributedReadingService, run_divided, shares_of
 from .in_process import InProcessReadingService
 from .interface import ReadingServiceInterface
@@ -94,9 +94,16 @@ class SequentialReadingService:
         TypeError
             If it has none.
         """
+        self.refuse_state()
+        inner: Any = self._inner
+        inner.restore(state)
+
+    def refuse_state(self) -> None:
+        """Raise ``TypeError`` if the last service has no state of its own."""
         if not isinstance(self._inner, Restoring):
             raise TypeError(f"the state holds one of a reading service, and {self!r} has none")
-        self._inner.restore(state)
+        if isinstance(self._inner, Refusing):
+            self._inner.refuse_state()
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph, and take this rank's part."""

@@ -19,7 +19,7 @@ from .place import Place
 from .reading_service import Epoch
 from .seeds.seed_generator import SeedGenerator
 from .work import Replicated, Work
-from .work.pipe_runner import as_raised
+from .work.as_raised import as_raised
 
 
 class WrittenService:
@@ -70,14 +70,18 @@ class WrittenService:
         TypeError
             If it has none.
         """
+        self.refuse_state()
+        self.stop()  # what it has made so far is its own to free; the next epoch begins anew
+        self._state = state
+
+    def refuse_state(self) -> None:
+        """Raise ``TypeError`` if the service has no state of its own."""
         if not isinstance(self._service, CheckpointableReadingServiceInterface):
             name = type(self._service).__name__
             raise TypeError(
                 f"the state holds one of a reading service, and {name} has none: give the service "
                 "that it was saved with"
             )
-        self.stop()  # what it has made so far is its own to free; the next epoch begins anew
-        self._state = state
 
     def shares(self, work: Work) -> int:
         """Return 1: one process runs it."""

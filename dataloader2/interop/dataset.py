@@ -25,7 +25,7 @@ class _Share(Place):
     worker: int = 0
     workers: int = 1
 
-    def after(self, index: int) -> Place:
+    def after(self, index: int, step: int = 1) -> Place:
         return replace(self, next=index + 1)
 
     def holds(self, index: int) -> bool:
@@ -132,7 +132,7 @@ class ResumableIterator(Iterator[Any]):
         if self._batches is None:
             loader, (worker, workers) = self._loader, self._share
             here = loader._position
-            share = _Share(here.place.next, frozenset(), worker, workers)
+            share = _Share(here.place.next, (), worker, workers)
             loader._position = replace(here, place=share)
             self._dataset._epoch = here.epoch + 1
             self._batches = iter(loader)

@@ -22,23 +22,10 @@ from ..seeds.seeding import seed_globals, seeded_globals
 from ..shares.dealt import Dealt
 from ..shares.feeding import Feed
 from ..shares.sharing import apply_shares
+from .as_raised import as_raised
 from .hooks import Hooks, WorkerInfo
 
 _NO_JOB = Job(NOWHERE, ())
-# torch writes this into the message of every error that passes through a pipe.
-_TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
-
-
-def as_raised(error: Exception) -> Exception:
-    """Return ``error`` with its message as it was raised."""
-    if error.args and isinstance(error.args[0], str) and _TORCH_SAYS in error.args[0]:
-        if isinstance(error, OSError) and error.errno is not None:
-            # torch puts its lines in the place of an argument that is no text: the number. With
-            # these two it travels whole, its file included.
-            error.args = (error.errno, error.strerror)
-            return error
-        error.args = (error.args[0].split(_TORCH_SAYS, 1)[0], *error.args[1:])
-    return error
 
 
 class Handoff(IterDataPipe[Any]):

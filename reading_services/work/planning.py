@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -20,11 +20,11 @@ from ...graph import (
     traits_of,
     walk,
 )
-from ...realizing import ErrorPolicy, Job
+from ...realizing import ErrorPolicy, Failure, Job
 from ..place import Place
 from ..seeds.seeding import seeded_globals
 from ..shares.part import WHOLE, WRAP, Part
-from .pipe_runner import as_raised
+from .as_raised import as_raised
 
 _RAISES = ErrorPolicy()
 _END = object()
@@ -37,7 +37,7 @@ def jobs(
     place: Place,
     part: Part = WHOLE,
     errors: ErrorPolicy = _RAISES,
-) -> Iterator[Job]:
+) -> Generator[Job, None, None]:
     """Yield the jobs of one epoch that were not delivered; the others read nothing.
 
     Every rank plans the batches of all ranks, and its jobs hold its own part of each. A job also
@@ -52,8 +52,10 @@ def jobs(
         index = place.next
 
     def job(items: Sequence[Any]) -> Job:
-        noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
-        excuses.noted.clear()
+        noted: tuple[Failure, ...] = ()
+        if excuses.noted:
+            noted = tuple(replace(failure, batch=index) for failure in excuses.noted)
+            excuses.noted.clear()
         numbers = part.of(range(index * size, index * size + len(items)))
         return Job(index, part.of(items), part.rank, noted, numbers)
 

@@ -1,4 +1,8 @@
-"""The worker processes of one service: start, give, wait, stop. Knows nothing of batches' order."""
+"""The worker processes of one service: start, give, wait, stop. Knows nothing of batches' order.
+
+A process that is forked off the consumer's holds the same channels. Whatever becomes of the loader
+there, the workers are its parent's: the child neither asks nor stops them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
 from ...adapters import Limits
-from ...core.errors import ItemTimeout, WorkerDied
+from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.waits import wait_of
 from ...volumes.stores.joining import Table
 from ..transport.budget import SlotBudget
@@ -86,6 +90,7 @@ class WorkerPool:
     ) -> None:
         self.limits = limits
         self.broken = False
+        self._process = os.getpid()
         self.affinity = Affinity()
         self.workers: list[Worker] = []
         self._woken, self._wake = context.Pipe(duplex=False)
@@ -159,7 +164,10 @@ class WorkerPool:
             If it takes no messages.
         NotPicklable
             If the job cannot be sent.
+        IteratorInvalidated
+            The workers are those of the process that this one was forked off.
         """
+        self._refuse_child()
         index = getattr(job, "index", job)
         message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
         worker.jobs.append(job)
@@ -191,7 +199,17 @@ class WorkerPool:
 
     def is_well(self) -> bool:
         """Whether every worker lives, and none is left in the middle of something."""
-        return not self.broken and all(worker.process.is_alive() for worker in self.workers)
+        if self.broken or not self._is_ours():
+            return False
+        return all(worker.process.is_alive() for worker in self.workers)
+
+    def _is_ours(self) -> bool:
+        return os.getpid() == self._process
+
+    def _refuse_child(self) -> None:
+        if not self._is_ours():
+            msg = "this iterator was begun before a fork, and its workers answer the other process"
+            raise IteratorInvalidated(msg, do="Iterate the loader anew in this one.")
 
     @staticmethod
     def deadline(seconds: float) -> float:
@@ -208,7 +226,10 @@ class WorkerPool:
         ------
         ItemTimeout
             At the deadline; ``seconds`` is what the message says.
+        IteratorInvalidated
+            The workers are those of the process that this one was forked off.
         """
+        self._refuse_child()
         by_handle: dict[Any, Worker] = {}
         for worker in self.workers:
             if worker.is_gone:
@@ -305,9 +326,18 @@ class WorkerPool:
             self._wake.send_bytes(b"")
 
     def stop(self) -> None:
-        """Stop every process, by asking and then by killing, and close every channel."""
+        """Stop every process, by asking and then by killing, and close every channel.
+
+        A forked child only closes what it holds of the channels.
+        """
         self.broken = True
         workers, self.workers = self.workers, []
+        if not self._is_ours():
+            for worker in workers:
+                worker.release()
+            self._wake.close()
+            self._woken.close()
+            return
         for worker in workers:
             with contextlib.suppress(OSError, ValueError):
                 # One that takes no messages is not asked twice: it is killed below.

@@ -317,6 +317,8 @@ def _failure(index: int, job: Any, error: BaseException, report: Report) -> Fail
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         # torch adds lines of its own to every message that passes through a pipe.
         what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
+        # Of an error that cannot travel these are all that is told: its pipe, line and item.
+        what = "\n  ".join([what, *getattr(error, "__notes__", ())])
     except Exception:  # a user's __str__ may fail too
         trace, what = "(its message cannot be shown)", type(error).__name__
     cases = f" ({job.cases()})" if isinstance(job, Job) and job.cases() else ""

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from scenes import full_chain, write_cases
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 
@@ -90,3 +91,24 @@ def test_forks_can_be_profiled():
 
     assert list(profile(left.zip(right))) == [(0, 0), (1, 1), (2, 2)]
     assert profile.to_json()[-1]["items"] == 3
+
+
+def test_two_pipes_of_one_line_have_two_rows():
+    """Pipes that were written alike on one line are counted apart."""
+    profile = vp.Profile()
+    chain = IterableWrapper(range(3)).shuffle().map(str).batch(2).shuffle()
+    with vp.DataLoader2(chain, [profile], seed=7) as it:
+        list(it)
+
+    rows = [(row["pipe"].split("   ")[0], row["items"]) for row in profile.to_json()]
+    assert rows[1:] == [("shuffle()", 3), ("map(str)", 3), ("batch(2)", 2), ("shuffle() #2", 2)]
+
+
+def test_what_lint_looks_at_is_not_counted(cases):
+    """Lint comes last and plans the first patches; a profile counts those of the epoch."""
+    profile = vp.Profile()
+    chain = vp.from_cases(cases).shuffle().open_volume().lazy_patch(4, samples_per_volume=2)
+    with vp.DataLoader2(chain.shuffle().batch_patches(2), [profile, vp.Lint()], seed=7):
+        pass
+
+    assert {row["items"] for row in profile.to_json()} == {0}

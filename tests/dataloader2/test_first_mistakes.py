@@ -134,3 +134,9 @@ def test_the_modules_of_the_package_are_there_after_one_import():
     program += "; d.ShuffleSpec, d.communication.iter, d.graph.traverse_dps"
 
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_the_name_of_an_adapter_is_no_adapter():
+    """It is told whole, and not as a list of letters."""
+    with pytest.raises(TypeError, match="got its name 'Shuffle'"):
+        DataLoader2(numbers(), "Shuffle")

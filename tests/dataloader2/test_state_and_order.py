@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scenes import full_chain, same, write_cases
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import SampleError, StateMismatch
@@ -236,3 +237,70 @@ def test_arrays_travel_to_workers_once():
     second = next(iter(pipe))["image"].volume
 
     assert first is second
+
+
+def small_or_odd(n):
+    return n < 10 or n % 2 == 1
+
+
+@pytest.mark.parametrize("stop", [700, 800])
+def test_a_state_stays_small_however_far_others_are_ahead(stop):
+    """One worker's share ends early, so its numbers are open for the rest of the epoch."""
+    pipe = IterableWrapper(range(2000)).shuffle().set_shuffle(False).sharding_filter()
+    pipe = pipe.filter(small_or_odd)
+    service = vp.MultiProcessingReadingService(2, "fork", order="as_ready")
+    with vp.DataLoader2(pipe, None, service, seed=7) as loader:
+        batches = iter(loader)
+        seen = [next(batches) for _ in range(stop)]
+        state = json.loads(json.dumps(loader.state_dict()))
+        again = vp.DataLoader2(pipe, None, service)
+        again.load_state_dict(state)
+
+        assert again.state_dict() == loader.state_dict()
+        assert len(json.dumps(state)) < 1000
+        with again:
+            rest = list(again)
+    assert sorted(seen + rest) == list(filter(small_or_odd, range(2000)))
+
+
+@pytest.mark.parametrize(
+    "ahead", [7, [[1, 2, 3, 4]], [None], [[0, "two", 1]], [[3, -1, 1]], [[3, 2, 0]]]
+)
+def test_what_is_no_list_of_runs_is_refused(ahead):
+    """By name, and before anything is changed."""
+    with vp.DataLoader2(IterableWrapper(range(4)), seed=7) as loader:
+        state = {**loader.state_dict(), "ahead": ahead}
+
+        with pytest.raises(StateMismatch, match="ahead"):
+            loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"service": "AAAA"},
+        {"service": "no base 64"},
+        {"service": 5},
+        {"seed": 2**64},
+        {"epoch": True},
+        {"shares": None},
+        {"order": 3},
+        {"graph": None},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_state_that_is_refused_changes_nothing(bad, sequence):
+    """The epoch that runs goes on where it was."""
+    service = vp.SequentialReadingService(vp.InProcessReadingService()) if sequence else None
+    refused = (StateMismatch, TypeError) if bad == {"service": "AAAA"} else StateMismatch
+    with vp.DataLoader2(IterableWrapper(range(9)).shuffle(), None, service, seed=7) as loader:
+        batches = iter(loader)
+        seen = [next(batches) for _ in range(4)]
+        state = loader.state_dict()
+
+        with pytest.raises(refused):
+            loader.load_state_dict({**state, **bad})
+
+        assert loader.state_dict() == state
+        assert sorted([*seen, *batches]) == list(range(9))

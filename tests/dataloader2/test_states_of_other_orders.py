@@ -8,6 +8,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import StateMismatch
+from voxpipe.graph import chained_name, insert_after, walk
 
 
 def chain():
@@ -119,6 +120,44 @@ def test_any_function_that_changes_the_order_is_named(adapter, told):
         loader.load_state_dict(state)
     with vp.DataLoader2(pipe, adapter) as loader, pytest.raises(StateMismatch, match=told):
         loader.load_state_dict(plain)
+
+
+def shuffled_behind(name):
+    def adapter(sink):
+        behind = next(pipe for pipe in walk(sink) if chained_name(pipe) == name)
+        return insert_after(sink, behind, lambda pipe: pipe.shuffle())
+
+    return adapter
+
+
+def turned(sink):
+    """Return the chain with its shuffle and its filter the other way round."""
+    return sink.datapipe.datapipe.filter(odd).shuffle()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (shuffled_behind("filter"), shuffled_behind("batch"), r"with shuffle\(\).*other places"),
+        (None, turned, "as written.*with pipes in another order"),
+        (
+            lambda sink: turned(sink).batch(2),
+            lambda sink: sink.batch(2),
+            r"with batch\(\).*other places",
+        ),
+    ],
+    ids=["put elsewhere", "turned", "turned, and one more"],
+)
+def test_the_same_pipes_in_other_places_are_another_order(first, second, told):
+    """Shuffling items and shuffling batches takes the same pipe."""
+    pipe = IterableWrapper(range(12)).filter(odd)
+    pipe = pipe.batch(2) if "shuffle" in told else IterableWrapper(range(12)).shuffle().filter(odd)
+    state = saved(first, pipe)
+
+    with vp.DataLoader2(pipe, first) as same:
+        same.load_state_dict(state)
+    with vp.DataLoader2(pipe, second) as loader, pytest.raises(StateMismatch, match=told):
+        loader.load_state_dict(state)
 
 
 def test_a_chain_that_turns_a_shuffle_off_itself_is_another_one():

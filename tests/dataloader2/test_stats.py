@@ -40,6 +40,7 @@ def test_what_was_delivered_is_counted(cases, workers):
     assert len(after.pipes) == 7
     assert json.loads(json.dumps(after.to_json()))["delivered"] == 7
     assert "at batch 1 of epoch 1; 7 delivered" in str(after)
+    assert str(after).splitlines()[1].endswith("ms each (median)")
     assert "batch_patches" in str(after)
 
 

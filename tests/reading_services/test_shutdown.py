@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from scenes import full_chain, write_cases
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import IteratorInvalidated, LoaderShutDown, SlotsUsedUp
@@ -146,7 +147,7 @@ def test_shutdown_twice_and_use_after(cases):
 
     with pytest.raises(LoaderShutDown):
         iter(it)
-    with pytest.raises(IteratorInvalidated):
+    with pytest.raises(IteratorInvalidated, match="was shut down"):
         next(batches)
     assert mp.active_children() == []
 
@@ -159,8 +160,27 @@ def test_a_newer_iterator_takes_over(cases):
         new = iter(it)
 
         assert next(new)["meta"][0]["epoch"] == 1
-        with pytest.raises(IteratorInvalidated):
+        with pytest.raises(IteratorInvalidated, match="a newer iterator"):
             next(old)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (lambda it, state: it.seed(8), r"seed\(\) of its DataLoader2"),
+        (lambda it, state: it.set_epoch(3), r"set_epoch\(3\) of its DataLoader2"),
+        (lambda it, state: it.load_state_dict(state), r"load_state_dict\(\) of its DataLoader2"),
+    ],
+)
+def test_what_ended_an_epoch_is_named(end, told):
+    """A loop that is still running is told what ended it, and not of an iterator that is none."""
+    with vp.DataLoader2(IterableWrapper(range(3)), seed=7) as it:
+        batches = iter(it)
+        next(batches)
+        end(it, it.state_dict())
+
+        with pytest.raises(IteratorInvalidated, match=told):
+            next(batches)
 
 
 def test_batches_outlive_their_loader(cases):

@@ -62,6 +62,31 @@ def test_torch_pipes_are_torch_s_own():
         assert getattr(ours, name) is getattr(of_torch, name)
 
 
+def test_torchdata_may_be_imported_before():
+    """Its chained forms keep their names, and importing ours is no error."""
+    names = STORED["names"]["datapipes.iter"]
+    pipes = importlib.import_module("voxpipe.datapipes.iter")
+    taken = {
+        form
+        for cls in (getattr(pipes, name, None) for name in names)
+        if (form := vars(cls).get("chained")) and cls.__module__.startswith("voxpipe.")
+    }
+    program = (
+        "import sys\n"
+        "from torch.utils.data import IterDataPipe, MapDataPipe\n"
+        "for name in sys.argv[1:]:\n"
+        "    for kind in (IterDataPipe, MapDataPipe):\n"
+        "        kind.functions.setdefault(name, print)\n"
+        "import voxpipe.datapipes\n"
+        "assert IterDataPipe.functions['list_files_by_ais'] is print\n"
+    )
+    command = [sys.executable, "-c", program, *sorted(taken)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert len(taken) > 40
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_the_list_is_that_of_the_package(tmp_path):
     """Made again from torchdata 0.9.0 itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ....core.errors import NotOffered
-from ...datapipe import DataPipe, chained
+from ...datapipe import DataPipe, offered
 
 _FSSPEC = (
     "Use .list_files_by_fsspec(), .open_files_by_fsspec() or .save_by_fsspec(): "
@@ -38,37 +38,37 @@ class _S3(_LeftOut):
     instead = _OBJECTS
 
 
-@chained("list_files_by_ais")
+@offered("list_files_by_ais")
 class AISFileLister(_Ais):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
 
-@chained("load_files_by_ais")
+@offered("load_files_by_ais")
 class AISFileLoader(_Ais):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
 
-@chained("list_files_by_iopath")
+@offered("list_files_by_iopath")
 class IoPathFileLister(_IoPath):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
 
-@chained("open_files_by_iopath")
+@offered("open_files_by_iopath")
 class IoPathFileOpener(_IoPath):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
 
-@chained("save_by_iopath")
+@offered("save_by_iopath")
 class IoPathSaver(_IoPath):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
 
-@chained("list_files_by_s3")
+@offered("list_files_by_s3")
 class S3FileLister(_S3):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
 
-@chained("load_files_by_s3")
+@offered("load_files_by_s3")
 class S3FileLoader(_S3):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
@@ -80,7 +80,7 @@ class HuggingFaceHubReader(_LeftOut):
     instead = "Use datasets.load_dataset(..., streaming=True) as the source, or hf:// with fsspec."
 
 
-@chained("dataframe")
+@offered("dataframe")
 class DataFrameMaker(_LeftOut):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
@@ -88,7 +88,7 @@ class DataFrameMaker(_LeftOut):
     instead = "Use .batch(...).map(pandas.DataFrame)."
 
 
-@chained("load_parquet_as_df")
+@offered("load_parquet_as_df")
 class ParquetDataFrameLoader(_LeftOut):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
@@ -96,7 +96,7 @@ class ParquetDataFrameLoader(_LeftOut):
     instead = _TABLES.format(library="pyarrow or pandas")
 
 
-@chained("load_from_tfrecord")
+@offered("load_from_tfrecord")
 class TFRecordLoader(_LeftOut):
     """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 

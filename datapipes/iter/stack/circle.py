@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -34,8 +35,8 @@ from ....core.errors import PrefetchTimeoutError, RankFailed, RankMissing, Voxpi
 from ....core.hidden import public_name
 
 FAILED, LATE, LEFT = "failed", "late", "left"
-# The store's own wait cannot be interrupted: Ctrl-C is seen after so many seconds at most.
-_SLICE = 0.5
+# How often a store is asked: soon at first, as ranks mostly come together, then ten times a second.
+_FIRST_LOOK, _LOOK = 0.001, 0.1
 # A rank learns that another is missing at its own limit; then all tell each other within this.
 _LATE_SECONDS = 2.0
 # Of an error of another rank: what it is, and not the whole of what it has to say.
@@ -61,11 +62,12 @@ class Circle:
         self._name = f"voxpipe/circle/{self._group.group_name}"
         self._lock = threading.Lock()
         self._telling = self._closing = False
+        self._process = os.getpid()
 
     @property
     def is_open(self) -> bool:
-        """Whether no rank is known to have gone."""
-        return self._group is not None and not self._closing
+        """Whether no rank is known to have gone; a forked child is none."""
+        return self._group is not None and not self._closing and os.getpid() == self._process
 
     def tell(self, word: int) -> list[int]:
         """Tell all ranks a number, and return what each of them told; the circle is closed if not.
@@ -87,8 +89,9 @@ class Circle:
             raise self._why_gone(error) from error
         finally:
             del group
-            self._telling = False
-            if self._closing:
+            with self._lock:  # so that whoever closes meanwhile leaves it to one of the two
+                self._telling, closing = False, self._closing
+            if closing:
                 self.close()
         return [int(told) for told in words]
 
@@ -102,7 +105,12 @@ class Circle:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; any number of times. A thread that tells does it after that."""
+        """Close the connections; any number of times. A thread that tells does it after that.
+
+        Not in a forked child, which shares them with the rank.
+        """
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._telling:
                 self._closing = True
@@ -172,18 +180,19 @@ def job_store() -> Any:
 
 
 def waited(store: Any, key: str, deadline: float) -> str | None:
-    """Return what is at ``key`` of a store; None if nothing is there at the deadline."""
-    while True:
+    """Return what is at ``key`` of a store; None if nothing is there at the deadline.
+
+    The store is asked again and again: its own wait cannot be interrupted by Ctrl-C, and torch
+    prints two warnings whenever one ends without the key.
+    """
+    pause = _FIRST_LOOK
+    while not store.check([key]):
         left = deadline - time.monotonic()
-        try:
-            store.wait([key], timedelta(seconds=min(_SLICE, max(left, 0.001))))
-        except dist.DistNetworkError:
-            raise
-        except RuntimeError:  # DistStoreError: its time is over
-            if left <= 0:
-                return None
-            continue
-        return str(store.get(key).decode())
+        if left <= 0:
+            return None
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LOOK)
+    return str(store.get(key).decode())
 
 
 @contextlib.contextmanager

@@ -73,6 +73,8 @@ class InMemoryCacheHolder(Running):
     """
 
     traits: ClassVar[Traits] = Traits()
+    keeps_items: ClassVar[bool] = True
+    """In a loader what comes before is told the first epoch in each of them."""
     running = ("_kept", "_before")
     _kept: deque[Any] | None
     _before: int

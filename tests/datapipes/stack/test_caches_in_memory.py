@@ -1,6 +1,7 @@
 """Caches in memory hold real bytes, and what they hold is the same in every pass."""
 
 import dataclasses
+import itertools
 import pickle
 import threading
 
@@ -339,3 +340,23 @@ def test_a_map_is_gone_through():
 
     with pytest.raises(TypeError, match="can only apply on MapDataPipe"):
         MapToIterConverter([1])
+
+
+@pytest.mark.parametrize("size", [None, 1e-4], ids=["all", "some"])
+@pytest.mark.filterwarnings("ignore:in_memory_cache.. keeps the order:UserWarning")
+def test_a_loader_that_begins_later_has_the_same_items(size):
+    """A shuffle before the cache is told the first epoch in all of them, one after it each."""
+
+    def loader():
+        before = IterableWrapper(range(20)).shuffle().in_memory_cache(size)
+        return vp.DataLoader2(before.shuffle().batch(3), seed=5)
+
+    with loader() as one:
+        epochs = [list(one) for _ in range(3)]
+    with loader() as other:
+        other.set_epoch(2)
+        again = list(other)
+
+    assert again == epochs[2]
+    assert epochs[1] != epochs[2]
+    assert all(sorted(itertools.chain(*epoch)) == list(range(20)) for epoch in epochs)
