@@ -33,10 +33,12 @@ class Watchdog:
         self._changed = threading.Condition()
         self._test: str | None = None
         self._until = 0.0
+        self._err = 2
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Begin to watch, before pytest takes what is written for itself."""
+        self._err = os.dup(2)
         self._thread.start()
 
     def at(self, test: str | None) -> None:
@@ -56,12 +58,8 @@ class Watchdog:
                     break
                 self._changed.wait(left)
             test = self._test
-        # Not sys.stderr, which pytest captures.
-        err = sys.__stderr__
-        assert err is not None
-        faulthandler.dump_traceback(file=err, all_threads=True)
+        faulthandler.dump_traceback(file=self._err, all_threads=True)
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         calls = "".join(traceback.format_stack(frame)[-SHOWN:])
-        err.write(f"\n{calls}\nno end after {self._seconds:g} s: {test}\n")
-        err.flush()
+        os.write(self._err, f"\n{calls}\nno end after {self._seconds:g} s: {test}\n".encode())
         self._leave(1)

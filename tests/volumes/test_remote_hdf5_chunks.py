@@ -1,12 +1,17 @@
 """HDF5 behind a URL, chunk by chunk: what h5py wrote, and no more of it than is needed."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from voxpipe.core import Region
-from voxpipe.core.errors import CorruptVolume
+from voxpipe.core.errors import BadHeader, CorruptVolume
 from voxpipe.volumes import Volume
+from voxpipe.volumes.formats import hdf5_file
 from voxpipe.volumes.formats.hdf5_remote import ChunkedRemoteHdf5, RemoteHdf5
+from voxpipe.volumes.stores import range_file
+from voxpipe.volumes.stores.remote_file import RemoteFile
 
 h5py = pytest.importorskip("h5py")
 
@@ -89,3 +94,48 @@ def test_a_damaged_chunk_is_told(server):
 
     with pytest.raises(CorruptVolume, match=r"s3://bucket/a\.h5"):
         volume.read(Region((0, 0, 0), (4, 4, 4)))
+
+
+@pytest.mark.parametrize(
+    ("how", "backend"),
+    [({"compression": "gzip"}, ChunkedRemoteHdf5), ({"fletcher32": True}, RemoteHdf5)],
+)
+def test_hdf5_is_free_while_bytes_are_fetched(server, monkeypatch, how, backend):
+    """The thread that brings them may just then free an object of h5py, which takes its lock."""
+    array = np.arange(np.prod(SHAPE), dtype="i4").reshape(SHAPE)
+    volume = stored(server, array, **how)
+    fetch, free = RemoteFile.ranges, []
+
+    def fetched(file, spans):
+        other = threading.Thread(target=lambda: h5py.h5s.create_simple((1,)), daemon=True)
+        other.start()
+        other.join(10)
+        free.append(not other.is_alive())
+        return fetch(file, spans)
+
+    monkeypatch.setattr(RemoteFile, "ranges", fetched)
+    monkeypatch.setattr(range_file, "_PAGE_BYTES", 512)
+    np.testing.assert_array_equal(volume.numpy()[0], array)
+
+    assert isinstance(volume._backend(), backend)
+    assert len(free) > 3
+    assert all(free)
+
+
+def test_tables_beyond_memory_are_refused(server, monkeypatch):
+    """Thousands of groups to look through, and no name given."""
+    with h5py.File(server.bucket / "a.h5", "w") as file:
+        for number in range(200):
+            file.create_group(f"group {number}")
+        file["a"] = np.zeros(SHAPE, "i2")
+    monkeypatch.setattr(range_file, "_PAGE_BYTES", 512)
+    monkeypatch.setattr(hdf5_file, "_MOST_BYTES", 16 * 1024)
+    url, options = "s3://bucket/a.h5", server.storage_options
+
+    with pytest.raises(
+        BadHeader, match=r"tables of s3://bucket/a\.h5 (?s:.*)Give dataset="
+    ) as raised:
+        Volume(url, storage_options=options).shape  # noqa: B018
+    assert raised.value.__cause__ is None
+
+    assert Volume(url, dataset="a", storage_options=options).shape == (1, *SHAPE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,22 +50,20 @@ class ChunkIndex:
     ----------
     dataset
         Of h5py, in chunks.
-    asking
-        Returns a context in which HDF5 reads the tables of the file.
+    asked
+        Calls a function that has HDF5 read the tables of the file, as often as it takes.
     """
 
-    def __init__(self, dataset: Any, asking: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._dataset, self._asking = dataset, asking
+    def __init__(self, dataset: Any, asked: Callable[[Callable[[], None]], None]) -> None:
+        self._dataset, self._asked = dataset, asked
         self._lock = threading.Lock()
         self._known: dict[Index, _Stored] = {}
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; None for one that is not stored."""
         if any(index not in self._known for index in chunks):
-            with self._lock, self._asking():
-                for index in chunks:
-                    if index not in self._known:
-                        self._known[index] = self._asked(index)
+            with self._lock:
+                self._asked(lambda: self._ask(chunks))
         return [self._known[index].place for index in chunks]
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
@@ -77,7 +74,12 @@ class ChunkIndex:
         """Return which filters were left out for a chunk that was located."""
         return self._known[index].skipped
 
-    def _asked(self, index: Index) -> _Stored:
+    def _ask(self, chunks: Sequence[Index]) -> None:
+        for index in chunks:
+            if index not in self._known:
+                self._known[index] = self._stored(index)
+
+    def _stored(self, index: Index) -> _Stored:
         first = tuple(n * c for n, c in zip(index, self._dataset.chunks, strict=True))
         found = self._dataset.id.get_chunk_info_by_coord(first)
         if found.byte_offset is None:

@@ -7,10 +7,11 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ...core import TALLY, Region
 from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
@@ -21,7 +22,6 @@ from ..content import content_key
 from ..header import Header
 from ..stores.coalesce import Span
 from ..stores.location import remote_errors
-from ..stores.range_file import RangeFile
 from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels, plain
 from .hdf5 import (
@@ -34,9 +34,12 @@ from .hdf5 import (
     plain_offset,
 )
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, filters_of
+from .hdf5_file import Hdf5File
 from .npy_remote import RemoteArray
 from .one_remote_file import OneRemoteFile, RemoteChunks
 from .zarr_layout import Layout
+
+T = TypeVar("T")
 
 # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for file
 # objects (3.16) then crashes. So they are closed before.
@@ -65,22 +68,25 @@ def open_remote_hdf5(
     h5py = import_h5py(name)
     with remote_errors(name, storage_options):
         remote = RemoteFile(url, storage_options, name)
-        ranges = RangeFile(remote)
-        with _own_errors(ranges), hdf5_errors(name):
-            file = h5py.File(ranges, "r", rdcc_nbytes=CACHE_BYTES)
-            _OPEN.add(file)
+        ranges = Hdf5File(remote)
+        errors = partial(hdf5_errors, name)
+        file = ranges.run(lambda: h5py.File(ranges, "r", rdcc_nbytes=CACHE_BYTES), errors)
+        _OPEN.add(file)
+
+        def facts() -> tuple[Any, Header, Layout, int | None, tuple[int, ...] | None]:
+            dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
+            _refuse_other_files(dataset, file, name)
+            header, layout = dataset_header(dataset, (), name)
+            filters = filters_of(dataset) if dataset.chunks is not None else None
+            return dataset, header, layout, plain_offset(dataset), filters
+
         try:
-            with _own_errors(ranges), hdf5_errors(name):
-                dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
-                _refuse_other_files(dataset, file, name)
-                header, layout = dataset_header(dataset, (), name)
-                offset = plain_offset(dataset)
+            dataset, header, layout, offset, filters = ranges.run(facts, errors)
         except BaseException:
             file.close()
             raise
     TALLY.count(headers=1)
     header = replace(header, access="range")
-    filters = filters_of(dataset) if dataset.chunks is not None else None
     if filters is not None:
         return ChunkedRemoteHdf5(remote, ranges, file, dataset, filters, header, layout)
     if offset is None:
@@ -95,7 +101,7 @@ class ChunkedRemoteHdf5(RemoteChunks):
     def __init__(
         self,
         remote: RemoteFile,
-        ranges: RangeFile,
+        ranges: Hdf5File,
         file: Any,
         dataset: Any,
         filters: tuple[int, ...],
@@ -104,7 +110,9 @@ class ChunkedRemoteHdf5(RemoteChunks):
     ) -> None:
         self._file, self._ranges, self._h5 = remote, ranges, file
         token = content_key(remote.cache_key, (dataset.name,))
-        index = ChunkIndex(dataset, self._asking)
+        index = ChunkIndex(
+            dataset, lambda call: ranges.run(call, partial(hdf5_errors, remote.name))
+        )
         decoder = ChunkFilters(dataset, filters, index)
         size = math.prod(dataset.chunks) * dataset.dtype.itemsize
         array = ChunkedArray(
@@ -118,11 +126,6 @@ class ChunkedRemoteHdf5(RemoteChunks):
         )
         super().__init__(array, layout, header, remote.name)
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        with _own_errors(self._ranges), hdf5_errors(self.name):
-            yield
-
 
 class RemoteHdf5(OneRemoteFile):
     """A dataset of other filters. One thread reads; the chunks of a region come side by side."""
@@ -133,7 +136,7 @@ class RemoteHdf5(OneRemoteFile):
     def __init__(
         self,
         remote: RemoteFile,
-        ranges: RangeFile,
+        ranges: Hdf5File,
         file: Any,
         dataset: Any,
         header: Header,
@@ -147,17 +150,25 @@ class RemoteHdf5(OneRemoteFile):
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Fetch the chunks that the region touches, and decode them."""
         index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
-        with self._reading(index), self._ranges.announced(self._spans(index)):
-            found = self._dataset[index]
+        with self._announced(index):
+            found = self._asked(index, lambda: self._dataset[index])
         return Voxels(plain(self._layout.fold(found)[first:last]))
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Fetch the chunks that the region touches, without decoding them."""
         index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        with self._reading(index):
-            spans = self._spans(index)
+        with self._announced(index) as spans:
+            return sum(stop - start for start, stop in spans)
+
+    @contextmanager
+    def _announced(self, index: tuple[slice, ...]) -> Iterator[list[Span]]:
+        with self._lock, self._file.errors():
+            spans = self._asked(index, lambda: self._spans(index))
             with self._ranges.announced(spans):
-                return sum(stop - start for start, stop in spans)
+                yield spans
+
+    def _asked(self, index: tuple[slice, ...], call: Callable[[], T]) -> T:
+        return self._ranges.run(call, lambda: self._errors(index))
 
     def _spans(self, index: tuple[slice, ...]) -> list[Span]:
         """Return where the stored chunks of a part lie, in the order of the file."""
@@ -176,18 +187,17 @@ class RemoteHdf5(OneRemoteFile):
         )
 
     @contextmanager
-    def _reading(self, index: tuple[slice, ...]) -> Iterator[None]:
-        with self._lock, self._file.errors(), _own_errors(self._ranges):
-            try:
-                yield
-            except (VoxpipeError, MemoryError):
-                raise
-            except Exception as error:  # OSError, RuntimeError: whatever the filter said
-                where = ", ".join(f"{s.start}:{s.stop}" for s in index)
-                raise CorruptVolume(
-                    f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
-                    do="Upload the file again, or install the filter (hdf5plugin).",
-                ) from error
+    def _errors(self, index: tuple[slice, ...]) -> Iterator[None]:
+        try:
+            yield
+        except (VoxpipeError, MemoryError):
+            raise
+        except Exception as error:  # OSError, RuntimeError: whatever the filter said
+            where = ", ".join(f"{s.start}:{s.stop}" for s in index)
+            raise CorruptVolume(
+                f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
+                do="Upload the file again, or install the filter (hdf5plugin).",
+            ) from error
 
 
 def _refuse_other_files(dataset: Any, file: Any, name: str) -> None:
@@ -197,15 +207,3 @@ def _refuse_other_files(dataset: Any, file: Any, name: str) -> None:
             f"the numbers of {name} are in other files.",
             do="Only one file is read by URL: store them in it, or copy all to a local disk.",
         )
-
-
-@contextmanager
-def _own_errors(ranges: RangeFile) -> Iterator[None]:
-    """Raise what went wrong on the way to the store, whatever HDF5 made of it."""
-    ranges.failure = None
-    try:
-        yield
-    except Exception:
-        if ranges.failure is not None:
-            raise ranges.failure from None
-        raise

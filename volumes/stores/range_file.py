@@ -28,16 +28,19 @@ class RangeFile(Seekable):
         self._file = file
         self._pages: OrderedDict[int, bytes] = OrderedDict()
         self._held: list[tuple[int, Piece]] = []
-        self.failure: Exception | None = None
-        """What a read raised; a library in between may swallow it or say it otherwise."""
 
     def piece(self, start: int, stop: int) -> Piece:
         """Return bytes, from memory where they are there."""
-        try:
-            return self._bytes(start, stop)
-        except Exception as error:
-            self.failure = error
-            raise
+        at = bisect_right(self._held, start, key=lambda piece: piece[0]) - 1
+        if at >= 0:
+            first, piece = self._held[at]
+            if stop <= first + len(piece):
+                return memoryview(piece)[start - first : stop - first]
+        if stop - start > _PAGE_BYTES:
+            return self._fetch([(start, stop)])[0]
+        number, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
+        pages = b"".join(map(self._page, range(number, last + 1)))
+        return pages[start - number * _PAGE_BYTES : stop - number * _PAGE_BYTES]
 
     @contextmanager
     def announced(self, spans: Sequence[Span]) -> Iterator[int]:
@@ -54,18 +57,6 @@ class RangeFile(Seekable):
             yield sum(map(len, answers))
         finally:
             self._held = []
-
-    def _bytes(self, start: int, stop: int) -> Piece:
-        at = bisect_right(self._held, start, key=lambda piece: piece[0]) - 1
-        if at >= 0:
-            first, piece = self._held[at]
-            if stop <= first + len(piece):
-                return memoryview(piece)[start - first : stop - first]
-        if stop - start > _PAGE_BYTES:
-            return self._fetch([(start, stop)])[0]
-        first, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
-        pages = b"".join(self._page(number) for number in range(first, last + 1))
-        return pages[start - first * _PAGE_BYTES : stop - first * _PAGE_BYTES]
 
     def _page(self, number: int) -> bytes:
         found = self._pages.get(number)
