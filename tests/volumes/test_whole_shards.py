@@ -1,10 +1,14 @@
 """Shards of a bucket: one that is read nearly whole is asked for once by all patches of a visit."""
 
 import asyncio
+import gc
 import threading
+import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fsspec.asyn import get_loop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +18,7 @@ from voxpipe.core.errors import CorruptVolume, StoreUnavailable
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.bringing import MOSTLY, mostly_asked
+from voxpipe.volumes.stores import http_get
 from voxpipe.volumes.stores.in_flight import InFlight, Later
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.read_ahead import AHEAD
@@ -91,6 +96,34 @@ def test_what_stays_is_counted_and_goes_with_the_epoch(server, volume, numbers):
     assert (len(AHEAD), AHEAD.held_bytes) == (0, SHARD_BYTES)
     close_volumes()
     assert AHEAD.held_bytes == len(AHEAD.shared) == 0
+
+
+@pytest.mark.parametrize("client", ["fsspec"], indirect=True)
+def test_what_was_let_go_is_freed_at_once(volume, numbers, monkeypatch):
+    """Without a collection of garbage: a worker may see none in an epoch."""
+    received = []
+
+    def empty(*of):
+        array = np.empty(*of)
+        received.append(weakref.ref(array))
+        return array
+
+    async def nothing():
+        pass
+
+    monkeypatch.setattr(http_get, "np", SimpleNamespace(empty=empty, uint8=np.uint8))
+    gc.disable()
+    try:
+        made(volume, numbers, [(0, 0, 0), (36, 8, 8)])
+        close_volumes()
+        # What the loop's thread has at hand goes when it turns to something else.
+        asyncio.run_coroutine_threadsafe(nothing(), get_loop()).result(60)
+        left = [array for array in received if array() is not None]
+    finally:
+        gc.enable()
+
+    assert len(received) >= 2
+    assert left == []
 
 
 def test_an_epoch_keeps_nothing(server, client, numbers):

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar
+from weakref import ref
 
 from .in_flight import Later
 from .ranges import ReadRange
@@ -277,7 +278,7 @@ class ReadAhead:
                 self._forget([delivery])
                 raise
             self._delivered += delivery.size
-            delivery.future.add_done_callback(partial(self._arrived, delivery))
+            delivery.future.add_done_callback(partial(self._arrived, ref(delivery)))
 
     def _forget(self, deliveries: Sequence[_Delivery]) -> None:
         """Make as if these had never been asked for; the lock is held."""
@@ -297,8 +298,11 @@ class ReadAhead:
             if delivery.future is not None:
                 delivery.future.cancel()
 
-    def _arrived(self, delivery: _Delivery, done: Future[dict[Index, memoryview | None]]) -> None:
-        if done.cancelled() or done.exception() is not None:
+    def _arrived(self, weak: ref[_Delivery], done: Future[dict[Index, memoryview | None]]) -> None:
+        # A future keeps its callbacks. One that held the delivery, which holds the future, would
+        # keep the answer until garbage is collected, which may be never in an epoch.
+        delivery = weak()
+        if delivery is None or done.cancelled() or done.exception() is not None:
             return
         with self._lock:
             elsewhere = self.shared.used_by(delivery.later)
