@@ -5,9 +5,10 @@
 
 The bucket is voxpipe's own S3 server on this machine, with a latency before every answer and
 a bandwidth per connection. Local and remote runs take turns, each in a process of its own; the
-ratio is that of the medians. The server shares the processor with the workers: the last column
-says what each takes, the server's over the whole run. An epoch visits every case ``--visits``
-times: with 1 it is over in half a second, of which a bucket's first answers are a tenth.
+ratio is that of the medians. The server shares the processor with the workers: a column says what
+each takes, the server's over the whole run. The peak is that of all processes but the server's.
+An epoch visits every case ``--visits`` times: with 1 it is over in half a second, of which a
+bucket's first answers are a tenth.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ COLUMNS = (
     "MB/patch",
     "first batch s (local, remote)",
     "CPU ms/patch (local, remote, server)",
+    "peak MB (local, remote)",
 )
 
 
@@ -126,6 +128,7 @@ def _row(
     rates = [statistics.median(run["rate"] for run in runs) for runs in (here, there)]
     firsts = [statistics.median(run["first"] for run in runs) for runs in (here, there)]
     costs = [statistics.median(run["cpu_ms"] for run in runs) for runs in (here, there)]
+    peaks = [max(run["peak"] for run in runs) for runs in (here, there)]
     return [
         form,
         client,
@@ -136,6 +139,7 @@ def _row(
         f"{statistics.median(megabytes):.1f}",
         f"{firsts[0]:.2f}, {firsts[1]:.2f}",
         f"{costs[0]:.1f}, {costs[1]:.1f}, {statistics.median(serving):.1f}",
+        f"{peaks[0]:.0f}, {peaks[1]:.0f}",
     ]
 
 
@@ -151,7 +155,8 @@ def _measured(
         "batch": throughput.BATCH,
     }
     command = [sys.executable, throughput.__file__, "--measure", "rate", "--job", json.dumps(job)]
-    return processes.run(command, settings).answer()
+    finished = processes.run(command, settings)
+    return {**finished.answer(), "peak": finished.peak.total / throughput.MB}
 
 
 @contextmanager

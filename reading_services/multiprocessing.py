@@ -38,10 +38,11 @@ ORDERS = ("plan", "as_ready")
 # One batch is being made while the next waits at the worker: enough to keep a worker
 # busy whenever the consumer comes back within the time of one batch.
 JOBS_PER_WORKER = 2
-# A job's bytes take a while to come from a bucket, and are asked for when the job arrives: one is
-# made, the next is here, and the third is on its way. Batches come in plan order, so a worker that
-# is ahead of the others would have nothing to ask for.
-JOBS_PER_REMOTE_WORKER = 3
+# A job's bytes take a while to come from a bucket, and are asked for when the job arrives: two
+# round trips where a volume is new, and a turn of the processor for each answer, 80 to 200 ms
+# together. Small batches are made in 75. With 3 in flight, processors were idle for 9 % of the
+# time; with 5 for 3 %, as from a local disk (docs/performance.md).
+JOBS_PER_REMOTE_WORKER = 5
 _OR_NONE = "or None for the default"
 
 
@@ -58,7 +59,7 @@ class MultiProcessingReadingService:
     worker_prefetch_cnt
         Batches in flight per worker, the one being made included; 0 means 1, as a worker
         cannot make less. With the batches that the consumer holds they take the memory. None for
-        2, and for 3 where volumes lie behind URLs.
+        2, and for 5 where volumes lie behind URLs.
     main_prefetch_cnt
         Further batches, over all workers, that may be done and wait here.
     worker_init_fn

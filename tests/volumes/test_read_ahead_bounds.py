@@ -6,7 +6,8 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from voxpipe.volumes.chunks.ranged_chunks import Lookup, RangedChunks
+from voxpipe.volumes.chunks.chunk_map import Lookup
+from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.read_ahead import AHEAD, ReadAhead
 from voxpipe.volumes.stores.remote import open_remote

@@ -19,9 +19,14 @@ SHAPE = (32, 20, 16)
 
 @pytest.fixture
 def sharded(server, client):
-    """A sharded array whose chunks hold their place, opened, and its reference."""
+    """A sharded array whose chunks hold their place, opened, and its reference.
+
+    Shards of 20 kB are too large to come with their index.
+    """
     array = np.arange(np.prod(SHAPE), dtype=np.int32).reshape(SHAPE)
-    stored = zarr.create_array(server.bucket / "a.zarr", shape=SHAPE, dtype=array.dtype, **LAYOUT)
+    stored = zarr.create_array(
+        server.bucket / "a.zarr", shape=SHAPE, dtype=array.dtype, compressors=None, **LAYOUT
+    )
     stored[...] = array
     volume = Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
     assert volume.shape == (1, *SHAPE)
@@ -81,7 +86,7 @@ def test_a_warm_patch_is_one_request_per_shard(server, sharded):
 
 
 def test_what_was_fetched_ahead_is_not_fetched_again(server, sharded):
-    """A read after its prefetch sends nothing; neighbours share what both need."""
+    """A read after its prefetch sends nothing; neighbours share the shard, asked for whole."""
     volume, array = sharded
     tickets = [volume.prefetch(Region((n, 0, 0), (n + 8, 9, 9))) for n in (0, 4)]
     first = volume.read(Region((0, 0, 0), (8, 9, 9)))
@@ -94,8 +99,10 @@ def test_what_was_fetched_ahead_is_not_fetched_again(server, sharded):
     np.testing.assert_array_equal(second.array[0], array[4:12, :9, :9])
     ranges = [line.range for line in server.requests if "/c/" in line.key]
     data = [text for text in ranges if not text.startswith("bytes=-")]
-    assert len(data) == len(set(data)) == 2
-    assert (len(AHEAD), AHEAD.held_bytes) == (0, 0)
+    assert len(data) == 1
+    assert (len(AHEAD), AHEAD.held_bytes) == (0, 16 * 20 * 16 * 4)
+    close_volumes()
+    assert AHEAD.held_bytes == 0
 
 
 def test_what_goes_wrong_ahead_is_told_by_the_read(server, sharded, monkeypatch):

@@ -9,34 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ..stores.in_flight import Later
 from ..stores.joining import Joining, joining
 from ..stores.ranges import Joined, LocalRanges, RangeStore, ReadRange
-from ..stores.read_ahead import AHEAD, AheadStore, Ticket, lean, works_ahead
+from ..stores.read_ahead import AHEAD, Ticket, works_ahead
+from .bringing import Bringing, forgotten
+from .chunk_map import ChunkMap
 from .chunked_array import Index
-
-
-class Lookup(NamedTuple):
-    """How to find out where chunks lie."""
-
-    requests: Sequence[ReadRange]
-    """What must be read first; empty if everything is known."""
-    places: Callable[[Sequence[bytes | None]], list[ReadRange | None]]
-    """Returns where each chunk lies, of the answers; None for one that is known not to be."""
-
-
-class ChunkMap(Protocol):
-    """Where the chunks of one array lie."""
-
-    def lookup(self, chunks: Sequence[Index]) -> Lookup:
-        """Return how to find out where each chunk lies; reads nothing."""
-
-    def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
-        """Return where each chunk lies; None for one that is known not to be stored."""
 
 
 class ChunkDecoder(Protocol):
@@ -88,7 +70,7 @@ class RangedChunks:
         stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
         answers = self._read([place for _, place in stored])
         data.update(zip((index for index, _ in stored), answers, strict=True))
-        forget = partial(AHEAD.small.forget, self._token)
+        forget = partial(forgotten, self._token)
         return Bytes(data, dict(stored), self._decoder, forget)
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
@@ -100,31 +82,8 @@ class RangedChunks:
         store = self._store
         if not works_ahead(store):
             return None
-        bring = partial(self._bring, self._joining(), store)
+        bring = Bringing(store, self._map, self._token, self._joining(), self._chunk_bytes)
         return AHEAD.begin(self._token, chunks, lambda _: size, store, bring)
-
-    async def _bring(
-        self, joined: Joining, store: AheadStore, chunks: Sequence[Index], later: Later
-    ) -> dict[Index, memoryview | None]:
-        found = AHEAD.small.found(self._token, chunks)
-        chunks = [index for index in chunks if index not in found]
-        if not chunks:
-            return found
-        lookup = self._map.lookup(chunks)
-        places = lookup.places(
-            await store.get_ranges_async(lookup.requests, ahead=later) if lookup.requests else ()
-        )
-        stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
-        brought: dict[Index, memoryview | None] = dict.fromkeys(chunks)
-        if stored:
-            plan = Joined([place for _, place in stored], *joined)
-            fetched = await store.get_ranges_async(
-                plan.requests, ahead=later, whole=self._chunk_bytes
-            )
-            answers = lean(plan.split(fetched))
-            brought.update(zip((index for index, _ in stored), answers, strict=True))
-        AHEAD.small.keep(self._token, brought)
-        return found | brought
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""

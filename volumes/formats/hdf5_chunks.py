@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..chunks.bounded import inflated
+from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import Index
-from ..chunks.ranged_chunks import Lookup, RangedChunks
+from ..chunks.ranged_chunks import RangedChunks
 from ..stores.ranges import ReadRange
 from ..stores.read_ahead import Ticket
 

@@ -17,8 +17,9 @@ from ...core import TALLY
 from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
 from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
+from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
-from ..chunks.ranged_chunks import Lookup, RangedChunks
+from ..chunks.ranged_chunks import RangedChunks
 from ..content import content_key
 from ..disk.local_file import LocalFile, file_stamp, open_local
 from ..disk.local_voxels import ArrayFile, io_of

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from ..chunks.chunk_cache import ChunkCache
+from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
-from ..chunks.ranged_chunks import Lookup, RangedChunks
+from ..chunks.ranged_chunks import RangedChunks
+from ..stores.coalesce import Span
 from ..stores.ranges import RangeStore, ReadRange
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
@@ -61,6 +63,7 @@ class ShardedChunks:
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
         self._known: OrderedDict[Index, NDArray[np.uint64] | None] = OrderedDict()
+        self._extents: dict[Index, Span | None] = {}
         self._lock = threading.Lock()
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
@@ -90,7 +93,11 @@ class ShardedChunks:
                     self._place(found, by_shard[shard], shard, table[flat[by_shard[shard]]])
             return found
 
-        return Lookup([ReadRange(self._key(shard), *span) for shard in unknown], places)
+        def extents() -> dict[str, Span]:
+            found = {self._key(shard): self._extent(shard) for shard in by_shard}
+            return {key: span for key, span in found.items() if span is not None}
+
+        return Lookup([ReadRange(self._key(shard), *span) for shard in unknown], places, extents)
 
     def _learnt(
         self, shards: Sequence[Index], answers: Sequence[bytes | None]
@@ -102,8 +109,15 @@ class ShardedChunks:
         with self._lock:
             self._known.update(learnt)
             while len(self._known) * self._index_bytes > MOST_INDEX_BYTES:
-                self._known.popitem(last=False)
+                self._extents.pop(self._known.popitem(last=False)[0], None)
         return learnt
+
+    def _extent(self, shard: Index) -> Span | None:
+        """Return from where to where a shard holds chunks; None if it holds none."""
+        with self._lock:
+            if shard not in self._extents:
+                self._extents[shard] = _extent(self._known.get(shard))
+            return self._extents[shard]
 
     def _place(
         self,
@@ -141,6 +155,25 @@ class ShardedChunks:
             f"the shard {self._key(shard)} of {self._store.name} holds {what}.",
             do="Copy or write the shard again.",
         )
+
+
+def _extent(table: NDArray[np.uint64] | None) -> Span | None:
+    """Return from where to where chunks lie; None if there are none, or it makes no sense.
+
+    Examples
+    --------
+    >>> nothing = 2**64 - 1
+    >>> _extent(np.array([[40, 2], [nothing, nothing], [10, 5]], np.uint64))
+    (10, 42)
+    """
+    if table is None:
+        return None
+    starts, lengths = table[(table != _NOT_STORED).any(axis=1)].T
+    stops = starts + lengths
+    # A damaged index may say anything; whoever reads that chunk is told.
+    if not len(starts) or (stops < starts).any() or stops.max() >= 2**63:
+        return None
+    return int(starts.min()), int(stops.max())
 
 
 class ZarrArray(ChunkedArray):

@@ -184,12 +184,13 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             raise _Stale(None)
         self._begin()
-        self._answer = self._loop.create_future()
+        awaited: asyncio.Future[HttpAnswer] = self._loop.create_future()
+        self._answer = awaited
         self._heard = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_at(self._heard + self._silence, self._listen)
         self._transport.write(head)
-        return await self._answer
+        return await awaited
 
     def _listen(self) -> None:
         """End the wait of a request whose server has said nothing for too long.
@@ -290,8 +291,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._succeed(bytes(whole) if len(whole) < _SMALL_BYTES else whole)
 
     def _succeed(self, body: bytes | memoryview) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(HttpAnswer(self._status, body, self._headers))
+        # Not kept until the next request: it is as large as its body.
+        awaited, self._answer = self._answer, None
+        if awaited is not None and not awaited.done():
+            awaited.set_result(HttpAnswer(self._status, body, self._headers))
         # TLS asks for a buffer between answers too, and takes an empty one for the end.
         self._begin()
 

@@ -17,6 +17,10 @@ class Later:
 
     def __init__(self) -> None:
         self.urgent = False
+        self.ended = False
+        """Whether nobody will ever wait for them."""
+        self.needs: list[Later] = []
+        """Requests of others whose answers these wait for too."""
 
 
 _Turn = tuple["asyncio.Future[None]", int, "Later | None"]
@@ -71,10 +75,12 @@ class InFlight:
 
     def hurry(self, ahead: Later) -> None:
         """Let requests go before all that nobody waits for: now somebody waits for these."""
-        ahead.urgent = True
-        hurried = [turn for turn in self._ahead if turn[2] is ahead]
+        urgent = [ahead, *ahead.needs]
+        for each in urgent:
+            each.urgent = True
+        hurried = [turn for turn in self._ahead if turn[2] in urgent]
         if hurried:
-            self._ahead = deque(turn for turn in self._ahead if turn[2] is not ahead)
+            self._ahead = deque(turn for turn in self._ahead if turn[2] not in urgent)
             self._waiting.extend(hurried)
             self._wake()
 

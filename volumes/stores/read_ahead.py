@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar
+from weakref import ref
 
 from .in_flight import Later
 from .ranges import ReadRange
+from .shared_answers import SharedAnswers
 from .small_answers import SmallAnswers
 
 Index = tuple[int, ...]
@@ -73,6 +75,8 @@ class _Delivery:
     """Bytes: at most, and what they hold in memory once they are here."""
     hurry: Callable[[], None]
     """Lets requests that wait for others go first."""
+    later: Later
+    """What its requests belong to."""
     tickets: int = 0
     """How many wait for it."""
     future: Future[dict[Index, memoryview | None]] | None = None
@@ -121,17 +125,32 @@ class ReadAhead:
     ----------
     most_bytes
         Of all chunks together, each counted as if it were not compressed until it is here, and
-        then with all of the answer that it came in. A small part of it is for answers that stay.
+        then with all of the answer that it came in. A small part of it is for small answers that
+        stay; shards that stay take what nothing else needs.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.small = SmallAnswers(0)
         """Small answers, also of tickets that are closed."""
         self.bound(most_bytes)
-        self.held_bytes = 0
+        self._start()
+
+    def _start(self) -> None:
         self._lock = threading.RLock()
+        self._delivered = 0
+        self.shared = SharedAnswers(self._lock, lambda: self._room - self._delivered)
+        """Answers that several deliveries take their chunks from."""
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
         self._waiting: deque[_Delivery] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        """What is here and on its way, answers included that stay for others."""
+        return self._delivered + self.shared.held_bytes
+
+    @property
+    def _room(self) -> int:
+        return self.most_bytes - self.small.most_bytes
 
     def bound(self, most_bytes: int) -> None:
         """Let what is fetched take so many bytes from now on."""
@@ -174,7 +193,7 @@ class ReadAhead:
                     return _begun(store, bring(wanted, later))
 
                 later, most = Later(), sum(map(size, wanted))
-                sent = _Delivery(token, wanted, send, most, partial(store.hurry, later))
+                sent = _Delivery(token, wanted, send, most, partial(store.hurry, later), later)
                 self._chunks.update(((token, index), sent) for index in wanted)
                 self._waiting.append(sent)
                 deliveries.append(sent)
@@ -234,13 +253,11 @@ class ReadAhead:
             self._forget(deliveries)
         self._cancel(deliveries)
         self.small.clear()
+        self.shared.clear_idle()
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, where nothing is on its way."""
-        self._lock = threading.RLock()
-        self._chunks = {}
-        self._waiting = deque()
-        self.held_bytes = 0
+        self._start()
         self.small = SmallAnswers(self.small.most_bytes)
 
     def __len__(self) -> int:
@@ -248,19 +265,20 @@ class ReadAhead:
 
     def _go_on(self) -> None:
         """Send for what waits, in order, while there is room; the lock is held."""
-        room = self.most_bytes - self.small.most_bytes
         while self._waiting:
             delivery = self._waiting[0]
-            if self.held_bytes and self.held_bytes + delivery.size > room:
-                return
+            if not self.shared.spare(delivery.size):
+                if self._delivered or self.shared.in_use:
+                    return
+                self.shared.clear_idle()  # it is larger than all the room there is: it goes alone
             self._waiting.popleft()
             try:
                 delivery.future = delivery.begin()
             except BaseException:
                 self._forget([delivery])
                 raise
-            self.held_bytes += delivery.size
-            delivery.future.add_done_callback(partial(self._arrived, delivery))
+            self._delivered += delivery.size
+            delivery.future.add_done_callback(partial(self._arrived, ref(delivery)))
 
     def _forget(self, deliveries: Sequence[_Delivery]) -> None:
         """Make as if these had never been asked for; the lock is held."""
@@ -268,8 +286,9 @@ class ReadAhead:
             if delivery in self._waiting:
                 self._waiting.remove(delivery)
             elif delivery.future is not None:
-                self.held_bytes -= delivery.size
+                self._delivered -= delivery.size
                 delivery.size = 0
+                self.shared.release(delivery.later)
             for index in delivery.chunks:
                 if self._chunks.get((delivery.token, index)) is delivery:
                     del self._chunks[delivery.token, index]
@@ -279,13 +298,17 @@ class ReadAhead:
             if delivery.future is not None:
                 delivery.future.cancel()
 
-    def _arrived(self, delivery: _Delivery, done: Future[dict[Index, memoryview | None]]) -> None:
-        if done.cancelled() or done.exception() is not None:
+    def _arrived(self, weak: ref[_Delivery], done: Future[dict[Index, memoryview | None]]) -> None:
+        # A future keeps its callbacks. One that held the delivery, which holds the future, would
+        # keep the answer until garbage is collected, which may be never in an epoch.
+        delivery = weak()
+        if delivery is None or done.cancelled() or done.exception() is not None:
             return
-        size = held_by(done.result().values())
         with self._lock:
+            elsewhere = self.shared.used_by(delivery.later)
+            size = held_by(done.result().values(), elsewhere)
             if delivery.size:
-                self.held_bytes += size - delivery.size
+                self._delivered += size - delivery.size
                 delivery.size = size
             # What waits for room begins at the next job; where the store cannot even be asked,
             # the read says so.
@@ -293,8 +316,10 @@ class ReadAhead:
                 self._go_on()
 
 
-def held_by(pieces: Iterable[memoryview | None]) -> int:
+def held_by(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ()) -> int:
     """Return the memory that pieces keep: all of an answer, if only a part of it is needed.
+
+    Answers whose ``id`` is in ``elsewhere`` are counted there.
 
     Examples
     --------
@@ -303,7 +328,7 @@ def held_by(pieces: Iterable[memoryview | None]) -> int:
     103
     """
     answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
-    return sum(memoryview(answer).nbytes for answer in answers.values())
+    return sum(memoryview(held).nbytes for key, held in answers.items() if key not in elsewhere)
 
 
 def lean(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:

@@ -1,0 +1,218 @@
+"""Stored chunks of one array, asked for before they are needed: which requests bring them.
+
+Of a shard that a patch needs most of, all is asked for: what lies between its chunks comes along
+anyway, the next patch of the visit needs that, and finds it here. A shard that is small comes
+with its index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ..stores.coalesce import Span
+from ..stores.in_flight import Later
+from ..stores.joining import Joining
+from ..stores.ranges import Joined, ReadRange
+from ..stores.read_ahead import AHEAD, AheadStore, lean
+from ..stores.small_answers import SMALL_BYTES
+from .chunk_map import ChunkMap
+from .chunked_array import Index
+
+MOSTLY = 0.5
+"""What part of a shard its requests must bring for all of it to be asked for."""
+
+
+def mostly_asked(
+    requests: Sequence[ReadRange], extents: Mapping[str, Span], longest: int
+) -> list[str]:
+    """Return the objects of which all may as well be asked for.
+
+    Parameters
+    ----------
+    requests
+        What would be asked for, neighbours joined.
+    extents
+        From where to where objects hold chunks, where that is known.
+    longest
+        Most bytes of one request.
+
+    Examples
+    --------
+    >>> asked = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
+    >>> mostly_asked(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
+    ['a']
+    """
+    asked: dict[str, int] = {}
+    for key, start, stop in requests:
+        if stop is not None and key in extents:
+            first, last = extents[key]
+            # An index that contradicts itself: its other chunks can be read nevertheless.
+            inside = first <= start and stop <= last
+            asked[key] = asked.get(key, 0) + (stop - start if inside else -last)
+    sizes = {key: extents[key][1] - extents[key][0] for key in asked}
+    return [
+        key
+        for key, brought in asked.items()
+        if sizes[key] <= longest
+        and brought > 0
+        and (brought >= MOSTLY * sizes[key] or sizes[key] <= SMALL_BYTES)
+    ]
+
+
+class _Piece(NamedTuple):
+    """What an object holds from some byte on."""
+
+    start: int
+    data: memoryview
+
+    def part(self, place: ReadRange) -> memoryview:
+        return self.data[place.start - self.start : (place.stop or 0) - self.start]
+
+
+class Bringing:
+    """Brings chunks of one array.
+
+    Parameters
+    ----------
+    store, chunk_map
+        Where bytes come from, and where in it chunks lie.
+    token
+        The array's name among what was asked for ahead.
+    joined
+        Which ranges become one request.
+    chunk_bytes
+        What a stored chunk has at most, about.
+    """
+
+    def __init__(
+        self, store: AheadStore, chunk_map: ChunkMap, token: str, joined: Joining, chunk_bytes: int
+    ) -> None:
+        self._store, self._map, self._token = store, chunk_map, token
+        self._joined, self._chunk_bytes = joined, chunk_bytes
+
+    async def __call__(
+        self, chunks: Sequence[Index], later: Later
+    ) -> dict[Index, memoryview | None]:
+        """Return the stored bytes of chunks; None for one that is not stored."""
+        found = AHEAD.small.found(self._token, chunks)
+        chunks = [index for index in chunks if index not in found]
+        if not chunks:
+            return found
+        lookup = self._map.lookup(chunks)
+        indices = await self._indices(lookup.requests, later) if lookup.requests else ()
+        places = lookup.places(indices)
+        stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
+        extents = lookup.extents()
+        here = await self._whole([place for _, place in stored], extents, later) if extents else {}
+        # Where an index says what is not stored, nobody has to remember it.
+        alone: dict[Index, memoryview | None] = {} if extents else dict.fromkeys(chunks)
+        rest = [(index, place) for index, place in stored if place.object not in here]
+        if rest:
+            pieces = await self._pieces([place for _, place in rest], later)
+            alone.update(zip((index for index, _ in rest), pieces, strict=True))
+        AHEAD.small.keep(self._token, alone)
+        parts = {
+            index: here[place.object].part(place) for index, place in stored if place.object in here
+        }
+        return {**found, **dict.fromkeys(chunks), **alone, **parts}
+
+    async def _indices(self, requests: Sequence[ReadRange], later: Later) -> list[bytes | None]:
+        """Ask for indices, once for all patches that need them; keep shards that come whole."""
+        wide = [_widened(request) for request in requests]
+        found: list[bytes | None] = []
+        for request, waiting in zip(wide, self._begun(wide, later, stays=False), strict=True):
+            answer = await (self._ask(request, later) if waiting is None else waiting)
+            # Shorter than what was asked for: that is all there is.
+            if answer is not None and len(answer) < SMALL_BYTES:
+                AHEAD.small.keep(_objects(self._token), {(request.object,): memoryview(answer)})
+            found.append(answer)
+        return [
+            answer if answer is None else _narrowed(request, answer)
+            for request, answer in zip(requests, found, strict=True)
+        ]
+
+    async def _pieces(self, places: Sequence[ReadRange], later: Later) -> list[memoryview | None]:
+        """Return the bytes at places, neighbours in one request."""
+        plan = Joined(places, *self._joined)
+        fetched = await self._store.get_ranges_async(
+            plan.requests, ahead=later, whole=self._chunk_bytes
+        )
+        return lean(plan.split(fetched))
+
+    async def _whole(
+        self, places: Sequence[ReadRange], extents: Mapping[str, Span], later: Later
+    ) -> dict[str, _Piece]:
+        """Return the shards that are here, or of which all may as well be asked for."""
+        small = AHEAD.small.found(_objects(self._token), [(key,) for key in extents])
+        here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
+        plan = Joined([place for place in places if place.object not in here], *self._joined)
+        wanted = mostly_asked(plan.requests, extents, self._joined.longest)
+        ranges = {key: ReadRange(key, *span) for key, span in extents.items() if key not in here}
+        chosen = [
+            place
+            for key, place in ranges.items()
+            if key in wanted or AHEAD.shared.holds((self._token, place))
+        ]
+        for place, waiting in zip(chosen, self._begun(chosen, later, stays=True), strict=True):
+            if waiting is not None and (answer := await waiting) is not None:
+                here[place.object] = _Piece(place.start, memoryview(answer))
+        return here
+
+    def _begun(
+        self, requests: Sequence[ReadRange], later: Later, *, stays: bool
+    ) -> list[asyncio.Future[bytes | None] | None]:
+        """Return what to wait for, of answers that others may wait for too; None: no room."""
+        begun = [
+            AHEAD.shared.begin(
+                (self._token, request),
+                _size(request),
+                partial(self._ask, request),
+                later,
+                stays=stays,
+            )
+            for request in requests
+        ]
+        if later.urgent:
+            self._store.hurry(later)
+        return begun
+
+    async def _ask(self, request: ReadRange, later: Later) -> bytes | None:
+        (answer,) = await self._store.get_ranges_async([request], ahead=later)
+        return answer
+
+
+def forgotten(token: str, index: Index) -> None:
+    """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
+    AHEAD.small.forget(token, index)
+    AHEAD.small.forget_all(_objects(token))
+    AHEAD.shared.forget(token)
+
+
+def _objects(token: str) -> str:
+    """Return under which name whole objects of an array are kept among small answers."""
+    return f"{token} objects"
+
+
+def _size(request: ReadRange) -> int:
+    return -request.start if request.stop is None else request.stop - request.start
+
+
+def _widened(request: ReadRange) -> ReadRange:
+    """Return an index with as much beside it as costs nothing: all of a shard that is small.
+
+    Examples
+    --------
+    >>> _widened(ReadRange("a", -1028)), _widened(ReadRange("a", 0, 1028))
+    (ReadRange(object='a', start=-16384, stop=None), ReadRange(object='a', start=0, stop=16384))
+    """
+    if request.stop is None:
+        return request._replace(start=min(request.start, -SMALL_BYTES))
+    return request._replace(stop=max(request.stop, SMALL_BYTES))
+
+
+def _narrowed(request: ReadRange, answer: bytes) -> bytes:
+    """Return what was asked for, of an answer to the widened request."""
+    return answer[request.start :] if request.stop is None else answer[: request.stop]
