@@ -122,16 +122,17 @@ class Bringing:
     async def _indices(self, requests: Sequence[ReadRange], later: Later) -> list[bytes | None]:
         """Ask for indices, once for all patches that need them; keep shards that come whole."""
         wide = [_widened(request) for request in requests]
-        found: list[bytes | None] = []
-        for request, waiting in zip(wide, self._begun(wide, later, stays=False), strict=True):
-            answer = await (self._ask(request, later) if waiting is None else waiting)
+        found = await self._shared(wide, later, stays=False)
+        alone = [request for request in wide if request not in found]
+        answers = await self._store.get_ranges_async(alone, ahead=later) if alone else []
+        found.update(zip(alone, answers, strict=True))
+        for request, answer in found.items():
             # Shorter than what was asked for: that is all there is.
             if answer is not None and len(answer) < SMALL_BYTES:
                 AHEAD.small.keep(_objects(self._token), {(request.object,): memoryview(answer)})
-            found.append(answer)
         return [
-            answer if answer is None else _narrowed(request, answer)
-            for request, answer in zip(requests, found, strict=True)
+            None if (answer := found[widened]) is None else _narrowed(request, answer)
+            for request, widened in zip(requests, wide, strict=True)
         ]
 
     async def _pieces(self, places: Sequence[ReadRange], later: Later) -> list[memoryview | None]:
@@ -156,28 +157,30 @@ class Bringing:
             for key, place in ranges.items()
             if key in wanted or AHEAD.shared.holds((self._token, place))
         ]
-        for place, waiting in zip(chosen, self._begun(chosen, later, stays=True), strict=True):
-            if waiting is not None and (answer := await waiting) is not None:
+        for place, answer in (await self._shared(chosen, later, stays=True)).items():
+            if answer is not None:
                 here[place.object] = _Piece(place.start, memoryview(answer))
         return here
 
-    def _begun(
+    async def _shared(
         self, requests: Sequence[ReadRange], later: Later, *, stays: bool
-    ) -> list[asyncio.Future[bytes | None] | None]:
-        """Return what to wait for, of answers that others may wait for too; None: no room."""
-        begun = [
-            AHEAD.shared.begin(
-                (self._token, request),
-                _size(request),
-                partial(self._ask, request),
-                later,
-                stays=stays,
-            )
+    ) -> dict[ReadRange, bytes | None]:
+        """Return the answers that there is room for, which others may wait for too."""
+        begin = partial(AHEAD.shared.begin, later=later, stays=stays)
+        asked = (
+            (request, begin((self._token, request), _size(request), partial(self._ask, request)))
             for request in requests
-        ]
+        )
+        begun = {request: waiting for request, waiting in asked if waiting is not None}
         if later.urgent:
             self._store.hurry(later)
-        return begun
+        try:
+            # All at once: of those behind one that fails, nobody would take the failure.
+            answers = await asyncio.gather(*begun.values())
+            return dict(zip(begun, answers, strict=True))
+        finally:
+            # What one of them raised holds this call, which shall not hold what others brought.
+            begun.clear()
 
     async def _ask(self, request: ReadRange, later: Later) -> bytes | None:
         (answer,) = await self._store.get_ranges_async([request], ahead=later)

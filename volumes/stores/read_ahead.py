@@ -218,22 +218,31 @@ class ReadAhead:
         Exception
             What went wrong while they were fetched.
         """
+        begun = self._on_their_way(token, chunks)
+        found: dict[Index, memoryview | None] = {}
+        try:
+            for index in begun:
+                # Its ticket may be closed meanwhile: it is read like any other then.
+                with contextlib.suppress(CancelledError):
+                    found[index] = begun[index].result()[index]
+        finally:
+            # What one of them raised holds this call and its callers, with the voxels that they
+            # have; were it held here, all would wait for a collection of garbage.
+            begun.clear()
+        return found
+
+    def _on_their_way(
+        self, token: str, chunks: Sequence[Index]
+    ) -> dict[Index, Future[dict[Index, memoryview | None]]]:
+        """Return what brings each chunk, hurried; make as if others had never been asked for."""
         with self._lock:
-            held = {index: self._chunks.get((token, index)) for index in chunks}
-            late = [each for each in held.values() if each is not None and each.future is None]
-            self._forget(late)
-        awaited = {id(each): each for each in held.values() if each is not None}
-        for each in awaited.values():
+            known = {index: self._chunks.get((token, index)) for index in chunks}
+            held = {index: each for index, each in known.items() if each is not None}
+            self._forget([each for each in held.values() if each.future is None])
+        for each in {id(each): each for each in held.values()}.values():
             if each.future is not None and not each.future.done():
                 each.hurry()
-        found: dict[Index, memoryview | None] = {}
-        for index, delivery in held.items():
-            if delivery is not None and delivery.future is not None:
-                try:
-                    found[index] = delivery.future.result()[index]
-                except CancelledError:
-                    continue  # its ticket was closed meanwhile; it is read like any other
-        return found
+        return {index: each.future for index, each in held.items() if each.future is not None}
 
     def release(self, deliveries: Sequence[_Delivery]) -> None:
         """Let one ticket's deliveries go."""
