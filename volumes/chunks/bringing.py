@@ -96,7 +96,10 @@ class Bringing:
     async def __call__(
         self, chunks: Sequence[Index], later: Later
     ) -> dict[Index, memoryview | None]:
-        """Return the stored bytes of chunks; None for one that is not stored."""
+        """Return the stored bytes of chunks; None for one that is not stored.
+
+        One whose bytes end early is left out: the read asks for it again, and says so.
+        """
         found = AHEAD.small.found(self._token, chunks)
         chunks = [index for index in chunks if index not in found]
         if not chunks:
@@ -107,17 +110,20 @@ class Bringing:
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         extents = lookup.extents()
         here = await self._whole([place for _, place in stored], extents, later) if extents else {}
-        # Where an index says what is not stored, nobody has to remember it.
-        alone: dict[Index, memoryview | None] = {} if extents else dict.fromkeys(chunks)
-        rest = [(index, place) for index, place in stored if place.object not in here]
-        if rest:
-            pieces = await self._pieces([place for _, place in rest], later)
-            alone.update(zip((index for index, _ in rest), pieces, strict=True))
-        AHEAD.small.keep(self._token, alone)
-        parts = {
-            index: here[place.object].part(place) for index, place in stored if place.object in here
+        rest = [place for _, place in stored if place.object not in here]
+        pieces = iter(await self._pieces(rest, later) if rest else ())
+        came = dict.fromkeys(chunks) | {
+            index: here[place.object].part(place) if place.object in here else next(pieces)
+            for index, place in stored
         }
-        return {**found, **dict.fromkeys(chunks), **alone, **parts}
+        for index, place in stored:
+            if _ends_early(came[index], place):
+                del came[index]
+        # What lies in an object that is kept need not be kept, nor what an index says is nowhere.
+        kept = {index for index, place in stored if place.object not in here}
+        alone = {i: piece for i, piece in came.items() if i in kept or not extents}
+        AHEAD.small.keep(self._token, alone)
+        return {**found, **came}
 
     async def _indices(self, requests: Sequence[ReadRange], later: Later) -> list[bytes | None]:
         """Ask for indices, once for all patches that need them; keep shards that come whole."""
@@ -197,6 +203,10 @@ def forgotten(token: str, index: Index) -> None:
 def _objects(token: str) -> str:
     """Return under which name whole objects of an array are kept among small answers."""
     return f"{token} objects"
+
+
+def _ends_early(piece: memoryview | None, place: ReadRange) -> bool:
+    return piece is not None and place.length is not None and len(piece) < place.length
 
 
 def _size(request: ReadRange) -> int:

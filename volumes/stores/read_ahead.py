@@ -24,6 +24,7 @@ from .shared_answers import SharedAnswers
 from .small_answers import SmallAnswers
 
 Index = tuple[int, ...]
+# May leave out what did not come whole.
 Bring = Callable[[Sequence[Index], Later], Coroutine[Any, Any, "dict[Index, memoryview | None]"]]
 
 T = TypeVar("T")
@@ -210,8 +211,8 @@ class ReadAhead:
     def taken(self, token: str, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
         """Return the bytes of those chunks that are here or on their way; None: not stored.
 
-        What was to be fetched and has not begun is left to the read; what waits for requests
-        that nobody waits for goes before them.
+        What was to be fetched and has not begun is left to the read, and so is what did not come
+        whole; what waits for requests that nobody waits for goes before them.
 
         Raises
         ------
@@ -224,7 +225,9 @@ class ReadAhead:
             for index in begun:
                 # Its ticket may be closed meanwhile: it is read like any other then.
                 with contextlib.suppress(CancelledError):
-                    found[index] = begun[index].result()[index]
+                    came = begun[index].result()
+                    if index in came:
+                        found[index] = came[index]
         finally:
             # What one of them raised holds this call and its callers, with the voxels that they
             # have; were it held here, all would wait for a collection of garbage.
