@@ -312,7 +312,7 @@ def test_after_an_unusual_answer_s3fs_sends(opened, by_aiohttp, monkeypatch):
 
 
 def test_who_waits_without_end_is_obeyed(opened, by_aiohttp):
-    """botocore takes None for a limit; that wait is s3fs's, and what is read is the same."""
+    """Botocore takes None for a limit; that wait is s3fs's, and what is read is the same."""
     found = opened(config_kwargs={"read_timeout": None})
     found.get("a")
 
