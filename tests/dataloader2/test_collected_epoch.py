@@ -2,12 +2,14 @@
 
 import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
 
 import voxpipe as vp
 from voxpipe.core.turns import Turns
+from voxpipe.reading_services.epochs import running
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 from voxpipe.volumes.handles import HANDLES
 from voxpipe.volumes.stores.read_ahead import AHEAD
@@ -41,13 +43,15 @@ def opened():
     "work",
     [
         lambda: CHUNKS.announce([Collects()]).close(),
-        lambda: AHEAD.small.keep("a", {(Collects(),): None}),
+        lambda: AHEAD.small.found("a", [(Collects(),)]),
         opened,
     ],
     ids=["chunks", "small answers", "handles"],
 )
-def test_inside_a_lock_that_its_end_needs(work):
+def test_inside_a_lock_that_its_end_needs(work, monkeypatch):
     """The epoch ends; what it frees is freed by whoever is inside, on leaving."""
+    # One that an earlier test left would keep the volumes open.
+    monkeypatch.setattr(running, "_RUNNING", weakref.WeakSet())
     voxels = [{"image": np.zeros((1, 16, 16, 16), np.float32)}] * 2
     pipe = vp.from_cases(voxels).open_volume().lazy_patch(8, samples_per_volume=2).batch_patches(2)
     cycle = [iter(vp.DataLoader2(pipe))]
