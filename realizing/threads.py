@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -92,4 +92,9 @@ def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     # What holds for the caller's reads holds in the threads too.
     futures = [executor.submit(copy_context().run, function, thing) for thing in given]
     wait(futures)
-    return [future.result() for future in futures]
+    try:
+        return list(map(Future.result, futures))
+    finally:
+        # What one of them raised holds this call, and all callers up to who takes the error; were
+        # it held here, their voxels would wait for a collection of garbage.
+        futures.clear()

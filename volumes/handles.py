@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from typing import Protocol
 
+from ..core.turns import Turns
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS
 from .stores.read_ahead import AHEAD
@@ -49,7 +50,7 @@ class Handles:
         self._most = most
         self._most_bytes = most_bytes
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._handles: OrderedDict[str, _Handle] = OrderedDict()
         # What a forked child found of its parent. Dropping it would run the parent's
         # clean-up in the child, with locks and threads that do not exist there.
@@ -85,14 +86,13 @@ class Handles:
 
     def close(self) -> None:
         """Drop every handle."""
-        with self._lock:
-            self._handles.clear()
+        self._lock.soon(self._handles.clear)
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, whose locks may be held by threads it lacks."""
         self._inherited.append(self._handles)
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._handles = OrderedDict()
 
     def __len__(self) -> int:

@@ -1,7 +1,10 @@
 """Recipes: what they make, what they count, and threads that never outlive a batch."""
 
+import gc
 import pickle
 import threading
+import weakref
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -95,6 +98,24 @@ def test_an_error_waits_for_the_others():
         with pytest.raises(ValueError, match="zero"):
             in_threads(act, [0, 1])
         assert ended.is_set()
+
+
+def test_an_error_frees_what_its_callers_hold():
+    """At once, and not with the next collection of garbage, of which an epoch may see none."""
+
+    def skipped():
+        held = np.zeros(3)
+        with using_threads(2), suppress(ZeroDivisionError):
+            in_threads(lambda n: 1 // n, [1, 0, 2])
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        left = skipped()
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_counts_from_threads_are_all_there():

@@ -112,7 +112,7 @@ def test_a_forked_child_starts_empty(monkeypatch):
     """With another process id nothing of the parent is used, whatever its locks hold."""
     handles, source = Handles(), Opener("a")
     first = handles.acquire(source)
-    handles._lock.acquire()  # as a thread of the parent may hold it at the fork
+    handles._lock.__enter__()  # as a thread of the parent may hold it at the fork
     monkeypatch.setattr(os, "getpid", lambda: -1)
 
     second = handles.acquire(source)

@@ -309,3 +309,12 @@ def test_after_an_unusual_answer_s3fs_sends(opened, by_aiohttp, monkeypatch):
 
     assert [found.get("a"), found.get("a")] == [LARGE, LARGE]
     assert len(by_aiohttp) == 2
+
+
+def test_who_waits_without_end_is_obeyed(opened, by_aiohttp):
+    """Botocore takes None for a limit; that wait is s3fs's, and what is read is the same."""
+    found = opened(config_kwargs={"read_timeout": None})
+    found.get("a")
+
+    assert found.get("a") == LARGE
+    assert len(by_aiohttp) == 1

@@ -9,7 +9,7 @@ import pytest
 from voxpipe.volumes.chunks.chunk_map import Lookup
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
 from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.read_ahead import AHEAD, ReadAhead
+from voxpipe.volumes.stores.read_ahead import AHEAD, ReadAhead, Tickets
 from voxpipe.volumes.stores.remote import open_remote
 
 CONTENT = os.urandom(1_000_000)
@@ -91,3 +91,28 @@ def test_a_read_that_waits_hurries_what_it_waits_for():
     assert ahead.taken("t", [(0,)]) == {(0,): b"abc"}
     assert len(store.hurried) == 1
     ticket.close()
+
+
+def test_who_closes_a_ticket_is_not_told_of_others():
+    """What waited for its room cannot even be asked for: the read of that says so."""
+
+    class Broken(Told):
+        def begin(self, work):
+            work.close()
+            raise RuntimeError("no loop")
+
+    async def never():
+        raise AssertionError
+
+    ahead = ReadAhead(3000)
+
+    def ticket(token, store):
+        return ahead.begin(token, [(0,)], lambda _: 2000, store, lambda *_: never())
+
+    first, second = ticket("a", Told()), ticket("b", Broken())
+
+    Tickets([first, second]).close()
+
+    assert (len(ahead), ahead.held_bytes) == (0, 0)
+    with pytest.raises(RuntimeError, match="no loop"):
+        ticket("b", Broken())

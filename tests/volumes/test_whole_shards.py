@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import voxpipe as vp
 from voxpipe.core import Region
-from voxpipe.core.errors import CorruptVolume, StoreUnavailable
+from voxpipe.core.errors import AccessDenied, CorruptVolume, StoreUnavailable
 from voxpipe.reading_services.epochs import running
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
@@ -99,9 +100,14 @@ def test_what_stays_is_counted_and_goes_with_the_epoch(server, volume, numbers):
     assert AHEAD.held_bytes == len(AHEAD.shared) == 0
 
 
-@pytest.mark.parametrize("client", ["fsspec"], indirect=True)
-def test_what_was_let_go_is_freed_at_once(volume, numbers, monkeypatch):
-    """Without a collection of garbage: a worker may see none in an epoch."""
+def settled():
+    """Wait until the loop of the requests has turned to something else."""
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), get_loop()).result(60)
+
+
+@pytest.fixture
+def received(monkeypatch):
+    """References to what came over our own connections, while no garbage is collected."""
     received = []
 
     def empty(*of):
@@ -109,22 +115,44 @@ def test_what_was_let_go_is_freed_at_once(volume, numbers, monkeypatch):
         received.append(weakref.ref(array))
         return array
 
-    async def nothing():
-        pass
-
     monkeypatch.setattr(http_get, "np", SimpleNamespace(empty=empty, uint8=np.uint8))
     gc.disable()
-    try:
-        made(volume, numbers, [(0, 0, 0), (36, 8, 8)])
-        close_volumes()
-        # What the loop's thread has at hand goes when it turns to something else.
-        asyncio.run_coroutine_threadsafe(nothing(), get_loop()).result(60)
-        left = [array for array in received if array() is not None]
-    finally:
-        gc.enable()
+    yield received
+    gc.enable()
+
+
+@pytest.mark.parametrize("client", ["fsspec"], indirect=True)
+def test_what_was_let_go_is_freed_at_once(volume, numbers, received):
+    """Without a collection of garbage: a worker may see none in an epoch."""
+    made(volume, numbers, [(0, 0, 0), (36, 8, 8)])
+    close_volumes()
+    # What the loop's thread has at hand goes when it turns to something else.
+    settled()
 
     assert len(received) >= 2
-    assert left == []
+    assert [array for array in received if array() is not None] == []
+
+
+@pytest.mark.parametrize("client", ["fsspec"], indirect=True)
+def test_what_came_beside_a_failure_is_freed_at_once(server, volume, numbers, received):
+    """A read that fails keeps neither the shard that came nor what its caller holds."""
+    made(volume, numbers, [(20, 0, 0)])
+    close_volumes()
+    volume = Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
+    server.fail(Fault("deny", key="/c/1/"))
+
+    def failing():
+        held = np.zeros(3)
+        with suppress(AccessDenied):
+            made(volume, numbers, [(0, 0, 0), (20, 0, 0)])
+        return weakref.ref(held)
+
+    left = failing()
+    close_volumes()
+    settled()
+
+    assert left() is None
+    assert [array for array in received if array() is not None] == []
 
 
 def test_an_epoch_keeps_nothing(server, client, numbers, monkeypatch):
@@ -360,3 +388,22 @@ def test_hurrying_goes_on_to_what_is_waited_for():
         return order
 
     assert asyncio.run(run()) == ["theirs", "mine", "other"]
+
+
+def test_several_failures_are_told_once(server, volume, numbers, monkeypatch, caplog):
+    """By the read: nothing is written of those that it did not come to."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.05")
+    close_volumes()
+    volume = Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
+    volume.read(Region((24, 0, 0), (40, 8, 8)))  # the indices are known
+    server.fail(Fault("slow_down", key="/c/"))
+    region = Region((0, 0, 0), (64, 32, 32))
+    ticket = volume.prefetch(region)
+    with pytest.raises(StoreUnavailable):
+        volume.read(region)
+    ticket.close()
+    del ticket
+    settled()
+    gc.collect()
+
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

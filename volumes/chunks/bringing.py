@@ -96,7 +96,10 @@ class Bringing:
     async def __call__(
         self, chunks: Sequence[Index], later: Later
     ) -> dict[Index, memoryview | None]:
-        """Return the stored bytes of chunks; None for one that is not stored."""
+        """Return the stored bytes of chunks; None for one that is not stored.
+
+        One whose bytes end early is left out: the read asks for it again, and says so.
+        """
         found = AHEAD.small.found(self._token, chunks)
         chunks = [index for index in chunks if index not in found]
         if not chunks:
@@ -107,31 +110,35 @@ class Bringing:
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         extents = lookup.extents()
         here = await self._whole([place for _, place in stored], extents, later) if extents else {}
-        # Where an index says what is not stored, nobody has to remember it.
-        alone: dict[Index, memoryview | None] = {} if extents else dict.fromkeys(chunks)
-        rest = [(index, place) for index, place in stored if place.object not in here]
-        if rest:
-            pieces = await self._pieces([place for _, place in rest], later)
-            alone.update(zip((index for index, _ in rest), pieces, strict=True))
-        AHEAD.small.keep(self._token, alone)
-        parts = {
-            index: here[place.object].part(place) for index, place in stored if place.object in here
+        rest = [place for _, place in stored if place.object not in here]
+        pieces = iter(await self._pieces(rest, later) if rest else ())
+        came = dict.fromkeys(chunks) | {
+            index: here[place.object].part(place) if place.object in here else next(pieces)
+            for index, place in stored
         }
-        return {**found, **dict.fromkeys(chunks), **alone, **parts}
+        for index, place in stored:
+            if _ends_early(came[index], place):
+                del came[index]
+        # What lies in an object that is kept need not be kept, nor what an index says is nowhere.
+        kept = {index for index, place in stored if place.object not in here}
+        alone = {i: piece for i, piece in came.items() if i in kept or not extents}
+        AHEAD.small.keep(self._token, alone)
+        return {**found, **came}
 
     async def _indices(self, requests: Sequence[ReadRange], later: Later) -> list[bytes | None]:
         """Ask for indices, once for all patches that need them; keep shards that come whole."""
         wide = [_widened(request) for request in requests]
-        found: list[bytes | None] = []
-        for request, waiting in zip(wide, self._begun(wide, later, stays=False), strict=True):
-            answer = await (self._ask(request, later) if waiting is None else waiting)
+        found = await self._shared(wide, later, stays=False)
+        alone = [request for request in wide if request not in found]
+        answers = await self._store.get_ranges_async(alone, ahead=later) if alone else []
+        found.update(zip(alone, answers, strict=True))
+        for request, answer in found.items():
             # Shorter than what was asked for: that is all there is.
             if answer is not None and len(answer) < SMALL_BYTES:
                 AHEAD.small.keep(_objects(self._token), {(request.object,): memoryview(answer)})
-            found.append(answer)
         return [
-            answer if answer is None else _narrowed(request, answer)
-            for request, answer in zip(requests, found, strict=True)
+            None if (answer := found[widened]) is None else _narrowed(request, answer)
+            for request, widened in zip(requests, wide, strict=True)
         ]
 
     async def _pieces(self, places: Sequence[ReadRange], later: Later) -> list[memoryview | None]:
@@ -156,28 +163,30 @@ class Bringing:
             for key, place in ranges.items()
             if key in wanted or AHEAD.shared.holds((self._token, place))
         ]
-        for place, waiting in zip(chosen, self._begun(chosen, later, stays=True), strict=True):
-            if waiting is not None and (answer := await waiting) is not None:
+        for place, answer in (await self._shared(chosen, later, stays=True)).items():
+            if answer is not None:
                 here[place.object] = _Piece(place.start, memoryview(answer))
         return here
 
-    def _begun(
+    async def _shared(
         self, requests: Sequence[ReadRange], later: Later, *, stays: bool
-    ) -> list[asyncio.Future[bytes | None] | None]:
-        """Return what to wait for, of answers that others may wait for too; None: no room."""
-        begun = [
-            AHEAD.shared.begin(
-                (self._token, request),
-                _size(request),
-                partial(self._ask, request),
-                later,
-                stays=stays,
-            )
+    ) -> dict[ReadRange, bytes | None]:
+        """Return the answers that there is room for, which others may wait for too."""
+        begin = partial(AHEAD.shared.begin, later=later, stays=stays)
+        asked = (
+            (request, begin((self._token, request), _size(request), partial(self._ask, request)))
             for request in requests
-        ]
+        )
+        begun = {request: waiting for request, waiting in asked if waiting is not None}
         if later.urgent:
             self._store.hurry(later)
-        return begun
+        try:
+            # All at once: of those behind one that fails, nobody would take the failure.
+            answers = await asyncio.gather(*begun.values())
+            return dict(zip(begun, answers, strict=True))
+        finally:
+            # What one of them raised holds this call, which shall not hold what others brought.
+            begun.clear()
 
     async def _ask(self, request: ReadRange, later: Later) -> bytes | None:
         (answer,) = await self._store.get_ranges_async([request], ahead=later)
@@ -194,6 +203,10 @@ def forgotten(token: str, index: Index) -> None:
 def _objects(token: str) -> str:
     """Return under which name whole objects of an array are kept among small answers."""
     return f"{token} objects"
+
+
+def _ends_early(piece: memoryview | None, place: ReadRange) -> bool:
+    return piece is not None and place.length is not None and len(piece) < place.length
 
 
 def _size(request: ReadRange) -> int:

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import heapq
 import os
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
+
+from ...core.turns import Turns
 
 _FEW = 64  # entries more than twice the chunks before the table of moments is made anew
 
@@ -58,7 +60,7 @@ class ChunkCache:
         # (-moment, number, key) of chunks that are here and announced; some are outdated.
         self._by_moment: list[tuple[int, int, Hashable]] = []
         self._moment = self._number = 0
-        self._lock = threading.Lock()
+        self._lock = Turns()
 
     def get(self, key: Hashable) -> NDArray[Any] | None:
         """Return a chunk, read-only; None if it is not here.
@@ -129,17 +131,11 @@ class ChunkCache:
 
     def let_go(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Let chunks go where there is need, as any that are announced."""
-        with self._lock:
-            for key in keys:
-                self._unkept(key, moment)
+        self._lock.soon(partial(self._let_go, moment, keys))
 
     def passed(self, moment: int, keys: Iterable[Hashable]) -> None:
         """Take back what was announced for a moment: it was asked for, or never will be."""
-        with self._lock:
-            for key in keys:
-                moments = self._coming.get(key)
-                if moments is not None and moment in moments:
-                    self._took_back(key, moments, moment)
+        self._lock.soon(partial(self._passed, moment, keys))
 
     def lend(self, count: int) -> Loan:
         """Let chunks take ``count`` bytes more until the loan is closed."""
@@ -149,10 +145,7 @@ class ChunkCache:
 
     def take_back(self, count: int) -> None:
         """Let chunks take ``count`` bytes less; what has no room then goes."""
-        with self._lock:
-            self.most_bytes -= count
-            while self.held_bytes > self.most_bytes:
-                self._drop(next(iter(self._idle or self._chunks)))
+        self._lock.soon(partial(self._shrink, count))
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, to which nobody has lent anything."""
@@ -160,13 +153,30 @@ class ChunkCache:
 
     def clear(self) -> None:
         """Forget every chunk, and what was announced."""
-        with self._lock:
-            self._chunks.clear()
-            self._idle.clear()
-            self._kept.clear()
-            self._coming.clear()
-            self._by_moment.clear()
-            self.held_bytes = 0
+        self._lock.soon(self._clear)
+
+    def _let_go(self, moment: int, keys: Iterable[Hashable]) -> None:
+        for key in keys:
+            self._unkept(key, moment)
+
+    def _passed(self, moment: int, keys: Iterable[Hashable]) -> None:
+        for key in keys:
+            moments = self._coming.get(key)
+            if moments is not None and moment in moments:
+                self._took_back(key, moments, moment)
+
+    def _shrink(self, count: int) -> None:
+        self.most_bytes -= count
+        while self.held_bytes > self.most_bytes:
+            self._drop(next(iter(self._idle or self._chunks)))
+
+    def _clear(self) -> None:
+        self._chunks.clear()
+        self._idle.clear()
+        self._kept.clear()
+        self._coming.clear()
+        self._by_moment.clear()
+        self.held_bytes = 0
 
     def _least_needed(self, instead: Hashable) -> Hashable | None:
         """Return what may go for ``instead``; None if that is needed least itself.

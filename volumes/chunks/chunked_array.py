@@ -105,7 +105,7 @@ class ChunkedArray:
         self.ndim = len(shape)
         self.chunk_bytes = math.prod(chunks) * dtype.itemsize
         self._fill = np.asarray(fill_value).astype(dtype)[()]
-        self._cuts = Cuts.equal(shape, chunks) if cuts is None else cuts
+        self._cuts = Cuts(shape, chunks) if cuts is None else cuts
         self._source, self._cache, self._token = source, cache, token
         self._asked: dict[Any, NDArray[np.int64]] = {}
 

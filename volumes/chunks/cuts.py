@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
+
+N = TypeVar("N", int, NDArray[np.int64])
+
+
+class _Axis(NamedTuple):
+    """The cuts along one axis: computed, as a header may claim any number of them."""
+
+    length: int
+    chunk: int
+    block: int
+
+    @property
+    def per_chunk(self) -> int:
+        return -(-self.chunk // self.block)
+
+    @property
+    def parts(self) -> int:
+        whole, rest = divmod(self.length, self.chunk)
+        return whole * self.per_chunk - (-rest // self.block)
+
+    def at(self, voxel: int) -> int:
+        """Return which part holds a voxel."""
+        return voxel // self.chunk * self.per_chunk + voxel % self.chunk // self.block
+
+    def start(self, part: N) -> N:
+        if self.chunk == self.block:
+            return part * self.chunk
+        return part // self.per_chunk * self.chunk + part % self.per_chunk * self.block
 
 
 class Cuts:
@@ -17,65 +44,55 @@ class Cuts:
 
     Parameters
     ----------
-    edges
-        Per axis, growing: the first voxel of every chunk, and the length of the array.
+    shape
+        Of the array.
+    chunk
+        Of a chunk; the last may hang over the edge.
+    block
+        Of the parts of a chunk, which begin anew in every chunk, whatever is left over.
 
     Examples
     --------
-    >>> cuts = Cuts.nested((10,), (6,), (4,))
-    >>> cuts.edges[0].tolist()
-    [0, 4, 6, 10]
+    >>> cuts = Cuts((10,), (6,), (4,))
+    >>> cuts.counts
+    (3,)
+    >>> [each.tolist() for each in cuts.bounds(np.array([[0], [1], [2]]))]
+    [[[0], [4], [6]], [[4], [6], [10]]]
     >>> cuts.touched(Region((5,), (8,))).tolist()
     [[1], [2]]
     """
 
-    def __init__(self, edges: Sequence[NDArray[np.int64]]) -> None:
-        self.edges = tuple(edges)
-        self._lists: list[list[int]] = [each.tolist() for each in self.edges]
-
-    @classmethod
-    def equal(cls, shape: Sequence[int], chunk: Sequence[int]) -> Cuts:
-        """Return the cuts into equal chunks; the last may hang over the edge."""
-        return cls.nested(shape, chunk, chunk)
-
-    @classmethod
-    def nested(cls, shape: Sequence[int], chunk: Sequence[int], block: Sequence[int]) -> Cuts:
-        """Return the cuts into blocks that begin anew in every chunk, whatever is left over."""
-        edges = []
-        for length, outer, inner in zip(shape, chunk, block, strict=True):
-            starts = np.arange(0, length, outer)[:, None] + np.arange(0, outer, inner)
-            edges.append(np.append(starts[starts < length], length).astype(np.int64))
-        return cls(edges)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Number of chunks along each axis."""
-        return tuple(len(edges) - 1 for edges in self.edges)
+    def __init__(
+        self, shape: Sequence[int], chunk: Sequence[int], block: Sequence[int] | None = None
+    ) -> None:
+        blocks = chunk if block is None else block
+        self._axes = tuple(map(_Axis, shape, chunk, blocks))
+        self.counts = tuple(axis.parts for axis in self._axes)
+        """Number of parts along each axis."""
 
     def touched(self, region: Region) -> NDArray[np.int64]:
-        """Return the index of each chunk (N, axes) that a region touches, in C order."""
-        # NumPy's search lets other threads have the interpreter, and would wait to get it back.
+        """Return the index of each part (N, axes) that a region touches, in C order."""
+        if region.is_empty:
+            return np.empty((0, len(self._axes)), np.int64)
         ranges = [
-            # From the last chunk that begins before the region to the last that begins in it.
-            np.arange(bisect_right(edges, a) - 1, bisect_left(edges, b))
-            for edges, (a, b) in zip(self._lists, region, strict=True)
+            np.arange(axis.at(first), axis.at(last - 1) + 1)
+            for axis, (first, last) in zip(self._axes, region, strict=True)
         ]
-        if math.prod(map(len, ranges)) == 0 or region.is_empty:
-            return np.empty((0, len(ranges)), np.int64)
         return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
 
     def bounds(self, chunks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where chunks (N, axes) begin, and one past their last voxels inside the array."""
+        """Return where parts (N, axes) begin, and one past their last voxels inside the array."""
         start = np.empty_like(chunks)
         stop = np.empty_like(chunks)
-        for axis, edges in enumerate(self.edges):
-            start[:, axis] = edges[chunks[:, axis]]
-            stop[:, axis] = edges[chunks[:, axis] + 1]
+        for n, axis in enumerate(self._axes):
+            start[:, n] = axis.start(chunks[:, n])
+            # Where the next one begins, which is sooner than its length where one is cut short.
+            stop[:, n] = np.minimum(axis.start(chunks[:, n] + 1), axis.length)
         return start, stop
 
     def pieces(self, chunks: NDArray[np.int64], region: Region) -> Pieces:
-        """Return what tells, of each of some chunks (N, axes), what it shares with a region."""
-        return Pieces(self.edges, chunks, region)
+        """Return what tells, of each of some parts (N, axes), what it shares with a region."""
+        return Pieces(self._axes, chunks, region)
 
 
 class Pieces:
@@ -86,20 +103,18 @@ class Pieces:
     Examples
     --------
     >>> region = Region((5,), (8,))
-    >>> cuts = Cuts.equal((10,), (4,))
+    >>> cuts = Cuts((10,), (4,))
     >>> cuts.pieces(cuts.touched(region), region)((1,))
     ((slice(0, 3, None),), (slice(1, 4, None),))
     """
 
-    def __init__(
-        self, edges: Sequence[NDArray[np.int64]], chunks: NDArray[np.int64], region: Region
-    ) -> None:
+    def __init__(self, axes: Sequence[_Axis], chunks: NDArray[np.int64], region: Region) -> None:
         self._there: list[dict[int, slice]] = []
         self._here: list[dict[int, slice]] = []
-        for axis, (first, last) in enumerate(region):
+        for n, (axis, (first, last)) in enumerate(zip(axes, region, strict=True)):
             there, here = {}, {}
-            for i in np.unique(chunks[:, axis]).tolist():
-                begin, end = edges[axis][i : i + 2].tolist()
+            for i in np.unique(chunks[:, n]).tolist():
+                begin, end = axis.start(i), min(axis.start(i + 1), axis.length)
                 start, stop = max(begin, first), min(end, last)
                 there[i] = slice(start - first, stop - first)
                 here[i] = slice(start - begin, stop - begin)

@@ -143,7 +143,6 @@ class Bytes:
 
 def _check_length(data: memoryview, place: ReadRange | None) -> None:
     """Refuse a piece that ends early: some decoders make voxels of it nevertheless."""
-    if place is not None and place.stop is not None and place.start >= 0:
-        expected = place.stop - place.start
-        if len(data) < expected:
-            raise EOFError(f"{len(data)} of {expected} bytes are there")
+    expected = None if place is None else place.length
+    if expected is not None and len(data) < expected:
+        raise EOFError(f"{len(data)} of {expected} bytes are there")

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
+from functools import partial
 from itertools import islice
 
+from ...core.turns import Turns
 from .box_blocks import Blocks
 
 MOST_BYTES = 128 * 1024**2
@@ -50,7 +51,7 @@ class Hints:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
         self.told_bytes = 0
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._warm = self._passed = 0
 
     def worth_asking(self) -> bool:
@@ -99,12 +100,14 @@ class Hints:
 
     def release(self, size: int) -> None:
         """Make room for ``size`` bytes."""
-        with self._lock:
-            self.told_bytes -= size
+        self._lock.soon(partial(self._release, size))
+
+    def _release(self, size: int) -> None:
+        self.told_bytes -= size
 
     def forget_parent(self) -> None:
         """Start anew in a forked child, which has told nothing."""
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self.told_bytes = self._warm = self._passed = 0
 
 

@@ -76,7 +76,7 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
             source=self.blocks,
             cache=CHUNKS,
             token=content_key(path, stamp),
-            cuts=Cuts.nested(shape, chunk, block),
+            cuts=Cuts(shape, chunk, block),
         )
         header = Header(
             layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range", stamp=stamp

@@ -190,7 +190,11 @@ class _Connection(asyncio.BufferedProtocol):
         if self._timer is None:
             self._timer = self._loop.call_at(self._heard + self._silence, self._listen)
         self._transport.write(head)
-        return await awaited
+        try:
+            return await awaited
+        finally:
+            # What it raised holds this call, and so what was received of a body.
+            del awaited
 
     def _listen(self) -> None:
         """End the wait of a request whose server has said nothing for too long.
@@ -209,6 +213,8 @@ class _Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """End it at once."""
         self.stays = False
+        self._answer = None
+        self._begin()  # lets go of what was received
         if self._transport is not None:
             self._transport.abort()
 
@@ -299,8 +305,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._begin()
 
     def _fail(self, error: Exception) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
+        awaited, self._answer = self._answer, None
+        if awaited is not None and not awaited.done():
+            awaited.set_exception(error)
 
 
 def parse_head(head: bytes) -> tuple[int, dict[bytes, bytes]]:

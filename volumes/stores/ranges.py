@@ -22,6 +22,11 @@ class ReadRange(NamedTuple):
     stop: int | None = None
     """One past the last byte; None for the end."""
 
+    @property
+    def length(self) -> int | None:
+        """How many bytes these are; None where only the object tells."""
+        return None if self.stop is None or self.start < 0 else self.stop - self.start
+
 
 class RangeStore(Protocol):
     """Objects under one root, read in ranges. Safe to use from several threads."""

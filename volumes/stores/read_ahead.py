@@ -24,6 +24,7 @@ from .shared_answers import SharedAnswers
 from .small_answers import SmallAnswers
 
 Index = tuple[int, ...]
+# May leave out what did not come whole.
 Bring = Callable[[Sequence[Index], Later], Coroutine[Any, Any, "dict[Index, memoryview | None]"]]
 
 T = TypeVar("T")
@@ -210,30 +211,41 @@ class ReadAhead:
     def taken(self, token: str, chunks: Sequence[Index]) -> dict[Index, memoryview | None]:
         """Return the bytes of those chunks that are here or on their way; None: not stored.
 
-        What was to be fetched and has not begun is left to the read; what waits for requests
-        that nobody waits for goes before them.
+        What was to be fetched and has not begun is left to the read, and so is what did not come
+        whole; what waits for requests that nobody waits for goes before them.
 
         Raises
         ------
         Exception
             What went wrong while they were fetched.
         """
+        begun = self._on_their_way(token, chunks)
+        found: dict[Index, memoryview | None] = {}
+        try:
+            for index in begun:
+                # Its ticket may be closed meanwhile: it is read like any other then.
+                with contextlib.suppress(CancelledError):
+                    came = begun[index].result()
+                    if index in came:
+                        found[index] = came[index]
+        finally:
+            # What one of them raised holds this call and its callers, with the voxels that they
+            # have; were it held here, all would wait for a collection of garbage.
+            begun.clear()
+        return found
+
+    def _on_their_way(
+        self, token: str, chunks: Sequence[Index]
+    ) -> dict[Index, Future[dict[Index, memoryview | None]]]:
+        """Return what brings each chunk, hurried; make as if others had never been asked for."""
         with self._lock:
-            held = {index: self._chunks.get((token, index)) for index in chunks}
-            late = [each for each in held.values() if each is not None and each.future is None]
-            self._forget(late)
-        awaited = {id(each): each for each in held.values() if each is not None}
-        for each in awaited.values():
+            known = {index: self._chunks.get((token, index)) for index in chunks}
+            held = {index: each for index, each in known.items() if each is not None}
+            self._forget([each for each in held.values() if each.future is None])
+        for each in {id(each): each for each in held.values()}.values():
             if each.future is not None and not each.future.done():
                 each.hurry()
-        found: dict[Index, memoryview | None] = {}
-        for index, delivery in held.items():
-            if delivery is not None and delivery.future is not None:
-                try:
-                    found[index] = delivery.future.result()[index]
-                except CancelledError:
-                    continue  # its ticket was closed meanwhile; it is read like any other
-        return found
+        return {index: each.future for index, each in held.items() if each.future is not None}
 
     def release(self, deliveries: Sequence[_Delivery]) -> None:
         """Let one ticket's deliveries go."""
@@ -243,7 +255,8 @@ class ReadAhead:
             dropped = [delivery for delivery in deliveries if delivery.tickets == 0]
             self._forget(dropped)
         self._cancel(dropped)
-        with self._lock:
+        # Where what waited for this room cannot even be asked for, the read of that says so.
+        with self._lock, contextlib.suppress(Exception):
             self._go_on()
 
     def clear(self) -> None:

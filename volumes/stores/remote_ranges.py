@@ -116,10 +116,11 @@ class RemoteRanges(RemoteObjects):
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _ended(tasks)
             raise
+        finally:
+            # What one of them raised holds this call, which shall not hold what others brought.
+            del tasks
 
     def hurry(self, ahead: Later) -> None:
         """Let what was asked for ahead go first: somebody waits for it. From any thread."""
@@ -221,11 +222,20 @@ class RemoteRanges(RemoteObjects):
         except BaseException:
             future.cancel()  # Ctrl-C ends the wait; the requests go too
             raise
+        finally:
+            # What it raised holds this call and its callers, with the voxels that they have.
+            del future
 
     def _check_owner(self) -> None:
         if self._owner != os.getpid():
             self.after_fork()
             self._owner = os.getpid()
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _loop() -> asyncio.AbstractEventLoop:

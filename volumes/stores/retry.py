@@ -119,7 +119,12 @@ class Attempts:
             The error itself, where trying again would not help.
         """
         if failure_of(error) is not Failure.TRANSIENT:
-            raise error
+            try:
+                raise error
+            finally:
+                # Its traceback holds this call, which shall not hold it: all that was read
+                # on the way here would wait for a collection of garbage.
+                del error
         self._failures += 1
         pause = self._policy.pause(self._failures, self._draw())
         spent = self._clock() - self._begin

@@ -305,7 +305,9 @@ def _lane(client: Any, base: str) -> Connections | None:
         return None
     parts = urlsplit(base)
     secure = parts.scheme == "https"
-    if limited or proxied or parts.hostname is None or "@" in parts.netloc:
+    # Nobody waits for ever here: who gives no limit has s3fs wait.
+    endless = config.connect_timeout is None or config.read_timeout is None
+    if endless or limited or proxied or parts.hostname is None or "@" in parts.netloc:
         return None
     if secure and not isinstance(context, ssl.SSLContext):
         return None

@@ -7,10 +7,11 @@ much memory that they are soon given up. So such answers stay, "there is none" a
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
+
+from ...core.turns import Turns
 
 K = TypeVar("K", bound=tuple[Any, ...])
 """A chunk of numbers, or the key of an object that holds many."""
@@ -44,7 +45,7 @@ class SmallAnswers:
         self.most_bytes = most_bytes
         self.held_bytes = 0
         self._answers: OrderedDict[tuple[str, tuple[Any, ...]], memoryview | None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Turns()
 
     def found(self, token: str, chunks: Sequence[K]) -> dict[K, memoryview | None]:
         """Return those of the chunks that are here; None for one that is not stored."""
@@ -82,9 +83,11 @@ class SmallAnswers:
 
     def clear(self) -> None:
         """Drop everything."""
-        with self._lock:
-            self._answers.clear()
-            self.held_bytes = 0
+        self._lock.soon(self._clear)
+
+    def _clear(self) -> None:
+        self._answers.clear()
+        self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._answers)

@@ -1,0 +1,72 @@
+"""Cuts of arrays: what they are by definition, in memory that no header decides about."""
+
+import tracemalloc
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxpipe.core import Region
+from voxpipe.volumes.chunks.cuts import Cuts
+
+LENGTHS = st.integers(1, 12)
+
+
+@st.composite
+def cut_axes(draw):
+    """Length, chunk and block of one axis, and a part of it."""
+    length, chunk, block = draw(LENGTHS), draw(LENGTHS), draw(LENGTHS)
+    first, last = sorted(draw(st.tuples(st.integers(0, length), st.integers(0, length))))
+    return (length, chunk, block), (first, last)
+
+
+def owners(length, chunk, block):
+    """Return of each voxel which part holds it, found by walking along the axis."""
+    found, part = [], -1
+    for voxel in range(length):
+        part += voxel % chunk % block == 0
+        found.append(part)
+    return found
+
+
+@given(st.lists(cut_axes(), min_size=1, max_size=3))
+def test_every_voxel_lies_in_its_part(axes):
+    """Blocks begin anew in every chunk; a region touches the parts of its voxels."""
+    shape, chunk, block = zip(*(sizes for sizes, _ in axes), strict=True)
+    spans = [span for _, span in axes]
+    region = Region(tuple(a for a, _ in spans), tuple(b for _, b in spans))
+    held = [owners(*sizes) for sizes, _ in axes]
+
+    cuts = Cuts(shape, chunk, block)
+    touched = cuts.touched(region)
+
+    assert cuts.counts == tuple(each[-1] + 1 for each in held)
+    expected = np.indices(cuts.counts).reshape(len(shape), -1).T
+    inside = [
+        [part in each[a:b] for part, each, (a, b) in zip(row, held, spans, strict=True)]
+        for row in expected.tolist()
+    ]
+    assert touched.tolist() == expected[np.all(inside, axis=1)].tolist()
+    pieces = cuts.pieces(touched, region)
+    for row, start, stop in zip(touched.tolist(), *cuts.bounds(touched), strict=True):
+        there, here = pieces(tuple(row))
+        for n, part in enumerate(row):
+            voxels = [voxel for voxel, owner in enumerate(held[n]) if owner == part]
+            assert [*range(start[n], stop[n])] == voxels
+            taken = [voxel for voxel in voxels if spans[n][0] <= voxel < spans[n][1]]
+            assert [*range(there[n].start + spans[n][0], there[n].stop + spans[n][0])] == taken
+            assert [*range(here[n].start + start[n], here[n].stop + start[n])] == taken
+
+
+def test_a_header_that_claims_many_chunks_takes_no_memory():
+    """Of an axis of 10**15 voxels, each a chunk."""
+    tracemalloc.start()
+    try:
+        cuts = Cuts((10**15, 8), (1, 8))
+        touched = cuts.touched(Region((10**14, 0), (10**14 + 2, 8)))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert touched.tolist() == [[10**14, 0], [10**14 + 1, 0]]
+    assert most < 100_000
