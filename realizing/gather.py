@@ -135,6 +135,8 @@ def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
                 f"that of {_name(sample)} is {shapes[-1]}"
             )
             do = "Cut patches of one size: .lazy_patch(size) or .crop_or_pad(size)."
+            if shapes[-1][1:] == shapes[0][1:]:
+                do = "They differ in channels alone, which no crop changes: leave such cases out."
             raise PatchSizeError(msg, do=do)
     dtype = np.result_type(*(_dtype_of(sample[key]) for sample in samples))
     return (len(samples), *shapes[0]), dtype

@@ -119,6 +119,11 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
 
 def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:
     """Return the affine that a user gave as 16 plain floats; refuse one without an inverse too."""
+    if np.shape(affine) != (4, 4):
+        raise BadHeader(
+            f"the affine given for {name} has the shape {np.shape(affine)}, and a 4x4 is needed.",
+            do="Its first three columns are the step of each axis in mm, the fourth is the origin.",
+        )
     entries = affine_entries(affine, name)
     if np.linalg.matrix_rank(affine_matrix(entries)[:3, :3]) < 3:
         raise BadHeader(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from ..core.errors import UnknownFormat
+from .stores.location import is_url
 
 # What SimpleITK opens as soon as it is installed; the most common of many.
 _ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
@@ -56,10 +57,10 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     )
     if missing:
         what += f"; install {', '.join(sorted(missing))} for more"
-    return UnknownFormat(what, do=_advice(suffix))
+    return UnknownFormat(what, do=_advice(suffix, is_url(name)))
 
 
-def _advice(suffix: str) -> str:
+def _advice(suffix: str, remote: bool) -> str:
     reader = "pass reader=, a function of the path that returns (voxels, affine)"
     convert = "convert the file to .nii or zarr."
     if suffix in _ITK and not _installed("SimpleITK"):
@@ -67,6 +68,8 @@ def _advice(suffix: str) -> str:
     package = _READERS.get(suffix)
     if package is None:
         return f"Register a backend with register_backend(), {reader}, or {convert}"
+    if remote:
+        return f"Copy it to a local disk, where {package} can read it, and {reader}, or {convert}"
     if _installed(package):
         return f"{package} reads {suffix} and is installed: {reader}, or {convert}"
     return f"Install {package} (pip install {package}) and {reader}, or {convert}"

@@ -104,7 +104,7 @@ class OpenVolume(Seeded):
         if not (custom_backends() or "reader" in reader_kwargs):  # whose options nobody knows
             own = (*_ARGUMENTS, *BY_KEY)
             refuse_unknown_arguments("open_volume", reader_kwargs, own, {}, only_misspelt=True)
-        self.axis_map = axis_map
+        self.axis_map = _checked(axis_map)
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         # Keys that nobody needs to be warned of: all, once labels were chosen.
         self._settled = set(self.labels) if labels is LABELS else None
@@ -355,6 +355,16 @@ def _yields_the_same_objects(parent: Pipe) -> bool:
 def _in_memory(value: Any) -> bool:
     """Whether a volume's source is an array or a tensor, which has no header."""
     return type(value).__module__.split(".")[0] in ("numpy", "torch") and hasattr(value, "shape")
+
+
+def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
+    """Return what was given as ``axis_map=``; refuse what is none where it is written."""
+    maps = given.values() if isinstance(given, Mapping) else () if given is None else (given,)
+    for one in maps:
+        if not isinstance(one, AxisMap):
+            msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(one)}"
+            raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
+    return given  # type: ignore[no-any-return]
 
 
 def is_volume(value: Any) -> bool:

@@ -45,6 +45,7 @@ from ..transport.slots import HAS_SLOTS, Slot, SlotWriter
 from .ahead import Inbox
 from .kept_memory import keep_freed_memory
 from .script import ScriptUnpickler
+from .semaphores import unlink_semaphores
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
@@ -144,16 +145,21 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
                 break
             message = channel.recv_bytes()
             if message == STOP:
-                os._exit(0)
+                _leave(0)
             inbox.put(message)
     except (EOFError, OSError):
         pass
     except BaseException:  # a worker that hears nothing is worse than one that is gone
         with contextlib.suppress(Exception):
             traceback.print_exc()
-        os._exit(DEAF)
+        _leave(DEAF)
     # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
-    os._exit(ORPHANED)
+    _leave(ORPHANED)
+
+
+def _leave(status: int) -> None:
+    unlink_semaphores()
+    os._exit(status)
 
 
 class _Line:

@@ -153,3 +153,11 @@ def test_errors_name_the_case_and_the_line(cases):
     taken = vp.from_cases(cases).open_volume(axis_map=vp.AxisMap.missing("K", [2], "mask"))
     with pytest.raises(SampleError, match=r"'image_stored'(.|\n)*open_volume"):
         next(iter(taken))
+
+
+@pytest.mark.parametrize("axis_map", ["K", 3, {"image": "K"}, {"image": None}])
+def test_what_is_no_axis_map_is_refused_at_once(axis_map):
+    pipe = vp.from_cases([{"image": np.zeros((4, 5, 6))}])
+
+    with pytest.raises(TypeError, match="axis_map is an AxisMap, or a mapping of them by key"):
+        pipe.open_volume(axis_map=axis_map)

@@ -266,3 +266,9 @@ def test_our_own_backends_fulfil_torchios_contract(tmp_path, name):
     assert backend[1:, 2, ::2].tolist() == ARRAY[1:, 2:3, ::2].tolist()
     assert backend.to_tensor().tolist() == ARRAY.tolist()
     close_volumes()
+
+
+def test_a_reader_behind_a_url_needs_a_copy():
+    """Nibabel opens no URL, so passing it as ``reader=`` would not help."""
+    with pytest.raises(UnknownFormat, match="Copy it to a local disk, where nibabel"):
+        _ = Volume("memory://box/a.mgz").shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
@@ -17,6 +18,8 @@ from ..stores.remote import open_remote
 
 IMAGE = "image"
 """The key of a volume that is the only one of its case."""
+_NAMED = 3
+"""Files of other formats that an error names."""
 SLICES = (".dcm", ".ima", "")
 """Suffixes of the slices of a DICOM series, which is one volume: the folder."""
 
@@ -54,10 +57,21 @@ def find_volumes(
     if not cases and os.path.isfile(location):
         raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
     if not cases:
-        raise VolumeNotFound(
-            f"there is no volume below {public_name(place)}.", do="Check the folder."
-        )
+        raise _none_below(place)
     return cases
+
+
+def _none_below(place: str) -> VolumeNotFound:
+    """Return the error of a place without volumes; of a local one, with what is there instead."""
+    if is_url(place):
+        what = f"there is no volume below {public_name(place)}."
+        return VolumeNotFound(what, do="Check the URL.")
+    if not os.path.exists(local_path(place)):
+        return VolumeNotFound(f"there is no file or folder {place}.", do="Check the path.")
+    named = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
+    there = ", ".join(itertools.islice(named, _NAMED))
+    what = f"there is no volume below {place}; files of no format that is read: {there or 'none'}."
+    return VolumeNotFound(what, do="Check the folder, or convert them to a format that is read.")
 
 
 def is_volume(location: str) -> bool:

@@ -32,6 +32,7 @@ from ..header import IDENTITY, Access, Header, affine_entries
 from ..voxels import Voxels, plain, refuse_unreadable
 from .chunked_backend import ChunkedBackend
 from .hdf5_filters import DeflatedChunks
+from .hdf5_plugins import absent_filters, missing_filter
 from .zarr_layout import Layout, plain_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
@@ -110,6 +111,7 @@ class _Chunks:
         self.dataset, self.name = dataset, name
         self._file = file
         self._deflated = DeflatedChunks(dataset, size, name)
+        absent_filters(dataset)  # what is installed is there now; what is not may not be needed
         # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
 
@@ -130,7 +132,10 @@ class _Chunks:
                 out[inside] = whole[inside]
                 return True
         with self._lock:
-            self.dataset.read_direct(out, stored, inside)
+            try:
+                self.dataset.read_direct(out, stored, inside)
+            except OSError as error:
+                raise missing_filter(self.dataset, self.name) or error from None
         return True
 
     def place(self, index: Index) -> str:

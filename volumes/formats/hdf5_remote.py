@@ -35,6 +35,7 @@ from .hdf5 import (
 )
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, filters_of
 from .hdf5_file import Hdf5File
+from .hdf5_plugins import absent_filters, missing_filter
 from .npy_remote import RemoteArray
 from .one_remote_file import OneRemoteFile, RemoteChunks
 from .zarr_layout import Layout
@@ -78,6 +79,8 @@ def open_remote_hdf5(
             _refuse_other_files(dataset, file, name)
             header, layout = dataset_header(dataset, (), name)
             filters = filters_of(dataset) if dataset.chunks is not None else None
+            if filters is None:
+                absent_filters(dataset)  # what is installed is there now
             return dataset, header, layout, plain_offset(dataset), filters
 
         try:
@@ -194,9 +197,9 @@ class RemoteHdf5(OneRemoteFile):
             raise
         except Exception as error:  # OSError, RuntimeError: whatever the filter said
             where = ", ".join(f"{s.start}:{s.stop}" for s in index)
-            raise CorruptVolume(
+            raise missing_filter(self._dataset, self.name) or CorruptVolume(
                 f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
-                do="Upload the file again, or install the filter (hdf5plugin).",
+                do="Upload the file again.",
             ) from error
 
 

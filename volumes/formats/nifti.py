@@ -8,6 +8,7 @@ from ...core.errors import BadHeader
 from ..backend import Backend
 from .nifti_header import NIFTI2_BYTES, parse_nifti
 from .raw_backends import open_raw
+from .stand_ins import what_to_do
 from .stored_file import StoredFile
 
 # Bytes that are surely enough to decode the header from.
@@ -33,5 +34,5 @@ def decoded_head(head: bytes, name: str) -> bytes:
     except zlib.error:
         raise BadHeader(
             f"{name} is not compressed with gzip: it begins with {head[:4]!r}.",
-            do="Remove .gz from its name if it is not compressed.",
+            do=what_to_do(head, "Remove .gz from its name if it is not compressed."),
         ) from None

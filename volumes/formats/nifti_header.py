@@ -15,6 +15,7 @@ from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ..disk.raw_header import RawHeader
 from ..header import affine_entries
 from ..voxels import refuse_unreadable
+from .stand_ins import what_to_do
 
 NIFTI1_BYTES = 348
 NIFTI2_BYTES = 540
@@ -26,6 +27,7 @@ _MILLIMETRES = {1: 1000.0, 2: 1.0, 3: 0.001}
 _UNIT_BITS = 0b111
 # The format has room for seven axes, and an unused one has length 1.
 _MOST_AXES = 7
+_CHECK = "Check how the file was written."
 
 
 def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
@@ -100,9 +102,7 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
 
 def bad_nifti(name: str, why: str) -> BadHeader:
     """Return the error for a header that makes no sense."""
-    return BadHeader(
-        f"{name} has no sound NIfTI header: {why}.", do="Check how the file was written."
-    )
+    return BadHeader(f"{name} has no sound NIfTI header: {why}.", do=_CHECK)
 
 
 def _fields(raw: bytes, name: str) -> tuple[Any, int]:
@@ -110,7 +110,7 @@ def _fields(raw: bytes, name: str) -> tuple[Any, int]:
     if len(raw) < NIFTI1_BYTES:
         raise TruncatedVolume(
             f"{name} holds {len(raw)} bytes, and a NIfTI header has {NIFTI1_BYTES}.",
-            do="Copy or download the file again.",
+            do=what_to_do(raw, "Copy or download the file again."),
         )
     size, order = size_and_order(raw, name)
     if len(raw) < size:
@@ -134,7 +134,8 @@ def size_and_order(raw: bytes, name: str) -> tuple[int, Literal["<", ">"]]:
             return size, order
     if raw.startswith(_GZIP_MAGIC):
         raise BadHeader(f"{name} is compressed with gzip.", do="Name it .nii.gz, or decompress it.")
-    raise bad_nifti(name, f"it begins with {raw[:4]!r}, not with 348 or 540")
+    why = f"it begins with {raw[:4]!r}, not with 348 or 540"
+    raise BadHeader(f"{name} has no sound NIfTI header: {why}.", do=what_to_do(raw, _CHECK))
 
 
 def _check_magic(fields: Any, name: str) -> None:

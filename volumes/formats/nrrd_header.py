@@ -22,6 +22,7 @@ from ..header import affine_entries
 from .itk_axes import RAS_OF_LPS, world_affine
 from .itk_only import ItkOnly
 from .spread import listed_files
+from .stand_ins import what_to_do
 from .text_header import axis_lengths, header_lines
 
 _MAGIC = re.compile(rb"NRRD000[1-5]\r?\n")
@@ -121,7 +122,9 @@ def _fields(head: bytes, name: str) -> tuple[dict[str, str], int]:
     """Return the fields by name, without spaces and in small letters, and the header's length."""
     magic = _MAGIC.match(head)
     if magic is None:
-        _bad(name, f"it begins with {head[:9]!r}")
+        why = f"it begins with {head[:9]!r}"
+        do = what_to_do(head, "Check how the file was written.")
+        raise BadHeader(f"{name} has no sound NRRD header: {why}.", do=do)
     fields: dict[str, str] = {}
     for text, at in header_lines(head, magic.end()):
         line = text.rstrip("\r")

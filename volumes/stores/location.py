@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ...core.errors import MissingDependency, VolumeNotFound, VolumeReadError, VoxpipeError
+from ...core.errors import (
+    AccessDenied,
+    MissingDependency,
+    VolumeNotFound,
+    VolumeReadError,
+    VoxpipeError,
+)
 from ...core.hidden import public_name
 
 __all__ = ["file_system", "is_url", "local_path", "public_name", "remote_errors"]
@@ -39,6 +45,7 @@ def remote_errors(
 ) -> Iterator[None]:
     """Turn what a remote file system raises into errors that name ``name`` and no secret."""
     from .redaction import Secrets
+    from .remote_failure import Failure, failure_of
 
     secrets = Secrets(options or {})
     try:
@@ -56,6 +63,11 @@ def remote_errors(
         ) from error
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
+        if failure_of(error) is Failure.DENIED:
+            raise AccessDenied(
+                f"{doing} {name} was refused: {secrets.describe(error)}.",
+                do="Check the credentials in storage_options or in the environment.",
+            ) from None
         raise VolumeReadError(
             f"{doing} {name} failed: {secrets.describe(error)}.",
             do="Check the URL, the storage_options and the connection.",

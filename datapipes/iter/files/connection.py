@@ -52,6 +52,8 @@ def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T
     ------
     VolumeNotFound
         There is nothing at the URL.
+    AccessDenied
+        The store refuses.
     StoreUnavailable
         It kept failing.
     VolumeReadError

@@ -371,3 +371,18 @@ def test_a_download_that_is_kept(tmp_path):
         assert list(kept) == list(kept) == [str(tmp_path / "a.bin")]
         assert len(server.requests) == 2
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
+
+
+def test_cases_that_may_not_be_listed(tmp_path):
+    """A refusal is told as one, at once."""
+    (tmp_path / "bucket" / "case").mkdir(parents=True)
+    (tmp_path / "bucket" / "case" / "ct.nii").touch()
+    with S3Server(tmp_path) as server:
+        server.fail(Fault("deny"))
+        options = server.storage_options
+        pipe = vp.list_cases("s3://bucket/*/", image="ct.nii", storage_options=options)
+
+        with pytest.raises(
+            AccessDenied, match=r"listing s3://bucket/.* was refused(.|\n)*storage_o"
+        ):
+            list(pipe)

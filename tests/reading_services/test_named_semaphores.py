@@ -1,0 +1,55 @@
+"""Workers leave none of the named semaphores that libraries make in them."""
+
+import subprocess
+import sys
+import textwrap
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from voxpipe.reading_services.workers.semaphores import unlink_semaphores
+
+NAMES = Path("/dev/shm")
+SCRIPT = """
+    import voxpipe as vp
+
+    if __name__ == "__main__":
+        cases = vp.from_cases([{{"image": {folder!r}, "case": str(n)}} for n in range(4)])
+        pipe = cases.open_volume().lazy_patch(4).batch_patches(2)
+        loader = vp.DataLoader2(pipe, [], vp.MultiProcessingReadingService(2))
+        print(sum(len(list(loader)) for epoch in range(2)))
+"""
+
+
+@pytest.mark.skipif(not NAMES.is_dir(), reason="lists the names where Linux has them")
+def test_names_are_gone_and_locks_go_on():
+    lock = get_context("spawn").Lock()
+    name = NAMES / f"sem.{lock._semlock.name.lstrip('/')}"
+    assert name.exists()
+
+    unlink_semaphores()
+
+    assert not name.exists()
+    with lock:
+        assert not lock.acquire(block=False)
+    unlink_semaphores()  # there is nothing left to do
+
+
+def test_workers_that_decode_blosc_leave_none(tmp_path):
+    """Decoding blosc makes a lock; the resource tracker warns of what is left at the end."""
+    zarr = pytest.importorskip("zarr")
+    numcodecs = pytest.importorskip("numcodecs")
+    folder = str(tmp_path / "a.zarr")
+    options = {"chunks": (4, 4, 4), "compressor": numcodecs.Blosc()}
+    array = zarr.open_array(folder, mode="w", shape=(8, 8, 8), dtype="i2", zarr_format=2, **options)
+    array[:] = np.arange(512, dtype="i2").reshape(8, 8, 8)
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT).format(folder=folder))
+
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True
+    )
+
+    assert (done.stdout, done.stderr) == ("4\n", "")
