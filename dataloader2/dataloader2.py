@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from ..core.errors import LoaderShutDown
+from ..core.errors import LoaderShutDown, NotPicklable
 from ..core.whole import whole
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
@@ -339,6 +339,14 @@ class DataLoader2(Explaining, Telling):
 
     def __exit__(self, *error: object) -> None:
         self.shutdown()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        # A copy would share workers and the end of them with its original, or free nothing.
+        raise NotPicklable(
+            "a DataLoader2 cannot be pickled or copied, as it holds workers and a running epoch",
+            do="Make it again from its chain where it is needed, and load_state_dict() the "
+            "state_dict() of this one.",
+        )
 
     def __repr__(self) -> str:
         return f"DataLoader2({type(self._written).__name__}, {self._service!r})"

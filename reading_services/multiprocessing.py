@@ -11,13 +11,14 @@ from __future__ import annotations
 import multiprocessing as mp
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from ..core.origin import warn
 from ..core.whole import whole
 from ..graph import Pipe, walk
 from ..realizing import usable_cores
 from ..volumes.scheme import Budget
+from .elsewhere import refuse_unknown
 from .epochs.planned import PlannedEpoch
 from .epochs.replicated import ReplicatedEpoch
 from .epochs.room import Room
@@ -113,7 +114,9 @@ class MultiProcessingReadingService:
         memory_bytes: int | None = None,
         max_restarts: int = USUAL_RESTARTS,
         prefetch_bytes: int | None = None,
+        **others: NoReturn,
     ) -> None:
+        refuse_unknown(MultiProcessingReadingService, others)
         self.num_workers = whole("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = (
