@@ -44,7 +44,7 @@ def test_a_rank_that_comes_when_another_has_given_up_does_not_begin_alone(pair):
     with pytest.raises(RankMissing, match=r"rank 0 waited 0.001 s .*, and rank 1 of 2 did not"):
         first.agree(CLAIM)
 
-    with pytest.raises(RankMissing, match="rank 1 came late .*: rank 0 of 2 had waited"):
+    with pytest.raises(RankMissing, match=r"rank 1 came late .*: rank 0 of 2 had waited"):
         second.agree(CLAIM)
 
     # The next beginning is the same one for both.
