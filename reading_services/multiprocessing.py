@@ -190,6 +190,8 @@ class MultiProcessingReadingService:
             work: Work = replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
         else:
             work = work_of(graph)
+        if isinstance(work, Replicated):
+            work = replace(work, as_ready=self.order != "plan")
         # What the graph asks for goes before what the service was given, which is kept.
         asked = work.hints
         count = self.num_workers if asked.processes is None else asked.processes
@@ -231,14 +233,8 @@ class MultiProcessingReadingService:
         return self._budget.limit or default_slot_bytes()
 
     def shares(self, work: Work) -> int:
-        """Return among how many workers a graph is divided that cannot be split; else 0.
-
-        Below 0 where the state counts in another way, as items come as they are ready.
-        """
-        if isinstance(work, Planned):
-            return 0
-        count = self._replicas(work)
-        return count if self.order == "plan" else -count
+        """Return among how many workers a graph is divided that cannot be split; else 0."""
+        return 0 if isinstance(work, Planned) else self._replicas(work)
 
     def _replicas(self, work: Replicated) -> int:
         return max(1, work.workers) if work.shards else 1
