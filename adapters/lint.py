@@ -66,6 +66,7 @@ class Lint(Adapter):
     stranded-functions  a lambda or local function is where workers would run it
     not-split           the graph cannot be split, so workers run all of it
     no-sharding         it cannot, and nothing divides it: every worker or rank has all items
+    idle-workers        the loader has workers, and no pipe is left for them: all of them plan
     ==================  ==================================================================
 
     Give it after the other adapters: it looks at the graph as they left it.
@@ -107,6 +108,15 @@ class Lint(Adapter):
                 found.append(Mistake(name, what, do, origin_of(at)))
         return found
 
+    def mistake_of_workers(self, pipe: Pipe, workers: int) -> Mistake | None:
+        """Return what is wrong if so many workers run a graph; a loader knows, and asks."""
+        split = split_of(pipe)
+        if not workers or _IDLE in self.ignore or not isinstance(split, Cut) or split.realizing:
+            return None
+        what = f"num_workers={workers}, but every pipe plans, so the loader's process runs them all"
+        do = "End the chain with .batch_patches() or .batch(), which workers run; or use none."
+        return Mistake(_IDLE, what, do, origin_of(pipe))
+
     def rewrite(self, pipe: Pipe) -> Rewritten:
         """Return the very same graph, after a :class:`LintWarning` for each mistake."""
         for mistake in self.mistakes(pipe):
@@ -121,4 +131,6 @@ def _scattered(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], .
 
 _OF_PIPES = {**shares.CHECKS, **order.CHECKS, **draws.CHECKS, **places.CHECKS, **limits.CHECKS}
 _OF_GRAPHS = {"scattered-chunks": _scattered, **places.OF_GRAPHS, **shares.OF_GRAPHS}
-_NAMES = sorted({**_OF_PIPES, **_OF_GRAPHS})
+# Of a graph and its loader.
+_IDLE = "idle-workers"
+_NAMES = sorted({**_OF_PIPES, **_OF_GRAPHS, _IDLE: None})

@@ -67,7 +67,7 @@ place calls :meth:`VoxpipeError.at`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from .hidden import public_name
 from .origin import Origin
@@ -124,9 +124,13 @@ class VoxpipeError(Exception):
         return (type(self), (self.what,), self.__dict__)
 
 
-def placed(
-    error: Exception, origin: Origin | None = None, case: str = "", item: str = ""
-) -> Exception:
+# What is told with its place. A function that calls sys.exit() would end its process; a worker
+# tells of it instead, as of any error.
+PLACED = (Exception, SystemExit)
+E = TypeVar("E", bound=BaseException)
+
+
+def placed(error: E, origin: Origin | None = None, case: str = "", item: str = "") -> E:
     """Return ``error`` with its place: in its message if it is ours, else as a note.
 
     A foreign error keeps its class and message. Notes are shown by Python 3.11 and later.
@@ -141,7 +145,8 @@ def placed(
         The name of the case; or which item it was, where that has no name.
     """
     if isinstance(error, VoxpipeError):
-        return error.at(origin, case, item)
+        error.at(origin, case, item)
+        return error
     told = [_within(public_name(case), item)] if case or item else []
     told += [f"at {origin}"] if origin is not None else []
     add_note = getattr(error, "add_note", None)
@@ -156,7 +161,7 @@ def _within(case: str, item: str) -> str:
     return f"in case {case}" if case else f"in {item}"
 
 
-def _notes(error: Exception) -> list[str]:
+def _notes(error: BaseException) -> list[str]:
     return list(getattr(error, "__notes__", []))
 
 

@@ -40,6 +40,9 @@ from ..reading_services.reading_service import leave
 from ..reading_services.seeds.seeding import seed_globals, seeded_globals
 from ..realizing import Outcome
 
+# Why such a chain is refused, for messages.
+_WHY = "behind workers one item has to come of each, as a state counts what they made"
+
 
 def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
     """Return the graph without the end that stays here, and that end.
@@ -59,11 +62,31 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
     stay = (pipe for pipe in walk(body) if id(pipe) not in before)
     left = next((pipe for pipe in stay if _stays(pipe, before)), None)
     if left is not None and not isinstance(service, InProcessReadingService):
-        msg = f"{describe(left)} stays in the process of the loader, and {describe(sink)} after it "
-        msg += "does not take its items one by one"
-        raise GraphError(msg, do="Put it at the end of the chain.").at(origin_of(left))
+        raise _refused(left, body)
     pipes = tuple(pipe for pipe in end if not isinstance(pipe, Noted))
     return body, Tail(pipes, thread_seconds(limits_of(sink)))
+
+
+def _refused(left: Pipe, body: Pipe) -> GraphError:
+    """Return the error of a pipe that has to stay here, and before what cannot follow it."""
+    after = {id(left)}
+    bars = left
+    for pipe in walk(body):
+        if after.isdisjoint(id(parent) for parent in parents_of(pipe)):
+            continue
+        after.add(id(pipe))
+        if not (traits_of(pipe).per_item or traits_of(pipe).here):
+            bars = pipe
+            break
+    what = f"{describe(left)} stays in the process of the loader"
+    if bars is not left:
+        what += f", and {describe(bars)} after it does not take its items one by one"
+    do = "Put it at the end of the chain, or give no workers."
+    if traits_of(bars).group:
+        do = f"Gather before it: .{describe(bars)}.{describe(left)}, or give no workers."
+    error = GraphError(f"{what}; {_WHY}", do=do)
+    error.at(origin_of(left))
+    return error
 
 
 def _stays(pipe: Pipe, before: set[int]) -> bool:

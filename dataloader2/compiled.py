@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..adapters import Adapter
-from ..core.errors import GraphError
-from ..core.origin import shorten
+from ..adapters import Adapter, Lint
+from ..core.errors import GraphError, LintWarning
+from ..core.origin import shorten, warn
 from ..graph import Change, Pipe, clone, is_pipe, verify
 from ..reading_services import ReadingService
 from ..reading_services.work import Work
@@ -56,6 +56,11 @@ def compiled(written: Pipe, adapters: Sequence[AdapterLike], service: ReadingSer
             graph = _verified(adapter, adapter(graph))
     body, tail = detached(graph, service)
     work, order = service.distribute(body), changes_of_order(written, graph)
+    for adapter in adapters:
+        if isinstance(adapter, Lint):
+            mistake = adapter.mistake_of_workers(body, getattr(work, "workers", 0))
+            if mistake is not None:
+                warn(str(mistake), LintWarning)
     return Compiled(tuple(adapters), graph, body, tail, tuple(changes), work, order)
 
 

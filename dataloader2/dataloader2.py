@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
-from ..core.errors import LoaderShutDown
+from ..core.errors import LoaderShutDown, NotPicklable
 from ..core.whole import whole
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
@@ -15,7 +16,7 @@ from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.abilities import Dividing
 from ..reading_services.place import Place
 from ..reading_services.seeds.seed_generator import MAX_SEED
-from ..reading_services.work import Planned, Work, batch_count
+from ..reading_services.work import Planned, Replicated, Work, batch_count
 from ..realizing import ErrorPolicy, Failure
 from .asked import chain_for_state, checked_service, checked_state, refuse_others
 from .behind import Tail
@@ -24,13 +25,13 @@ from .drawn import Drawn
 from .explaining import Explaining
 from .failed import Failed
 from .interop.epoch_setter import EpochSetter
-from .iterator import DataLoader2Iterator
+from .iterator import Begun, DataLoader2Iterator
 from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated
 from .outline import Outline
 from .position import Position, Progress
-from .state import State, checkpoint_of, refuse_for_service
-from .stats import Waits
+from .state import State, checkpoint_of, refuse_for_service, saved_shares
+from .stats import Counts, Waits
 from .telling import Telling
 
 
@@ -107,8 +108,7 @@ class DataLoader2(Explaining, Telling):
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
         self._shut_down = False
-        self._pace, self._waits = Pace(), Waits()
-        self._failed = Failed()
+        self._pace, self._waits, self._failed = Pace(), Waits(), Failed()
         self._negotiated: Negotiated | None = None
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
@@ -175,9 +175,25 @@ class DataLoader2(Explaining, Telling):
         self._begin_again_if_seeded()
         seed, self._epoch_told = self._seed_of_run(), False
         self._progress = Progress(self._position)
-        iterator = DataLoader2Iterator(self, seed, self._progress)
+        counts = Counts(self._pace, self._waits, self._failed)
+        progress, begin, end = self._progress, partial(self._begun, seed), self._finished
+        iterator = DataLoader2Iterator(progress, begin, end, counts, self._origin)
         self._live = weakref.ref(iterator)
         return iterator
+
+    def _begun(self, seed: int, progress: Progress) -> Begun:
+        """Start the batches of an epoch; it goes on where an interrupt has left it."""
+        here = progress.position
+        self._agreed()
+        progress.begun = True
+        work, service = self._work, self._service
+        in_turn = not (isinstance(work, Replicated) and work.as_ready)
+        step = 1 if in_turn else max(1, service.shares(work))
+        running = service.epoch(work, seed, here.epoch, here.place)
+        # Ranks agree on one seed: the state of each is that of all.
+        self._seed = getattr(running, "seed", seed)
+        batches = self._tail.behind(running, self._seed, here.epoch)
+        return Begun(batches, step, self._policy, work.hints.device)
 
     def _where(self) -> Position:
         """Return where the next batch is."""
@@ -258,7 +274,7 @@ class DataLoader2(Explaining, Telling):
             next_batch=here.place.next,
             ahead=here.place.ahead,
             failed=here.failed,
-            shares=self._service.shares(work),
+            shares=saved_shares(self._service.shares(work), work),
             order=order,
             graph=self._outline.graph,
             data=self._outline.data,
@@ -283,7 +299,7 @@ class DataLoader2(Explaining, Telling):
             checked_state(state),
             outline=self._outline,
             order=order,
-            shares=self._service.shares(work),
+            shares=saved_shares(self._service.shares(work), work),
         )
         service: Any = self._service
         state_of_service = loaded.of_service
@@ -339,6 +355,14 @@ class DataLoader2(Explaining, Telling):
 
     def __exit__(self, *error: object) -> None:
         self.shutdown()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        # A copy would share workers and the end of them with its original, or free nothing.
+        raise NotPicklable(
+            "a DataLoader2 cannot be pickled or copied, as it holds workers and a running epoch",
+            do="Make it again from its chain where it is needed, and load_state_dict() the "
+            "state_dict() of this one.",
+        )
 
     def __repr__(self) -> str:
         return f"DataLoader2({type(self._written).__name__}, {self._service!r})"

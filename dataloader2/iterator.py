@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+from ..core import Origin
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..datapipes.iter.stack.devices import with_tensors
 from ..reading_services import Epoch
-from ..realizing import Outcome
+from ..realizing import ErrorPolicy, Outcome
 from .pausing import Pausing
 from .position import Progress
+from .stats import Counts
 
-if TYPE_CHECKING:
-    from .dataloader2 import DataLoader2
+
+@dataclass(frozen=True)
+class Begun:
+    """What runs, once the first batch of an epoch was asked for."""
+
+    batches: Epoch
+    """Its batches, after the pipes that stay in this process."""
+    step: int
+    """Distance of the batches of one share, where each comes in order; 1 where all of them do."""
+    policy: ErrorPolicy
+    """What is done about items that cannot be made."""
+    device: str | None
+    """Where the graph wants its batches; None where they are made."""
+
+    def moved(self, batch: Any) -> Any:
+        """Return a batch on that device."""
+        device = self.device
+        if device is None:
+            return batch
+        return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class DataLoader2Iterator:
-    """One epoch of a loader.
+    """One epoch of a loader, which makes it.
 
     It can be paused, by hand or after a number of batches: a ``for`` loop over it ends, and
     another one goes on after :meth:`resume`. Workers keep what they have made meanwhile.
@@ -36,13 +58,21 @@ class DataLoader2Iterator:
     [2, 3]
     """
 
-    def __init__(self, loader: DataLoader2, seed: int, progress: Progress) -> None:
-        self._loader = loader
-        self._seed = seed
+    def __init__(
+        self,
+        progress: Progress,
+        begin: Callable[[Progress], Begun],
+        end: Callable[[Progress], None],
+        counts: Counts,
+        origin: Origin | None,
+    ) -> None:
         self._progress = progress
+        self._begin = begin
+        self._end = end
+        self._counts = counts
+        self._origin = origin
         self._ended_by = ""
-        self._batches: Epoch | None = None
-        self._step = 1
+        self._running: Begun | None = None
         self._failure: BaseException | None = None
         self._interrupted = False
         self._pausing = Pausing()
@@ -58,17 +88,17 @@ class DataLoader2Iterator:
             raise self._failure  # the epoch failed; it did not end
         self._pausing.ask()
         asked = time.perf_counter()
-        self._loader._pace.asked(asked)
+        self._counts.pace.asked(asked)
         try:
             batch = self._next()
         except StopIteration:
             self._close()
-            self._loader._finished(self._progress)
+            self._end(self._progress)
             raise
         except BaseException as error:
             self._close()
             if isinstance(error, VoxpipeError):
-                error.at(self._loader._origin)
+                error.at(self._origin)
             if isinstance(error, Exception):
                 self._failure = _again(error)
             else:  # Ctrl-C: nothing failed, so who asks again has the rest
@@ -76,34 +106,28 @@ class DataLoader2Iterator:
             raise
         self._pausing.handed()
         handed = time.perf_counter()
-        self._loader._pace.handed(handed)
-        self._loader._waits.add(handed - asked)
+        self._counts.pace.handed(handed)
+        self._counts.waits.add(handed - asked)
         return batch
 
     def _next(self) -> Any:
         """Return the next batch of which there is something, and note what was delivered."""
         while True:
-            batch = next(self._started())
+            running = self._started()
+            batch = next(running.batches)
             here = self._progress.position
             failed = here.failed
             if isinstance(batch, Outcome):
-                failed = self._loader._failed.admit(batch, self._loader._policy, failed)
+                failed = self._counts.failed.admit(batch, running.policy, failed)
             is_empty = isinstance(batch, Outcome) and batch.is_empty
             if is_empty:
                 here.place.leave_out(batch.failures)
             else:
-                batch = self._moved(batch.batch if isinstance(batch, Outcome) else batch)
+                batch = running.moved(batch.batch if isinstance(batch, Outcome) else batch)
             # Last, and in one step: whoever interrupts this has the batch once more, not never.
-            self._progress.position = here.after(self._started().last, failed, self._step)
+            self._progress.position = here.after(running.batches.last, failed, running.step)
             if not is_empty:
                 return batch
-
-    def _moved(self, batch: Any) -> Any:
-        """Return the batch on the device that the graph asks for."""
-        device = self._loader._work.hints.device
-        if device is None:
-            return batch
-        return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
     def limit(self, num_batches: int | None) -> None:
         """Pause after ``num_batches`` more batches, again after each resume(); None: never."""
@@ -111,29 +135,20 @@ class DataLoader2Iterator:
 
     def pause(self) -> None:
         """Hand out no batch until :meth:`resume`; a ``for`` loop ends."""
-        self._loader._pace.interrupt()
+        self._counts.pace.interrupt()
         self._pausing.pause()
 
     def resume(self) -> None:
         """Go on with the next batch; warns if the iterator is not paused."""
         self._pausing.resume()
 
-    def _started(self) -> Epoch:
-        if self._batches is None:
+    def _started(self) -> Begun:
+        if self._running is None:
             if self._progress.begun and not self._interrupted:
                 raise StopIteration
             self._interrupted = False
-            progress, loader = self._progress, self._loader
-            here = progress.position
-            loader._agreed()
-            progress.begun = True
-            # Below 0 batches have the numbers of their shares, one for each in turn.
-            self._step = max(1, -loader._service.shares(loader._work))
-            self._batches = loader._service.epoch(loader._work, self._seed, here.epoch, here.place)
-            # Ranks agree on one seed: the state of each is that of all.
-            loader._seed = seed = getattr(self._batches, "seed", self._seed)
-            self._batches = loader._tail.behind(self._batches, seed, here.epoch)
-        return self._batches
+            self._running = self._begin(self._progress)
+        return self._running
 
     def invalidate(self, why: str) -> None:
         """End the epoch; further use says why."""
@@ -141,9 +156,9 @@ class DataLoader2Iterator:
         self._close()
 
     def _close(self) -> None:
-        batches, self._batches = self._batches, None
-        if batches is not None:
-            batches.close()
+        running, self._running = self._running, None
+        if running is not None:
+            running.batches.close()
 
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.

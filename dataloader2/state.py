@@ -15,6 +15,7 @@ from ..core.errors import StateMismatch
 from ..reading_services.abilities import Checkpointing, Refusing, Restoring
 from ..reading_services.place import Run
 from ..reading_services.seeds.seed_generator import MAX_SEED
+from ..reading_services.work import Replicated, Work
 from .order import refuse_other_order
 from .outline import Outline
 
@@ -35,8 +36,8 @@ class State:
     ahead: tuple[Run, ...]
     """Runs of later ones that were, where batches come as they are ready."""
     shares: int
-    """0 where any worker can do any batch; else among how many the graph was divided; below 0 if
-    its items came as they were ready."""
+    """0 where any worker can do any batch; else among how many the graph was divided. Below 0 if
+    its items came as they were ready: so it was always saved, and states are kept."""
     graph: str
     """Fingerprint of the graph as the user wrote it."""
     data: str
@@ -112,6 +113,11 @@ class State:
             msg = f"the state was saved with {saved}, this loader has {own}"
             raise StateMismatch(msg, do=_as_before(state.shares))
         return state
+
+
+def saved_shares(shares: int, work: Work) -> int:
+    """Return how a state tells among how many processes a graph is divided."""
+    return -shares if isinstance(work, Replicated) and work.as_ready else shares
 
 
 def _all_text(values: Sequence[Any]) -> bool:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..diagnosing import Pace
+from .failed import Failed
+
 
 @dataclass(frozen=True)
 class Stats:
@@ -66,3 +69,15 @@ class Waits:
         self.delivered += 1
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a loader counts over all its epochs, which enter it here."""
+
+    pace: Pace
+    """How long batches are kept."""
+    waits: Waits
+    """How long they are waited for."""
+    failed: Failed
+    """What failed in them."""

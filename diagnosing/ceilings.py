@@ -7,6 +7,7 @@ the loader's own plans; then the whole is run once for comparison.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +24,7 @@ from ..reading_services.place import Place
 from ..reading_services.work import jobs
 from ..realizing import Job, Outcome, usable_cores
 from ..realizing.parts import Read, Task
+from .cores import ranks_beside, share_of
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
 from .reads import reads_of
@@ -112,10 +114,12 @@ class _Measuring:
         self._service.stop()  # the next service needs the cores
         rate = self._whole(tasks[-1].job.index, step)
         split = self._work.cut
+        beside = ranks_beside(self._work.part.ranks, os.environ)
         facts = Facts(
             workers=self._workers,
             threads=self._work.threads,
-            cores=cores,
+            cores=share_of(cores, beside),
+            ranks=beside,
             items=sum(len(task.job.items) for task in tasks) / len(tasks),
             amplification=amplification([read for task in tasks for read in task.reads]),
             waits=self._waits,

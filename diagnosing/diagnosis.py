@@ -34,7 +34,9 @@ class Facts:
     workers: int
     """Worker processes; 0 if everything runs in one process."""
     cores: int
-    """Processors that this process may use."""
+    """Processors that this rank may use: its share, where several run on the machine."""
+    ranks: int = 1
+    """Ranks that share the machine."""
     threads: int = 1
     """Patches that each worker realizes at once."""
     items: float = 1.0
@@ -295,9 +297,10 @@ def _consumer(seconds: Mapping[str, float], facts: Facts) -> str:
 
 
 def _more_workers(facts: Facts) -> str:
+    each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
     return (
-        f"{facts.cores} cores are there and {facts.cores - facts.idle_cores} of them work: use "
-        f"MultiProcessingReadingService(num_workers={facts.cores})."
+        f"{facts.cores} cores are there{each} and {facts.cores - facts.idle_cores} of them work: "
+        f"use MultiProcessingReadingService(num_workers={facts.cores})."
     )
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import multiprocessing as mp
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from ..core.origin import warn
 from ..core.whole import whole
 from ..graph import Pipe, walk
 from ..realizing import usable_cores
 from ..volumes.scheme import Budget
+from .elsewhere import refuse_unknown
 from .epochs.planned import PlannedEpoch
 from .epochs.replicated import ReplicatedEpoch
 from .epochs.room import Room
@@ -113,7 +114,9 @@ class MultiProcessingReadingService:
         memory_bytes: int | None = None,
         max_restarts: int = USUAL_RESTARTS,
         prefetch_bytes: int | None = None,
+        **others: NoReturn,
     ) -> None:
+        refuse_unknown(MultiProcessingReadingService, others)
         self.num_workers = whole("num_workers", num_workers, least=0)
         self.start_method = multiprocessing_context or "forkserver"
         self.worker_prefetch_cnt = (
@@ -187,6 +190,8 @@ class MultiProcessingReadingService:
             work: Work = replicated(graph, f"{hooks.names()} is handed the whole graph", hooks)
         else:
             work = work_of(graph)
+        if isinstance(work, Replicated):
+            work = replace(work, as_ready=self.order != "plan")
         # What the graph asks for goes before what the service was given, which is kept.
         asked = work.hints
         count = self.num_workers if asked.processes is None else asked.processes
@@ -228,14 +233,8 @@ class MultiProcessingReadingService:
         return self._budget.limit or default_slot_bytes()
 
     def shares(self, work: Work) -> int:
-        """Return among how many workers a graph is divided that cannot be split; else 0.
-
-        Below 0 where the state counts in another way, as items come as they are ready.
-        """
-        if isinstance(work, Planned):
-            return 0
-        count = self._replicas(work)
-        return count if self.order == "plan" else -count
+        """Return among how many workers a graph is divided that cannot be split; else 0."""
+        return 0 if isinstance(work, Planned) else self._replicas(work)
 
     def _replicas(self, work: Replicated) -> int:
         return max(1, work.workers) if work.shards else 1

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from ..core import TALLY
-from ..core.errors import GraphError, placed
+from ..core.errors import PLACED, GraphError, placed
 from ..core.ledger import LEDGER, Entry
 from ..core.resident import SAMPLED, array_bytes, resident_bytes
 from .failing import Outcome
@@ -75,7 +75,7 @@ class Recipe:
                     clock.enter(instruction, items)
                 else:
                     items = instruction(items)
-        except Exception as error:
+        except PLACED as error:
             raise placed(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
         finally:
             STANDING.at(NOWHERE)

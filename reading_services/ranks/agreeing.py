@@ -24,6 +24,9 @@ from ...datapipes.iter.stack.circle import Circle, job_store, missing, reachable
 # with every collective; what runs beside each other is compared, so another order is told.
 _NUMBERS = itertools.count()
 
+# What becomes of a beginning, as it stands in the store; the number of a rank follows the latter.
+_DECIDED, _BEGUN, _GIVEN_UP = "decided", "begun", "given up by "
+
 _DO_START = (
     "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
     "what it needs), or leave DistributedReadingService out."
@@ -64,7 +67,7 @@ class Ranks:
         RanksDiffer
             Naming the ranks that are about to do something else, and what.
         RankMissing
-            Naming those that did not come in time.
+            Naming those that did not come in time; or, on one of these, who has given up.
         """
         first: dict[str, Any] = {}
         told = self._exchange("epoch", json.dumps(dict(claim)))
@@ -103,15 +106,35 @@ class Ranks:
                 gone.append(rank)
             else:
                 told[rank] = found
-        if gone:
+        # Before it begins or gives up: one that comes late finds every claim in its place, and
+        # would begin alone. The first to say so decides for all; who gives up last may go on.
+        decided = self._decided(f"{place}/{_DECIDED}", _GIVEN_UP if gone else _BEGUN)
+        if gone and decided == _BEGUN:
+            with reachable(self.rank):
+                told = {rank: store.get(f"{place}/{rank}").decode() for rank in range(self.size)}
+        elif gone:
             how = f"waited {self._timeout:g} s"
             raise missing(self.rank, how, "to begin the epoch", gone, self.size, _DO_LOOK)
+        elif decided != _BEGUN:
+            by = decided.removeprefix(_GIVEN_UP)
+            raise RankMissing(
+                f"rank {self.rank} came late to the beginning of the epoch: rank {by} of "
+                f"{self.size} had waited for its limit, and given up",
+                do=_DO_LOOK,
+            )
         if self.rank == 0 and self._turn > 1:
             # Everybody has read the one before, or would not have put this one down.
-            for rank in range(self.size):
+            for key in (*range(self.size), _DECIDED):
                 with contextlib.suppress(RuntimeError, NotImplementedError):
-                    store.delete_key(f"{self._name}/{what}/{self._turn - 1}/{rank}")
+                    store.delete_key(f"{self._name}/{what}/{self._turn - 1}/{key}")
         return told
+
+    def _decided(self, key: str, word: str) -> str:
+        """Return what the first rank to decide has said, which is ``word`` if it is this one."""
+        said = word if word == _BEGUN else f"{word}{self.rank}"
+        with reachable(self.rank):
+            # One step of the store: of two ranks that decide at once, one is the first.
+            return str(job_store().compare_set(key, "", said).decode())
 
     def close(self) -> None:
         """Leave the circle, if there is one."""

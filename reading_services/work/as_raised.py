@@ -14,6 +14,8 @@ from typing import Any
 
 from torch.utils.data.datapipes import _hook_iterator
 
+from ...core.errors import E
+
 # torch writes this into the message of every error that passes through a pipe.
 _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
 _HELD = "_voxpipe_held"
@@ -21,7 +23,7 @@ _HELD = "_voxpipe_held"
 _ASKED = "_generate_input_args_string"
 
 
-def as_raised(error: Exception) -> Exception:
+def as_raised(error: E) -> E:
     """Return ``error`` with what it held when it was raised.
 
     Examples

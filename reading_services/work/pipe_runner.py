@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 
 from ...core import Origin, Stream
-from ...core.errors import placed
+from ...core.errors import PLACED, placed
 from ...datapipes import DataPipe
 from ...datapipes.epoch import set_epoch
 from ...graph import Cut, Pipe, describe, origin_of, raised_at, traits_of, walk, with_parents
@@ -67,7 +67,7 @@ class Step(IterDataPipe[Any]):
                 made = next(items)
             except StopIteration:
                 return
-            except Exception as error:
+            except PLACED as error:
                 # A StopIteration of a user's function ends its pipe's generator, whose frame,
                 # where the pipe is looked up otherwise, is not in the traceback of what follows.
                 ended = isinstance(error.__cause__, StopIteration)
@@ -131,7 +131,7 @@ class PipeRunner:
         try:
             with guard:
                 made = list(self.sink)
-        except Exception as error:
+        except PLACED as error:
             at = raised_at(error)
             raise placed(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
@@ -222,7 +222,7 @@ class Replica:
         except StopIteration:
             self._items = None
             raise
-        except Exception as error:
+        except PLACED as error:
             at = raised_at(error)
             raise placed(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
 

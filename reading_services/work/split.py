@@ -106,6 +106,11 @@ class Planned:
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
             lines += [f"realized {where}{per}{torch}", indented(realizing)]
+        elif workers:
+            them = f"none of the {workers} workers" if workers > 1 else "no worker"
+            lines.append(
+                f"{them} is started: every pipe here plans, so nothing is left for workers"
+            )
         return "\n".join(lines)
 
 

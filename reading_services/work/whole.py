@@ -58,6 +58,8 @@ class Replicated:
     """Worker processes of this rank; 0 for none."""
     threads: int = 1
     """Patches that each worker realizes at once."""
+    as_ready: bool = False
+    """Whether items come as they are ready, and not from each share in turn."""
 
     def of_worker(self) -> Pipe:
         """Return what a worker runs: the graph, or of it what comes after the point."""

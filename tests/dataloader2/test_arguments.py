@@ -1,5 +1,8 @@
 """Arguments that are a little wrong: one sentence each, at the call, with what is allowed."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -47,6 +50,39 @@ WRONG_TYPES = [
     (
         lambda: loader(sed=2),
         "DataLoader2 has no sed; it takes datapipe, datapipe_adapter_fn, reading_service and seed",
+    ),
+    (
+        lambda: loader(generator=None),
+        "DataLoader2 has no generator; give seed=...",
+    ),
+    *(
+        (
+            lambda given=given: workers(num_workers=2, **given),
+            f"MultiProcessingReadingService has no {next(iter(given))}; give {stands}",
+        )
+        for given, stands in [
+            (
+                {"pin_memory": True},
+                "nothing, as batches of workers lie in page-locked memory once CUDA is in use",
+            ),
+            (
+                {"batch_size": 2},
+                ".batch_patches(2) or .batch(2) at the end of the chain",
+            ),
+            (
+                {"drop_last": True},
+                ".batch_patches(..., drop_last=True) or .batch(..., drop_last=True) in the chain",
+            ),
+            ({"shuffle": True}, ".shuffle() in the chain"),
+            ({"collate_fn": len}, ".batch(...).collate(len) at the end of the chain"),
+            ({"prefetch_factor": 4}, "worker_prefetch_cnt=4"),
+            ({"timeout": 60}, "DataLoader2(..., [Timeout(item=60)])"),
+            ({"persistant_worker": True}, "persistent_workers=True"),
+        ]
+    ),
+    (
+        lambda: vp.from_cases([{}]).to_device(None),
+        'device of to_device() is "cpu", "cuda", "cuda:1" or another torch.device, got None',
     ),
     (
         lambda: loader().diagnose(step=5),
@@ -102,3 +138,37 @@ def test_numbers_of_numpy_count():
     made = workers(num_workers=np.int64(2), slot_bytes=np.uint32(2**21))
 
     assert (made.num_workers, made.slot_bytes) == (2, 2**21)
+
+
+def test_what_a_service_does_not_have_is_told_with_what_it_has():
+    """An argument that nothing stands for."""
+    with pytest.raises(TypeError, match=r"has no colour; it takes num_workers, multiprocessing_"):
+        workers(num_workers=2, colour=1)
+
+
+def test_a_device_that_is_none_is_told_with_its_line():
+    """No error of torch's, with twenty devices that are not there."""
+    with pytest.raises(vp.errors.NoDevice) as e:
+        vp.from_cases([{}]).to_device("gpuu")
+
+    told = str(e.value)
+    assert told.startswith("to_device('gpuu') names no device that torch has here")
+    assert "test_arguments.py:" in told
+    assert 'Give "cpu", "cuda", "cuda:1" or another torch.device.' in told
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_loader_that_is_copied_says_what_to_do(copied, begun):
+    """It is made again from its chain and its state, before its first epoch and in it."""
+    with loader() as made:
+        iterator = iter(made)
+        if begun:
+            next(iterator)
+
+        with pytest.raises(vp.errors.NotPicklable, match=r"(?s)a DataLoader2 .*load_state_dict"):
+            copied(made)
+
+        again = loader()
+        again.load_state_dict(made.state_dict())
+        assert len(list(again)) == (0 if begun else 1)

@@ -155,6 +155,37 @@ def test_what_cannot_stay_here_is_refused_where_there_are_workers():
         assert list(loader) == [[0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize(
+    ("follows", "what", "do"),
+    [
+        (
+            lambda pipe: pipe.batch(2).map(where),
+            "batch(2)",
+            "Gather before it: .batch(2).fullsync()",
+        ),
+        (lambda pipe: pipe.map(where).unbatch(), "unbatch()", "Put it at the end of the chain"),
+    ],
+)
+def test_the_pipe_that_bars_its_way_is_named_with_the_reason(follows, what, do):
+    """It is not always the last one; and the order that works is told."""
+    pipe = follows(IterableWrapper(range(4)).fullsync())
+
+    with pytest.raises(vp.errors.GraphError) as e:
+        vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2))
+
+    told = str(e.value)
+    assert f"and {what} after it does not take its items one by one; behind workers one" in told
+    assert f"{do}, or give no workers." in told
+
+
+def test_the_order_that_is_told_is_taken():
+    """A batch and then what stays here."""
+    pipe = IterableWrapper(range(4)).batch(2).fullsync()
+
+    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2)) as loader:
+        assert len(loader) == 2
+
+
 def test_a_graph_without_such_pipes_is_left_as_it_is():
     """The very same object; also where two read from the pipe."""
     service = vp.InProcessReadingService()

@@ -44,6 +44,12 @@ def leave(sample):
     return sample
 
 
+def exits(sample):
+    if is_case1(sample):
+        sys.exit(5)
+    return sample
+
+
 def kill(sample):
     if is_case1(sample):
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -140,6 +146,32 @@ def test_an_error_in_a_graph_that_is_not_split_names_the_pipe(cases, workers):
         list(it)
 
     assert f"at .map(fail)   {FILE}:{line_of(per_sample)}" in e.value.__notes__
+
+
+@notes
+@pytest.mark.parametrize("chain", [per_sample, per_batch, whole_graph])
+def test_a_function_that_exits_in_a_worker_names_the_pipe_and_the_item(cases, chain):
+    """It is told as other errors are: in which pipe, on which line, of which item."""
+    service = vp.MultiProcessingReadingService(1)
+    only = cases[1:2] if chain is per_batch else cases
+    place = "in item 0" if chain is whole_graph else "in case case1"
+
+    with (
+        vp.DataLoader2(chain(only, exits), None, service, seed=1) as it,
+        pytest.raises(WorkerDied, match="a worker raised SystemExit: 5") as e,
+    ):
+        list(it)
+
+    _, *lines = str(e.value).splitlines()
+    told = per_sample if chain is whole_graph else chain
+    assert sorted(lines[:2])[0] == f"  at .map(exits)   {FILE}:{line_of(told)}"
+    assert any(line.startswith(f"  {place}") for line in lines[:2])
+
+
+def test_a_function_that_exits_in_process_ends_it(cases):
+    """There it is the user's own process, and what a script means by it."""
+    with vp.DataLoader2(per_sample(cases, exits), None, seed=1) as it, pytest.raises(SystemExit):
+        list(it)
 
 
 @noted

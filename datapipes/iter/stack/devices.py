@@ -9,6 +9,7 @@ import torch
 
 from ....core import Sample
 from ....core.errors import NoDevice
+from ....core.origin import shorten
 
 
 def with_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -39,6 +40,31 @@ def _like(item: Any, parts: Any) -> Any:
         return type(item)(parts)
     except TypeError:  # a class of its own, whose constructor wants something else
         return parts
+
+
+def named_device(call: str, device: Any) -> torch.device:
+    """Return the device that an argument names.
+
+    Raises
+    ------
+    NoDevice
+        It names none that torch knows. This is a ``RuntimeError``, as torch's own error is.
+    TypeError
+        It is nothing that could name one.
+
+    Examples
+    --------
+    >>> named_device("to_device", "cuda:1")
+    device(type='cuda', index=1)
+    """
+    known = '"cpu", "cuda", "cuda:1" or another torch.device'
+    try:
+        return torch.device(device)
+    except TypeError:
+        raise TypeError(f"device of {call}() is {known}, got {shorten(device)}") from None
+    except RuntimeError as error:
+        msg = f"{call}({shorten(device)}) names no device that torch has here"
+        raise NoDevice(msg, do=f"Give {known}.") from error
 
 
 def need_cuda(call: str, device: torch.device | None = None, do: str = "") -> None:

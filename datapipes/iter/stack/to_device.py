@@ -10,7 +10,7 @@ import torch
 from ....core.errors import NoDevice
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe, length_of, offered
-from .devices import need_cuda, with_tensors
+from .devices import named_device, need_cuda, with_tensors
 
 
 @offered("to_device")
@@ -33,7 +33,10 @@ class ToDevice(DataPipe):
     Raises
     ------
     NoDevice
-        At construction: it is a CUDA device that is not there. This is a ``RuntimeError``.
+        At construction: it names no device, or a CUDA device that is not there. This is a
+        ``RuntimeError``.
+    TypeError
+        At construction: it is nothing that could name one.
 
     Examples
     --------
@@ -49,13 +52,13 @@ class ToDevice(DataPipe):
     def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
         super().__init__()
         self.parent = source_datapipe
-        self.device = torch.device(device)
         self.non_blocking = non_blocking
-        if self.device.type == "cuda":
-            try:
+        try:
+            self.device = named_device("to_device", device)
+            if self.device.type == "cuda":
                 need_cuda("to_device", self.device)
-            except NoDevice as error:
-                raise error.at(self.origin)  # noqa: B904  the very same error
+        except NoDevice as error:
+            raise error.at(self.origin)  # noqa: B904  the very same error
 
     def is_replicable(self) -> bool:
         """Return False: it belongs into the process that has the device."""
