@@ -31,7 +31,7 @@ from ..volume_like import (
     refuse_complex,
     stored_type,
 )
-from .halo import halo_of, with_halo_of
+from .halo import drawing_along, halo_of, with_halo_of
 from .late_fill import filling, marking, outside_of, steps_before_fill
 from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
@@ -284,7 +284,8 @@ class LazyPatch(NoArithmetic):
         return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
-        return step.draw(self._stream(step).generator())
+        along = drawing_along(step, lambda: self.plan)
+        return along.draw(self._stream(step).generator())
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
