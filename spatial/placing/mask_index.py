@@ -130,7 +130,10 @@ def _refuse_image(volume: Any, values: NDArray[Any], seen: set[int]) -> None:
     ``seen`` has those of the slabs before, and gets those of this one.
     """
     is_label = volume.kind == "label"
-    telling = values[values < 0] if is_label else values[values != 0]
+    if is_label and values.dtype.kind == "u":
+        return
+    telling = _first_of_runs(values)
+    telling = telling[telling < 0] if is_label else telling[telling != 0]
     if telling.dtype.kind == "f":
         telling = np.rint(telling[np.isfinite(telling)]).astype(np.int64)
     if seen:
@@ -147,6 +150,17 @@ def _refuse_image(volume: Any, values: NDArray[Any], seen: set[int]) -> None:
         do="Give a label, or a mask of its values above a threshold; or give it as weights= if "
         f"a voxel shall be drawn as often as its value says.{meant}",
     )
+
+
+def _first_of_runs(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the first of each run of one value along the rows of memory, flat.
+
+    They hold every value that there is, and masks have few of them.
+    """
+    axis = min((1, 2, 3), key=lambda axis: (values.shape[axis] == 1, abs(values.strides[axis])))
+    rows = np.moveaxis(values, axis, -1)
+    others = rows[..., 1:]
+    return np.concatenate([rows[..., 0].ravel(), others[others != rows[..., :-1]]])
 
 
 def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:
