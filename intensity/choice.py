@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -99,13 +99,20 @@ class ValueChoice(ValueOp):
         """
         if asked and not self.named_keys:
             return self
-        return replace(
-            self,
-            members=tuple(
-                tuple((place, _of_key(op, key, asked=asked)) for place, op in chain)
-                for chain in self.members
-            ),
-        )
+        return self._with(lambda op: _of_key(op, key, asked=asked))
+
+    @property
+    def draws_axis(self) -> bool:
+        """Whether one of them does."""
+        return any(op.draws_axis for op in self._ops())
+
+    def along(self, axes: tuple[int, ...]) -> ValueChoice:
+        """Return the choice among the same, which draw among these axes only."""
+        return self._with(lambda op: op.along(axes))
+
+    def _with(self, changed: Callable[[ValueOp], ValueOp]) -> ValueChoice:
+        members = (tuple((at, changed(op)) for at, op in chain) for chain in self.members)
+        return replace(self, members=tuple(members))
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]

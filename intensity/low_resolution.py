@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,8 +105,8 @@ class Anisotropy(RandomValueOp):
     factor: Entry
     """How much longer the voxels are, at least 1: a number, or (low, high)."""
     axes: int | tuple[int, ...] = (0, 1, 2)
-    """One of these is drawn; of 2-D data name those of the plane, ``(0, 1)``: nothing is coarser
-    along K."""
+    """One of these is drawn, of those along which the volume has more than one voxel: of 2-D data
+    never K."""
 
     name: ClassVar[str] = "anisotropy"
     commutes: ClassVar[bool] = False
@@ -121,6 +121,16 @@ class Anisotropy(RandomValueOp):
             msg = f"axes is 0, 1 or 2, or several of them, got {self.axes!r}"
             raise ValueError(msg)
         object.__setattr__(self, "axes", tuple(map(int, axes)))
+
+    @property
+    def draws_axis(self) -> bool:
+        """Whether there are several to draw from."""
+        return len(entries_of(self.axes)) > 1
+
+    def along(self, axes: tuple[int, ...]) -> Anisotropy:
+        """Return the op that draws among these axes, as far as it was given them."""
+        left = tuple(axis for axis in entries_of(self.axes) if axis in axes)
+        return replace(self, axes=left) if left else self
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return factor and axis, or None."""

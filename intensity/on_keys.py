@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,15 @@ class OnKeys(ValueOp):
         """The volumes."""
         return self.keys
 
+    @property
+    def draws_axis(self) -> bool:
+        """Whether the op does."""
+        return self.op.draws_axis
+
+    def along(self, axes: tuple[int, ...]) -> OnKeys:
+        """Return this of the op that draws among these axes only."""
+        return replace(self, op=self.op.along(axes))
+
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return what the op draws."""
         return self.op.draw(generator)
@@ -73,6 +82,15 @@ class Elsewhere(ValueOp):
     def drawn_by(self) -> ValueOp:
         """The op whose record this is."""
         return self.op
+
+    @property
+    def draws_axis(self) -> bool:
+        """Whether the op does."""
+        return self.op.draws_axis
+
+    def along(self, axes: tuple[int, ...]) -> Elsewhere:
+        """Return this of the op that draws among these axes only."""
+        return replace(self, op=self.op.along(axes))
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return what the op draws."""

@@ -162,6 +162,18 @@ class ValueOp:
         """The volume whose voxels above 0 are those that statistics are taken of."""
         return None
 
+    @property
+    def draws_axis(self) -> bool:
+        """Whether it draws an axis, so that ``along`` is to be asked before."""
+        return False
+
+    def along(self, axes: tuple[int, ...]) -> ValueOp:
+        """Return the op that draws among these axes only: those of more than one voxel.
+
+        An op that was given none of these stays as it is.
+        """
+        return self
+
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it.
 

@@ -70,7 +70,8 @@ class LazyPatches(DataPipe):
         be is in the loader's ``explain()``. One number or three, at least ``size + align - 1``.
     mask
         With ``"uniform"``: patches lie where this says so. Key of a label or boolean volume of the
-        sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. It may be
+        sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An
+        image is refused, told by its many values, unless ``class_weights`` names labels. It may be
         coarser than the volumes and lie on a grid of its own: then leave its key out of
         ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
     min_share

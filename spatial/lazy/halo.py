@@ -1,8 +1,9 @@
-"""The voxels around a patch that its value ops look at."""
+"""The voxels around a patch that its value ops look at, and the axes that have some."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,10 +22,23 @@ def halo_of(acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan) -> Hal
     halo = total_halo(acting, plan.grid)
     if not any(halo):
         return halo
+    axes = _axes_of(plan)
+    i, j, k = (h if axis in axes else 0 for axis, h in enumerate(halo))
+    return (i, j, k)
+
+
+def drawing_along(step: ValueStep, plan_of: Callable[[], SpatialPlan]) -> ValueStep:
+    """Return a step that draws an axis, if it does, among those along which there are voxels."""
+    if not step.op.draws_axis:
+        return step
+    return replace(step, op=step.op.along(_axes_of(plan_of())))
+
+
+def _axes_of(plan: SpatialPlan) -> tuple[int, ...]:
+    """Return the axes of the output along which the volume has more than one voxel."""
     moves = np.abs(plan.matrix[:3, :3]) > _FLAT
     flat = np.array(plan.source.shape) == 1
-    i, j, k = (h if moves[~flat, axis].any() else 0 for axis, h in enumerate(halo))
-    return (i, j, k)
+    return tuple(axis for axis in range(3) if moves[~flat, axis].any())
 
 
 def with_halo_of(plan: SpatialPlan, halo: Halo) -> SpatialPlan:

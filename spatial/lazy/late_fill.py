@@ -2,7 +2,8 @@
 
 Value ops act after the one interpolation, so what the resampler leaves outside goes through them.
 A fill that was asked for after some of them does not: outside is NaN while these act, and the fill
-from then on. So it is exact, also where no number becomes it by these.
+from then on. So it is exact, also where no number becomes it by these. Which voxels lie outside is
+told by the plan, not by the values: a voxel that is NaN in the file, or by an op, stays NaN.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ...intensity import ValueStep
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
+from ..resampling.resample import Source, resample
 from ..volume_like import made_like
 
 if TYPE_CHECKING:
@@ -72,6 +74,30 @@ def marking(policy: Policy) -> Policy:
     return replace(policy, fill=np.nan, dtype=None)
 
 
-def fill_marked(array: NDArray[Any], fill: float) -> None:
-    """Write the fill where there is NaN."""
-    np.copyto(array, fill, where=np.isnan(array), casting="same_kind")
+def outside_of(
+    source: Source, plan: SpatialPlan, policy: Policy, resampled: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Return which voxels of a patch are fill, (I, J, K).
+
+    Parameters
+    ----------
+    source
+        What was resampled.
+    plan
+        By which, from there.
+    policy
+        The one that ``marking`` returned.
+    resampled
+        What came of it, before ops that may make NaN of a number.
+    """
+    marked: NDArray[np.bool_] = np.isnan(resampled[0])
+    if source.array.dtype.kind != "f" or not marked.any() or np.isfinite(source.array).all():
+        return marked
+    # NaN of the volume lies among them: what a volume of zeros has elsewhere is outside.
+    zeros = np.zeros((1, *source.array.shape[1:]), np.uint8)
+    flags = np.empty((1, *plan.shape), np.uint8)
+    outside = replace(policy, fill=1, antialias=False)
+    inside = Source(zeros, source.start, source.bounds)
+    resample(inside, plan.matrix, outside, flags, plan.lowered)
+    lies: NDArray[np.bool_] = flags[0] != 0
+    return lies

@@ -31,8 +31,8 @@ from ..volume_like import (
     refuse_complex,
     stored_type,
 )
-from .halo import halo_of, with_halo_of
-from .late_fill import fill_marked, filling, marking, steps_before_fill
+from .halo import drawing_along, halo_of, with_halo_of
+from .late_fill import filling, marking, outside_of, steps_before_fill
 from .levels import ReadFrom, read_from
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
@@ -245,10 +245,11 @@ class LazyPatch(NoArithmetic):
         in_place = fits and (out.dtype == first or not (rest or early))
         array = out if in_place else np.empty((channels, *wide.shape), first)
         policy = marking(self.policy) if early else filling(self, wide)
-        self._resample_into(wide, array, epilogue, policy)
+        source, read_by = self._resample_into(wide, array, epilogue, policy)
+        outside = outside_of(source, read_by, policy, array) if early else None
         result = applied(rest, array)
-        if early:
-            fill_marked(result, self.policy.fill)
+        if outside is not None:
+            np.copyto(result, self.policy.fill, where=outside, casting="same_kind")
             result = applied(steps[early:], result)
         if result is not out:
             inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))
@@ -283,7 +284,8 @@ class LazyPatch(NoArithmetic):
         return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
-        return step.draw(self._stream(step).generator())
+        along = drawing_along(step, lambda: self.plan)
+        return along.draw(self._stream(step).generator())
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
@@ -332,7 +334,7 @@ class LazyPatch(NoArithmetic):
 
     def _resample_into(
         self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
-    ) -> None:
+    ) -> tuple[Source, SpatialPlan]:
         refuse_fill(policy, out.dtype, self.volume.name)
         volume, plan, _ = read_from(self.volume, plan, policy)
         region = plan.source_region(policy)
@@ -345,6 +347,7 @@ class LazyPatch(NoArithmetic):
             voxels = volume.read(region, *self._box(volume, plan))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
         resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
+        return source, plan
 
     def _box(self, volume: Any, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
         """Return where in its source region the patch has taps, if that may spare chunks."""

@@ -33,6 +33,13 @@ Classes = tuple[Label, ...]
 
 # Of what is kept on disk: another one is not read.
 _VERSION = 3
+_MEANT = (
+    " If they are labels all the same, or all of an image that is not 0 is meant: name them in "
+    "open_volume(labels=), under a key of their own, or write vp.Volume(..., kind='label')."
+)
+MOST_VALUES = 64
+"""How many values a mask may have that nobody called a label: a CT has hundreds in any slab, and
+what people segment and forget to name as a label has some dozens of organs at most."""
 # A label that was stored as bytes with a slope of 1/255 comes back as 1 to within rounding.
 _WHOLE = 1e-4
 
@@ -59,15 +66,17 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
     Raises
     ------
     PatchSizeError
-        Classes of a volume of several channels.
+        Classes of a volume of several channels; or, without classes, an image in the place of a
+        mask. Nothing is kept then, so it is refused by every process.
     """
-    key = (volume.token, volume.header.stamp, grid.shape, grid.rows, cell, classes)
+    kind = volume.kind
+    key = (volume.token, volume.header.stamp, grid.shape, grid.rows, cell, classes, kind)
     found: SamplingMask | None = KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
     return found
 
 
 def _loaded_or_counted(volume: Any, grid: Grid, key: tuple[Any, ...]) -> SamplingMask | None:
-    *_, cell, classes = key
+    *_, cell, classes, _ = key
     file = kept_file(volume, (_VERSION, *key[2:]))
     found = None if file is None else _load(file, grid.shape, cell, len(classes) or 1)
     if found is None:
@@ -88,8 +97,11 @@ def _counts(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> NDArray[
         )
     cells = tuple(-(-n // c) for n, c in zip(grid.shape, cell, strict=True))
     counts = np.zeros((len(classes) or 1, *cells), np.uint32)
+    seen: set[int] = set()
     for region, values in values_on(volume, grid, cell):
         _refuse_shares(volume, values)
+        if not classes:
+            _refuse_image(volume, values, seen)
         found = np.concatenate([counted(flags, cell) for flags in _flags(values, classes)])
         counts[(slice(None), *cells_of(region, cell))] = found
     return counts
@@ -108,6 +120,47 @@ def _refuse_shares(volume: Any, values: NDArray[Any]) -> None:
             do="Give it as weights= if a voxel shall be drawn as often as its value says, or a "
             "mask of its values above a threshold.",
         )
+
+
+def _refuse_image(volume: Any, values: NDArray[Any], seen: set[int]) -> None:
+    """Refuse an image, of which any voxel that is not 0 would count as inside.
+
+    What nobody called a label is told by how many values it has, a label by how many below 0:
+    there may be thousands of instances, and one or two numbers for what is to be ignored.
+    ``seen`` has those of the slabs before, and gets those of this one.
+    """
+    is_label = volume.kind == "label"
+    if is_label and values.dtype.kind == "u":
+        return
+    telling = _first_of_runs(values)
+    telling = telling[telling < 0] if is_label else telling[telling != 0]
+    if telling.dtype.kind == "f":
+        telling = np.rint(telling[np.isfinite(telling)]).astype(np.int64)
+    if seen:
+        telling = telling[~np.isin(telling, list(seen))]
+    seen.update(np.unique(telling).tolist())
+    if len(seen) <= MOST_VALUES:
+        return
+    which = "below 0" if is_label else "other than 0"
+    meant = "" if is_label else _MEANT
+    raise PatchSizeError(
+        f"{volume.name} is given as mask=, of which every voxel that is not 0 counts as inside, "
+        f"and looks like an image: more than {MOST_VALUES} different values {which}, "
+        f"{min(seen)} to {max(seen)} among them",
+        do="Give a label, or a mask of its values above a threshold; or give it as weights= if "
+        f"a voxel shall be drawn as often as its value says.{meant}",
+    )
+
+
+def _first_of_runs(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the first of each run of one value along the rows of memory, flat.
+
+    They hold every value that there is, and masks have few of them.
+    """
+    axis = min((1, 2, 3), key=lambda axis: (values.shape[axis] == 1, abs(values.strides[axis])))
+    rows = np.moveaxis(values, axis, -1)
+    others = rows[..., 1:]
+    return np.concatenate([rows[..., 0].ravel(), others[others != rows[..., :-1]]])
 
 
 def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:

@@ -27,12 +27,14 @@ def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channe
     kind = kernel_class(plan, policy)
     work = "copy" if kind == "copy" else f"{kind} {policy.mode} interpolation"
     parts = [f"{work} of {str(region)[len('Region(') : -1]}"]
-    if policy.antialias and any(map(reach, sigmas(plan.rows))):
+    smooths = bool(policy.antialias) and any(map(reach, sigmas(plan.rows)))
+    if smooths:
         amounts = ", ".join(f"{s:.3g}" for s in sigmas(plan.rows))
         parts.append(f"smoothed by {amounts} voxels before")
     crops = sum(isinstance(stage, Clip) for stage in plan.stages)
     if crops:
-        parts.append(f"inside {crops} hard crop(s)")
+        through = ", which the smoothing looks beyond without a flush() after it" * smooths
+        parts.append(f"inside {crops} hard crop(s){through}")
     earlier = len(plan.lowered.earlier)
     if not plan.lowered.is_for_kernel:
         parts.append(

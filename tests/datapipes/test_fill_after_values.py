@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
+from voxpipe.core import TALLY
 from voxpipe.datapipes.epoch import set_epoch
 
 IMAGE = np.random.default_rng(0).integers(-100, 900, (8, 7, 6)).astype(np.int16)
@@ -118,3 +119,64 @@ def test_a_fill_that_is_asked_for_behind_a_flush_is_one_of_the_values_there() ->
     chain = opened().flip(fill=4, **CONSTANT).brightness(2).flush().pad(2, fill=4, **CONSTANT)
 
     assert outside(voxels(chain)) == {4.0}
+
+
+UNKNOWN = IMAGE.astype(np.float32)
+UNKNOWN[3:5, 2:4, 1] = np.nan
+UNKNOWN[0, 0, 0] = np.nan
+MOVES = {
+    "pad": lambda p, **fill: p.pad(2, **CONSTANT, **fill),
+    "hard crop": lambda p, **fill: p.rotate((0, 0, 30)).center_crop((6, 5, 4), hard=True, **fill),
+    "turned": lambda p, **fill: p.rotate((0, 0, 30), **CONSTANT, **fill),
+    "cubic": lambda p, **fill: p.translate((2.3, 0, 0), mode="cubic", **CONSTANT, **fill),
+    "smoothed": lambda p, **fill: p.pad(4).zoom(0.5, antialias=True, **CONSTANT, **fill),
+    "zeros": lambda p, **fill: p.rotate(9).center_crop(5, hard=True, padding="zeros", **fill),
+}
+
+
+def root(values: Any) -> Any:
+    """NaN of what is below 0."""
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(values)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", ">f8"])
+@pytest.mark.parametrize("move", MOVES)
+def test_voxels_that_are_nan_stay_nan(move: str, dtype: str) -> None:
+    """As in MONAI 1.6.1 and TorchIO 1.2.1: what is not known is no fill. Fill is where it was."""
+
+    def moved(image: Any, **fill: Any) -> Any:
+        pipe: Any = vp.from_cases([{"image": image}]).open_volume()
+        return voxels(MOVES[move](pipe.brightness(2.0, 1.0), fill=-3, **fill).pad(1))
+
+    found = moved(UNKNOWN.astype(dtype))
+    # The place of the fill, of a volume that has no NaN; and NaN, by the chain with it in the file.
+    filled = moved(np.ones_like(UNKNOWN, dtype)) == -3
+    pipe: Any = vp.from_cases([{"image": UNKNOWN.astype(dtype)}]).open_volume()
+    expected = voxels(MOVES[move](pipe, fill=-2).brightness(2.0, 1.0).pad(1))
+
+    assert np.isnan(found).any()
+    assert np.array_equal(found == -3, filled)
+    assert np.allclose(found, expected, atol=1e-3 * 900, equal_nan=True)
+
+
+def test_what_an_op_cannot_tell_is_not_filled() -> None:
+    """Roots of what is below 0, of whole numbers, inside and up to the faces."""
+    found = voxels(opened().map_values(root, commutes=True).pad(2, **CONSTANT))
+
+    assert outside(found) == {0.0}
+    assert np.array_equal(np.isnan(found[2:-2, 2:-2, 2:-2]), IMAGE < 0)
+
+
+def test_only_a_volume_with_nan_is_looked_at_twice() -> None:
+    """One interpolation of any other, whatever its type."""
+
+    def interpolations(image: Any) -> int:
+        pipe: Any = vp.from_cases([{"image": image}]).open_volume().brightness(2.0)
+        patch = next(iter(pipe.rotate((0, 0, 30), **CONSTANT)))["image"]
+        before = TALLY.snapshot()
+        patch.realize()
+        return int((TALLY - before).interpolations)
+
+    images = IMAGE, np.nan_to_num(UNKNOWN), UNKNOWN
+    assert [interpolations(image) for image in images] == [1, 1, 2]

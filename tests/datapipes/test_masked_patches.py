@@ -206,3 +206,19 @@ def test_the_settings_are_part_of_the_graph(cases):
 
     assert len(set(prints)) == len(given)
     assert fingerprint(opened.lazy_patch(8, mask=read)) == prints[-1]
+
+
+def test_an_image_as_mask_is_refused_where_it_is_written():
+    """A CT of whole numbers, by its key; under another key, and called a label, it is meant."""
+    scan = np.arange(16**3, dtype=np.int16).reshape(16, 16, 16)
+    opened = vp.from_cases([{"image": scan, "label": (scan > 9).astype(np.uint8)}]).open_volume()
+
+    with pytest.raises(
+        PatchSizeError,
+        match=r"looks like an image: more than 64(.|\n)*case 0(.|\n)*"
+        r"lazy_patch\(8, mask='image'\)(.|\n)*above a threshold",
+    ):
+        list(opened.lazy_patch(8, mask="image").realize())
+
+    both = vp.from_cases([{"image": scan, "known": scan}]).open_volume(labels=("known",))
+    assert len(list(both.lazy_patch(8, mask="known").realize())) == 1

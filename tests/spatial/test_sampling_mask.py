@@ -23,6 +23,7 @@ from voxpipe.spatial import (
     without_reading,
 )
 from voxpipe.spatial.placing import kept_tables, looked_up
+from voxpipe.spatial.placing.mask_index import MOST_VALUES
 from voxpipe.spatial.placing.sampling_mask import cell_for, counted
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
@@ -291,6 +292,65 @@ def test_channels_are_joined_or_refused():
         sampling_mask(Volume(both), grid, (2, 2, 2), (1,))
 
 
+MANY = np.arange(20**3).reshape(20, 20, 20)
+SOUND = {
+    "instances": (MANY, "uint16", "label"),
+    "one label below 0 for what is ignored": (MANY - 1, "int32", "label"),
+    "organs that nobody called labels": (MANY % (MOST_VALUES + 1), "int16", "intensity"),
+    "organs stored as floats": (MANY % (MOST_VALUES + 1) * 1.00001, "float32", "intensity"),
+    "mostly background": (np.where(MANY % 20, 0, MANY % 60), "int64", "intensity"),
+}
+IMAGES = {
+    "ct": (MANY - 1000, "int16", "intensity"),
+    "mr": (MANY % (MOST_VALUES + 2), "uint8", "intensity"),
+    "floats of whole numbers": (MANY - 1000, "float32", "intensity"),
+    "ct that is called a label": (MANY - MOST_VALUES - 1, "int16", "label"),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_labels_are_masks_however_many(name):
+    values, dtype, kind = SOUND[name]
+    volume = Volume(values.astype(dtype), kind=kind)
+
+    mask = sampling_mask(volume, volume.grid, (4, 4, 4), ())
+
+    assert mask.total(0) == np.count_nonzero(values.astype(dtype))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_is_no_mask(name, tmp_path, monkeypatch):
+    """Whoever asks, also where it was read as a label before; of classes nothing is refused."""
+    values, dtype, kind = IMAGES[name]
+    np.save(tmp_path / "a.npy", values.astype(dtype))
+    volume = Volume(tmp_path / "a.npy", kind=kind)
+    called = f"more than {MOST_VALUES} different values {'below' if kind == 'label' else 'other'}"
+    monkeypatch.setattr(looked_up, "SLAB_VOXELS", 4 * 20 * 20)
+    if values.min() >= 0:
+        label = Volume(tmp_path / "a.npy", kind="label")
+        assert sampling_mask(label, volume.grid, (4, 4, 4), ()).total(0) > 0
+
+    for _ in range(2):
+        with pytest.raises(PatchSizeError, match=rf"a\.npy is given as mask=.*{called}"):
+            sampling_mask(volume, volume.grid, (4, 4, 4), ())
+        forget_masks()
+
+    assert sampling_mask(volume, volume.grid, (4, 4, 4), (1,)).total(0) == (values == 1).sum()
+
+
+def test_an_image_is_refused_when_it_is_seen(tmp_path, monkeypatch):
+    """By the first slab, of which no voxel is read that was not read anyway."""
+    monkeypatch.setattr(looked_up, "SLAB_VOXELS", 4 * 20 * 20)
+    np.save(tmp_path / "a.npy", MANY.astype(np.int16))
+    volume = Volume(tmp_path / "a.npy")
+    before = TALLY.snapshot()
+
+    with pytest.raises(PatchSizeError, match=r"1 to 7983 among them(.|\n)*labels="):
+        sampling_mask(volume, volume.grid, (4, 4, 4), ())
+
+    assert (TALLY.snapshot() - before).bytes_read == 4 * 20 * 20 * 2
+
+
 def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
     """Slab by slab at first; not in another process with the same cache; nor for an estimate."""
     label = random_label(0, (30, 30, 30), 0.1)
@@ -307,7 +367,7 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
     assert (TALLY.snapshot() - before).bytes_read == label.nbytes
     assert (TALLY.snapshot() - before).reads > 1
     forget_masks()
-    again = sampling_mask(Volume(tmp_path / "a.npy"), op.mask.grid, (8, 8, 8), ())
+    again = sampling_mask(Volume(tmp_path / "a.npy", kind="label"), op.mask.grid, (8, 8, 8), ())
 
     assert (TALLY.snapshot() - before).bytes_read == label.nbytes
     assert np.array_equal(again.counts, first[0].counts)
