@@ -30,11 +30,23 @@ def test_a_bucket_that_hangs_is_given_up(server, client, monkeypatch):
 
 
 def test_the_user_says_how_long_a_server_may_be_silent(monkeypatch):
-    """Ours is the deadline; what is given in config_kwargs stays."""
-    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "3")
+    """Ours is a third of the deadline; what is given in config_kwargs stays."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "9")
     asked = with_defaults("s3://b", {"config_kwargs": {"read_timeout": 100}})["config_kwargs"]
 
     assert (asked["connect_timeout"], asked["read_timeout"]) == (3.0, 100)
+
+
+def test_a_request_that_hangs_is_asked_again_within_the_deadline(server, monkeypatch):
+    """A server that went away for a moment costs a third of it, not the read."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "3")
+    (server.bucket / "a").write_bytes(b"abc")
+    file = RemoteFile("s3://bucket/a", server.storage_options, "s3://bucket/a")
+    server.forget()
+    server.fail(Fault("hang", times=1))
+
+    assert bytes(file.ranges([(0, 3)])[0]) == b"abc"
+    assert len(server.requests) == 2
 
 
 class Fake(RemoteRanges):

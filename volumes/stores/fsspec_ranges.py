@@ -19,7 +19,10 @@ from .signed_get import can_sign, signed_get
 _S3 = ("s3", "s3a")
 _ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
 # What s3fs gives a server, in seconds: to accept a connection, and between two pieces.
-_CONNECTING, _SILENCE = 5.0, 15.0
+_CONNECTING, _SILENCE = 5.0, 10.0
+# Requests that may hang, one after the other, before the deadline: a server that went away in
+# between answers the next one.
+_TRIES = 3
 # Where file systems say which version of a file they speak of.
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 
@@ -27,7 +30,7 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options, completed where a file system's own defaults are in the way.
 
-    What the user says stays. For s3: no retries below ours, no silence beyond our deadline, as
+    What the user says stays. For s3: no retries below ours, no silence beyond a third of our deadline, as
     many connections as requests under way, and no HEAD before a GET of a whole object.
 
     Examples
@@ -39,12 +42,12 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
-    deadline = max(default_retry().deadline, LEAST_ATTEMPT)
+    patience = max(default_retry().deadline / _TRIES, LEAST_ATTEMPT)
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "max_pool_connections": MOST_REQUESTS,
-        "connect_timeout": min(_CONNECTING, deadline),
-        "read_timeout": min(_SILENCE, deadline),
+        "connect_timeout": min(_CONNECTING, patience),
+        "read_timeout": min(_SILENCE, patience),
     }
     config.update(options.get("config_kwargs") or {})
     return {"max_concurrency": 1, **options, "config_kwargs": config}
