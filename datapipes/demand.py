@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ..core import ChunkGrid, Sample
-from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.made_volume import StoredRead, breaks, stored_read
@@ -120,7 +119,7 @@ def asked_of(
             asked = _asked(seen, planner, split.group, together, scattered)
             unknown = asked.unknown if not left_out or seen else "; ".join(left_out.values())
             return replace(asked, left_out=left_out, unknown=unknown)
-    except (VoxpipeError, OSError) as error:
+    except Exception as error:
         # What cannot be planned is reported when it is read, with its case and pipe.
         return Asked(unknown=f"planning ahead failed: {type(error).__name__}")
 

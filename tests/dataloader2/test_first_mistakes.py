@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -140,3 +141,15 @@ def test_the_name_of_an_adapter_is_no_adapter():
     """It is told whole, and not as a list of letters."""
     with pytest.raises(TypeError, match="got its name 'Shuffle'"):
         DataLoader2(numbers(), "Shuffle")
+
+
+def test_an_option_that_a_format_lacks_is_told_with_its_case(tmp_path):
+    """Not by the look ahead, which knows the reader but not the sample."""
+    np.save(tmp_path / "a.npy", np.zeros((4, 4, 4), np.int16))
+    cases = vp.from_cases([{"case": "first", "image": str(tmp_path / "a.npy")}])
+    pipe = cases.open_volume(level=1).lazy_patch(2).batch_patches(1)
+
+    with DataLoader2(pipe) as loader, pytest.raises(TypeError, match="'level'") as caught:
+        next(iter(loader))
+    if sys.version_info >= (3, 11):  # errors of other libraries take no notes before
+        assert "in case first" in caught.value.__notes__

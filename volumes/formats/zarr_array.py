@@ -266,7 +266,7 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
     if found is None:
         raise VolumeNotFound(
             f"{name} holds no zarr metadata: none of zarr.json, .zarray, .zgroup is there.",
-            do="Give the path of a zarr array or group.",
+            do="Give the path of a zarr array or group; of DICOM, a folder on a local disk.",
         )
     return found
 

@@ -149,7 +149,7 @@ def _kind(read: Read, name: str) -> tuple[int, bool]:
         return 2, False
     raise VolumeNotFound(
         f"{name} holds no zarr metadata: none of {', '.join(METADATA_FILES)} is there.",
-        do="Give the path of a zarr array or group.",
+        do="Give the path of a zarr array or group; of DICOM, a folder on a local disk.",
     )
 
 

@@ -30,8 +30,8 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options, completed where a file system's own defaults are in the way.
 
-    What the user says stays. For s3: no retries below ours, no silence beyond a third of our deadline, as
-    many connections as requests under way, and no HEAD before a GET of a whole object.
+    What the user says stays. For s3: no retries below ours, no silence beyond a third of our
+    deadline, as many connections as requests under way, and no HEAD before a GET of a whole object.
 
     Examples
     --------
