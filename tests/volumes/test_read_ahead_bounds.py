@@ -116,3 +116,73 @@ def test_who_closes_a_ticket_is_not_told_of_others():
     assert (len(ahead), ahead.held_bytes) == (0, 0)
     with pytest.raises(RuntimeError, match="no loop"):
         ticket("b", Broken())
+
+
+class Asked:
+    """A store that is asked by whoever comes, and never answers."""
+
+    def __init__(self):
+        self.futures = []
+
+    def begin(self, work):
+        work.close()
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    def hurry(self, later):
+        pass
+
+
+async def nothing(chunks, later):
+    raise AssertionError
+
+
+def asked_for(ahead, store):
+    """Ask for parts, of which only the second and one of the last fit together."""
+    sizes = [int(ahead.most_bytes * part) for part in (0.9, 0.1, 0.6, 0.6)]
+    return [
+        ahead.begin("t", [(n,)], lambda _, size=size: size, store, nothing)
+        for n, size in enumerate(sizes)
+    ]
+
+
+def test_a_ticket_that_is_closed_while_its_bytes_are_asked_for_keeps_nothing(monkeypatch):
+    """By the collector, in the thread that has the lock: what was begun is taken back."""
+    ahead, store = ReadAhead(), Asked()
+    first, second, third, fourth = asked_for(ahead, store)
+    begin = store.begin
+
+    def closing(work):
+        monkeypatch.setattr(store, "begin", begin)
+        second.close()
+        return begin(work)
+
+    monkeypatch.setattr(store, "begin", closing)
+    first.close()
+    assert [future.cancelled() for future in store.futures] == [True, False, True]
+
+    third.close()
+    assert [future.cancelled() for future in store.futures] == [True, True, True, False]
+    fourth.close()
+    assert (len(ahead), ahead.held_bytes) == (0, 0)
+
+
+def test_a_ticket_that_is_closed_while_room_is_made_takes_no_other_with_it(monkeypatch):
+    """What waits behind it is asked for, each in its turn."""
+    ahead, store = ReadAhead(), Asked()
+    first, second, third, fourth = asked_for(ahead, store)
+    spare = ahead.shared.spare
+
+    def closing(size):
+        monkeypatch.setattr(ahead.shared, "spare", spare)
+        second.close()
+        return spare(size)
+
+    monkeypatch.setattr(ahead.shared, "spare", closing)
+    first.close()
+    assert [future.cancelled() for future in store.futures] == [True, False]
+
+    third.close()
+    assert [future.cancelled() for future in store.futures] == [True, True, False]
+    fourth.close()
+    assert (len(ahead), ahead.held_bytes) == (0, 0)

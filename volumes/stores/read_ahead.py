@@ -284,14 +284,22 @@ class ReadAhead:
                 if self._delivered or self.shared.in_use:
                     return
                 self.shared.clear_idle()  # it is larger than all the room there is: it goes alone
-            self._waiting.popleft()
+            try:
+                # Garbage may be collected anywhere here, with a ticket in it that closes.
+                self._waiting.remove(delivery)
+            except ValueError:
+                continue
+            self._delivered += delivery.size
             try:
                 delivery.future = delivery.begin()
             except BaseException:
+                self._delivered -= delivery.size
                 self._forget([delivery])
                 raise
-            self._delivered += delivery.size
             delivery.future.add_done_callback(partial(self._arrived, ref(delivery)))
+            if not delivery.tickets:
+                self._forget([delivery])
+                self._cancel([delivery])
 
     def _forget(self, deliveries: Sequence[_Delivery]) -> None:
         """Make as if these had never been asked for; the lock is held."""
