@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
 from .beside_output import progress, remark
-from .patterns_argument import add_patterns, listed
-from .storage_option import add_options, options_of
+from .core.errors import SampleError
+from .patterns_argument import add_patterns, listed, opened
+from .storage_option import add_options, add_reader, of_place, options_of
 
 
 def add(commands: Any) -> None:
@@ -38,6 +40,7 @@ def add(commands: Any) -> None:
         metavar="S",
         help="longest time for one volume, in seconds (default: 60; 600 with --voxels)",
     )
+    add_reader(command)
     add_options(command)
     command.set_defaults(run=run)
 
@@ -47,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from .dataloader2 import check
 
     store = options_of(options, options.data, *options.patterns)
-    cases = listed(options.data, options.patterns, store) if options.patterns else options.data
+    cases = _cases(options, of_place(store, options.data))
     with progress("check", "volume") as told:
         report = check(
             cases,
@@ -61,6 +64,15 @@ def run(options: argparse.Namespace) -> int:
     if not options.voxels:
         remark("headers only; --voxels also finds damage inside of files")
     return 0 if report.ok else 1
+
+
+def _cases(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
+    if options.reader:
+        if options.data.endswith(".json"):
+            what = f"{options.data} is a manifest, which says how its volumes are read."
+            raise SampleError(what, do="Leave --reader out, or give the folder.")
+        return opened(options.data, options.patterns, store, options.reader)
+    return listed(options.data, options.patterns, store) if options.patterns else options.data
 
 
 def _whole(text: str) -> int:

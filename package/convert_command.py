@@ -8,7 +8,7 @@ from typing import Any
 
 from .beside_output import progress, remark
 from .core.errors import VoxpipeError
-from .storage_option import add_options, of_place, options_of
+from .storage_option import add_options, add_reader, of_place, options_of
 
 
 def add(commands: Any) -> None:
@@ -50,6 +50,7 @@ def add(commands: Any) -> None:
         help="lz4 decodes fastest, zstd stores least (default: %(default)s)",
     )
     command.add_argument("--overwrite", action="store_true", help="replace zarr groups at DST")
+    add_reader(command)
     add_options(command)
     command.set_defaults(run=run)
 
@@ -95,12 +96,13 @@ def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[st
 def _convert(
     source: str, destination: str, options: argparse.Namespace, store: dict[str, Any]
 ) -> str:
-    from .volumes import convert
+    from .volumes import Volume, convert
 
+    reader = dict(options.reader)
     name = os.path.basename(source.rstrip("/"))
     with progress(name, "voxel", scaled=True) as told:
         done = convert(
-            source,
+            Volume(source, storage_options=of_place(store, source), **reader),
             destination,
             chunk=options.chunk,
             shard=options.shard,

@@ -9,8 +9,8 @@ from typing import Any
 
 from .beside_output import remark
 from .core.errors import VoxpipeError
-from .patterns_argument import add_patterns, listed
-from .storage_option import add_options, of_place, options_of
+from .patterns_argument import add_patterns, opened
+from .storage_option import add_options, add_reader, of_place, options_of
 
 
 def add(commands: Any) -> None:
@@ -54,6 +54,7 @@ def add(commands: Any) -> None:
         help="stamp: size and time of writing, or ETag; full: also every stored byte "
         "(default: %(default)s)",
     )
+    add_reader(command)
     add_options(command)
     command.set_defaults(run=run)
 
@@ -66,7 +67,10 @@ def run(options: argparse.Namespace) -> int:
     from .volumes import index_cases, write_manifest
 
     store = options_of(options, options.url, options.output)
-    volumes = list(volumes_of(_pipe(options, of_place(store, options.url))))
+    of_url = of_place(store, options.url)
+    volumes = list(
+        volumes_of(opened(options.url, options.patterns, of_url, options.reader, options.labels))
+    )
     of_output = of_place(store, options.output)
     known = _earlier(options.output, of_output)
     manifest, bad = index_cases(
@@ -85,21 +89,6 @@ def run(options: argparse.Namespace) -> int:
         cases = len({finding.case for finding in bad})
         remark(f"{cases} cases with bad volumes were left out")
     return 1 if bad else 0
-
-
-def _pipe(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
-    from .datapipes.iter import OpenVolume, from_cases
-    from .volumes import find_volumes, is_volume
-
-    opened: dict[str, Any] = {"storage_options": store}
-    if options.labels is not None:
-        opened["labels"] = tuple(options.labels)
-    if options.patterns:
-        return OpenVolume(listed(options.url, options.patterns, store), **opened)
-    if is_volume(options.url):
-        return OpenVolume(from_cases([{"image": options.url}]), **opened)
-    found = find_volumes(options.url, store)
-    return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **opened)
 
 
 def _earlier(output: str, store: Mapping[str, Any]) -> Any:

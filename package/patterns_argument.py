@@ -40,3 +40,35 @@ def listed(
                 do='Write image=ct.nii.gz; a glob of folders needs quotes: "scans/*/".',
             )
     return list_cases(url, storage_options=storage_options, **by_key)
+
+
+def opened(
+    url: str,
+    patterns: Sequence[str],
+    storage_options: Mapping[str, Any],
+    reader: Sequence[tuple[str, Any]],
+    labels: Sequence[str] | None = None,
+) -> Any:
+    """Return the volumes that a glob and patterns find, or all below a place, in a chain.
+
+    Parameters
+    ----------
+    url, patterns, storage_options
+        Where they are.
+    reader
+        Options of their formats.
+    labels
+        Keys that hold labels; by default those of ``open_volume()``.
+    """
+    from .datapipes.iter import OpenVolume, from_cases
+    from .volumes import find_volumes, is_volume
+
+    options = {"storage_options": storage_options, **dict(reader)}
+    if labels is not None:
+        options["labels"] = tuple(labels)
+    if patterns:
+        return OpenVolume(listed(url, patterns, storage_options), **options)
+    if is_volume(url):
+        return OpenVolume(from_cases([{"image": url}]), **options)
+    found = find_volumes(url, storage_options)
+    return OpenVolume(from_cases([{"case": c, **v} for c, v in found.items()]), **options)

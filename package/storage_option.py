@@ -1,4 +1,4 @@
-"""Options of the store, as the commands take them: credentials and endpoints, never printed."""
+"""Options of stores and readers, as the commands take them; those of a store are never printed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def add_options(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="one of them; VALUE is JSON, or else a text: --option anon=true; may be repeated",
+    )
+
+
+def add_reader(command: argparse.ArgumentParser) -> None:
+    """Let a command take options of the format, as ``open_volume()`` does."""
+    command.add_argument(
+        "--reader",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of open_volume() for the format, VALUE as above: --reader dataset=ct, "
+        "--reader level=1; may be repeated",
     )
 
 

@@ -146,3 +146,27 @@ def test_help_tells(command, capsys):
 
     assert caught.value.code == 0
     assert f"usage: voxpipe {command}" in capsys.readouterr().out
+
+
+def test_options_of_the_format_are_those_of_open_volume(tmp_path, capsys):
+    """A file of two data sets can be indexed, checked and converted once one is named."""
+    h5py = pytest.importorskip("h5py")
+    values = np.arange(512, dtype="i2").reshape(8, 8, 8)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["ct"], file["other"] = values, values + 1
+    source, named = str(tmp_path / "a.h5"), ["--reader", "dataset=other"]
+    manifest = str(tmp_path / "manifest.json")
+
+    assert main(["index", source, "-o", manifest]) == 1
+    assert "Give dataset=" in capsys.readouterr().err
+    assert main(["index", source, "-o", manifest, *named]) == 0
+    (case,) = vp.from_manifest(manifest)
+    np.testing.assert_array_equal(case["image"].numpy()[0], values + 1)
+    assert main(["check", source, "--voxels", *named]) == 0
+    assert main(["check", source]) == 1
+    assert main(["convert", source, f"{tmp_path}/b.nii.zarr", *named]) == 0
+    np.testing.assert_array_equal(vp.Volume(f"{tmp_path}/b.nii.zarr").numpy()[0], values + 1)
+
+    capsys.readouterr()
+    assert main(["check", manifest, *named]) == 1
+    assert "Leave --reader out" in capsys.readouterr().err
