@@ -145,6 +145,24 @@ def test_the_bytes_that_are_told_are_bounded(tmp_path, told):
     assert own.told_bytes == 0
 
 
+def test_advice_that_is_not_taken_takes_no_room(tmp_path, monkeypatch):
+    """Some file systems refuse it: the bytes are read nevertheless, and the next box is told."""
+
+    def refusing(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "posix_fadvise", refusing)
+    own = hints.Hints(most_bytes=100)
+    (tmp_path / "file").write_bytes(bytes(200))
+    with open(tmp_path / "file", "rb") as file:
+        monkeypatch.setattr(hints, "is_cached", lambda fd, places: False)
+        hint = own.tell(file.fileno(), 0, Blocks([8, 8], [(0, 4), (0, 8)], 2, gap=0, most=64))
+
+    assert hint is not None
+    hint.close()
+    assert own.told_bytes == 0
+
+
 def test_the_next_patches_of_a_job_are_told(tmp_path, told):
     """A job that waits tells of each of its patches; closing its tickets makes room."""
     nifti(tmp_path / "a.nii")

@@ -9,6 +9,7 @@ which.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from functools import partial
@@ -90,12 +91,14 @@ class Hints:
                 return None
             self.told_bytes += size
         room = self.most_bytes
-        for start, length in spans:
-            # One box may be larger than the bound alone: its beginning is told.
-            if room <= 0:
-                break
-            os.posix_fadvise(fd, start, min(length, room), os.POSIX_FADV_WILLNEED)
-            room -= length
+        # Some file systems take no advice; what is read tells what is wrong with the file.
+        with contextlib.suppress(OSError):
+            for start, length in spans:
+                # One box may be larger than the bound alone: its beginning is told.
+                if room <= 0:
+                    break
+                os.posix_fadvise(fd, start, min(length, room), os.POSIX_FADV_WILLNEED)
+                room -= length
         return Hint(self, size)
 
     def release(self, size: int) -> None:
