@@ -55,8 +55,8 @@ def test_without_a_gpu_it_is_refused_at_construction(call, arguments):
 
 
 def test_devices_that_are_none_are_refused():
-    """By torch itself, at construction."""
-    with pytest.raises(RuntimeError, match="Expected one of"):
+    """At construction, as a RuntimeError, which torch's own is too."""
+    with pytest.raises(RuntimeError, match="names no device that torch has here"):
         IterableWrapper([1]).to_device("gpu")
 
 
