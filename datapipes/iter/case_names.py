@@ -6,7 +6,8 @@ import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import Any
 
@@ -68,6 +69,80 @@ def names_of(cases: Sequence[Any]) -> list[str]:
             names[index] = folder if is_apart else f"{name}#{index}"
             count[names[index]] += 1
     return names
+
+
+def is_hidden(path: str, pattern: str) -> bool:
+    """Return whether a name in ``path`` begins with a dot that the pattern does not write.
+
+    Examples
+    --------
+    >>> is_hidden("cases/._p1.nii", "cases/*.nii"), is_hidden(".data/p1.nii", ".data/*.nii")
+    (True, False)
+    """
+    written = [part for part in pattern.split("/") if part.startswith(".")]
+    return any(
+        not any(fnmatchcase(part, pattern_part) for pattern_part in written)
+        for part in path.split("/")
+        if part.startswith(".")
+    )
+
+
+def name_by_folder(path: str, pattern: str) -> Callable[[str], str | None]:
+    """Return a function that names a case by the part of its folder that differs between cases.
+
+    Parameters
+    ----------
+    path
+        The whole pattern.
+    pattern
+        The end of it that is below the folder of a case.
+    """
+    depth = pattern.count("/") + 1
+    fixed = path.split("*", 1)[0].rsplit("/", 1)[0]
+
+    def name(match: str) -> str:
+        folder = public_name(match).rsplit("/", depth)[0]
+        return folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1]
+
+    return name
+
+
+def name_by_stars(path: str) -> Callable[[str], str | None]:
+    """Return a function that names a case by what the stars of a pattern stand for.
+
+    Stars that follow the same word stand for the same text: a path where they do not has no
+    name, None. The texts of others follow each other in the name, each text once.
+
+    Examples
+    --------
+    >>> name = name_by_stars("sub-*/ses-*/sub-*_T1w.nii")
+    >>> name("sub-01/ses-a/sub-01_T1w.nii"), name("sub-01/ses-a/sub-02_T1w.nii")
+    ('01/a', None)
+    """
+    groups: dict[str, int] = {}
+    stars = 0
+    expression = before = ""
+    for part in re.split(r"(\*|\?|\[[^]]+\])", path.rstrip("/")):
+        if part == "*":
+            word = re.search(r"[^\W_]+[\W_]*$", before.rpartition("/")[2])
+            if word and word[0] in groups:
+                expression += rf"(?P=s{groups[word[0]]})"
+            else:
+                stars += 1
+                groups[word[0] if word else f"/{stars}"] = stars
+                expression += rf"(?P<s{stars}>[^/]*)"
+            before = ""
+        elif part == "?" or part.startswith("["):
+            expression += "[^/]" if part == "?" else part.replace("[!", "[^", 1)
+        else:
+            expression += re.escape(part)
+            before = part
+
+    def name(match: str) -> str | None:
+        found = re.search(f"{expression}$", match)
+        return "/".join(dict.fromkeys(found.groups())) if found else None
+
+    return name
 
 
 def _first_path(data: Mapping[str, Any]) -> str | None:

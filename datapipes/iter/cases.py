@@ -7,21 +7,22 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ...core import Sample
-from ...core.errors import SampleError, VolumeNotFound, placed
+from ...core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
 from ...core.hidden import Hidden, public_name
 from ...volumes.stores.location import is_url
 from ..datapipe import DataPipe
-from .case_names import CASE, name_of, names_of
+from .case_names import CASE, is_hidden, name_by_folder, name_by_stars, name_of, names_of
 from .files.connection import reached, tried
 
 # A ? that stands for one character has no = behind it.
 _QUERY = re.compile(r"\?[^?]*=.*")
+_WILDCARD = re.compile(r"[*?[]")
 # Cases of one list are stored alike; a few tell the format.
 _LOOKED_AT = 8
 
@@ -147,11 +148,13 @@ class ListCases(Seeded):
         url: str | os.PathLike[str] | None,
         patterns: Mapping[str, str],
         storage_options: Mapping[str, Any] | None,
+        optional: str | Iterable[str] = (),
     ) -> None:
         super().__init__()
         self.url = None if url is None else os.fspath(url)
         self.patterns = dict(patterns)
         self.storage_options = Hidden(storage_options or {})
+        self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._cases: list[dict[str, str]] | None = None
         self.origin = dataclasses.replace(self.origin, call=self.describe())
         self._check()
@@ -159,11 +162,15 @@ class ListCases(Seeded):
     def _check(self) -> None:
         if not self.patterns:
             raise ValueError('list_cases needs a pattern per volume: image="ct.nii.gz"')
+        for key in self.optional:
+            if key not in self.patterns:
+                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}"
+                raise ValueError(msg)
         if self.url is None:
             for key, pattern in self.patterns.items():
-                if pattern.count("*") != 1:
+                if "*" not in pattern or "**" in pattern:
                     shown = public_name(pattern)
-                    msg = f"without a folder, {key}= needs one * for the case: {shown!r}"
+                    msg = f"without a folder, {key}= needs one * or more for the case: {shown!r}"
                     raise ValueError(msg)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -181,12 +188,17 @@ class ListCases(Seeded):
 
     def describe(self) -> str:
         """Return the patterns as the user wrote them."""
-        url, patterns = self.settings()
+        url, patterns = self._shown()
         shown = [repr(url)] if url is not None else []
-        return f"list_cases({', '.join(shown + [f'{k}={v!r}' for k, v in patterns.items()])})"
+        shown += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
+        shown += [f"optional={self.optional!r}"] if self.optional else []
+        return f"list_cases({', '.join(shown)})"
 
     def settings(self) -> Any:
         """Return the patterns; credentials stay out, those in URLs too."""
+        return (*self._shown(), self.optional) if self.optional else self._shown()
+
+    def _shown(self) -> tuple[str | None, dict[str, str]]:
         url = None if self.url is None else public_name(self.url)
         patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
         if is_url(self.url or ""):
@@ -214,76 +226,104 @@ class ListCases(Seeded):
         Raises
         ------
         VolumeNotFound
-            If nothing matches, or a case lacks one of its volumes.
+            If nothing matches, or a case lacks a volume that is not optional.
         VolumeReadError
             The storage cannot be listed.
         """
         if self._cases is None:
-            try:
-                found = {key: self._matches(key, p) for key, p in self.patterns.items()}
-            except Exception as error:
-                raise placed(error, self.origin)  # noqa: B904  the very same error
-            self._cases = self._joined(found)
+            cases = self.found()
+            for case in cases:
+                for missing in self.missing(case):
+                    raise missing
+            self._cases = cases
         return self._cases
+
+    def found(self) -> list[dict[str, str]]:
+        """Return the cases as :meth:`listing` does, also those that lack a volume.
+
+        Raises
+        ------
+        VolumeNotFound
+            If nothing matches.
+        VolumeReadError
+            The storage cannot be listed.
+        """
+        try:
+            by_key = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            names = sorted(set().union(*by_key.values()))
+            if not names:
+                raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
+        except Exception as error:
+            raise placed(error, self.origin)  # noqa: B904  the very same error
+        return [
+            {CASE: name, **{k: found[name] for k, found in by_key.items() if name in found}}
+            for name in names
+        ]
+
+    def missing(self, case: Mapping[str, str]) -> list[VoxpipeError]:
+        """Return an error for each key that a found case has to have and lacks."""
+        patterns = self._shown()[1]
+        return [
+            self._missing(case[CASE], key, patterns[key])
+            for key in self.patterns
+            if key not in case and key not in self.optional
+        ]
+
+    def _missing(self, case: str, key: str, pattern: str) -> VoxpipeError:
+        do = "Add the file, narrow the pattern so that the case is left out, or write "
+        do += f"optional=({key!r},) to have the case without it."
+        what = f"case {case} has no {key} ({pattern})"
+        return VolumeNotFound(what, do=do).at(self.origin)
 
     def _matches(self, key: str, pattern: str) -> dict[str, str]:
         """Return path by case name for one key."""
         full = pattern if self.url is None else posixpath.join(self.url, pattern)
-        fs, path = reached(full, self.storage_options)
-        found = tried(full, self.storage_options, "listing", lambda: fs.glob(path))
-        matches = sorted(str(match).rstrip("/") for match in found)
-        name = _by_star(path) if self.url is None else _by_folder(path, pattern)
+        fs, path, matches = self._glob(full)
+        name: Callable[[str], str | None] = (
+            name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
+        )
         by_case: dict[str, str] = {}
         for match in matches:
             case = name(match)
+            if case is None:
+                continue
             if case in by_case:
                 msg = f"case {case} has two volumes for {key}=: {by_case[case]} and {match}"
-                raise SampleError(msg, do="Make the pattern narrower.")
+                raise SampleError(msg, do=self._narrower())
             by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
+        if matches and not by_case:
+            msg = f"{len(matches)} files match {key}={public_name(pattern)!r}, e.g. {matches[0]}, "
+            msg += "but stars that follow the same word stand for different texts"
+            raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
         return by_case
 
-    def _joined(self, found: dict[str, dict[str, str]]) -> list[dict[str, str]]:
-        names = sorted(set().union(*found.values()))
-        if not names:
-            msg = f"no case matches {self.describe()}"
-            error = VolumeNotFound(msg, do="Check the folder and the patterns.")
-            raise error.at(self.origin)
-        for name in names:
-            for key, by_case in found.items():
-                if name not in by_case:
-                    msg = f"case {name} has no {key} ({self.settings()[1][key]})"
-                    do = "Add the file, or narrow the pattern so that the case is left out."
-                    raise VolumeNotFound(msg, do=do).at(self.origin)
-        return [{CASE: n, **{k: by_case[n] for k, by_case in found.items()}} for n in names]
+    def _glob(self, full: str) -> tuple[Any, str, list[str]]:
+        """Return the file system, the pattern as a path in it, and what matches it, sorted."""
+        fs, path = reached(full, self.storage_options)
+        found = tried(full, self.storage_options, "listing", lambda: fs.glob(path))
+        matches = sorted(str(match).rstrip("/") for match in found)
+        return fs, path, [match for match in matches if not is_hidden(match, path)]
+
+    def _narrower(self) -> str:
+        if self.url is None or _WILDCARD.search(self.url):
+            return "Make the pattern narrower."
+        return (
+            f"{public_name(self.url)} is one case here. If it holds many, leave the folder out "
+            'and let a star stand for the case: image="data/images/*.nii.gz".'
+        )
+
+    def _advice(self) -> str:
+        """Return what to do where nothing matches; looks whether folders of cases were meant."""
+        if self.url is not None and not _WILDCARD.search(self.url):
+            below = posixpath.join(self.url, "*/")
+            if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
+                return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
+        return "Check the folder and the patterns."
 
 
 def imports_for(texts: Iterable[str]) -> tuple[str, ...]:
     """Return the modules that a worker needs for places of these names."""
     return ("zarr",) if any(".zarr" in text for text in texts) else ()
-
-
-def _by_folder(path: str, pattern: str) -> Any:
-    """Name a case by the part of its folder that differs between cases."""
-    depth = pattern.count("/") + 1
-    fixed = path.split("*", 1)[0].rsplit("/", 1)[0]
-
-    def name(match: str) -> str:
-        folder = public_name(match).rsplit("/", depth)[0]
-        return folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1]
-
-    return name
-
-
-def _by_star(path: str) -> Any:
-    """Name a case by what the star stands for."""
-    before, after = path.split("*")
-    expression = re.compile(re.escape(before) + "(.*)" + re.escape(after.rstrip("/")) + "$")
-
-    def name(match: str) -> str:
-        found = expression.search(match)
-        return found.group(1) if found else match
-
-    return name
 
 
 def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
@@ -310,6 +350,7 @@ def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
 def list_cases(
     url: str | os.PathLike[str] | None = None,
     *,
+    optional: str | Iterable[str] = (),
     storage_options: Mapping[str, Any] | None = None,
     **patterns: str,
 ) -> ListCases:
@@ -320,13 +361,18 @@ def list_cases(
     url
         A glob of folders, one case per folder: ``"s3://scans/train/*/"``. Leave it out to
         give each key a pattern of its own.
+    optional
+        Keys that a case may lack; its sample comes without them. A case that lacks another
+        key is an error.
     storage_options
         For fsspec: credentials, endpoint and the like. They never appear in messages.
         ``open_volume()`` opens what was found with them, unless it is given others.
     **patterns
         Per key, the file inside the case's folder (``image="ct.nii.gz"``, wildcards
-        allowed); or, without ``url``, a path with one ``*`` that stands for the case
-        (``image="imagesTr/*_0000.nii.gz", label="labelsTr/*.nii.gz"``).
+        allowed); or, without ``url``, a path in which ``*`` stands for the case
+        (``image="imagesTr/*_0000.nii.gz", label="labelsTr/*.nii.gz"``). Stars that follow the
+        same word stand for the same text (``"sub-*/anat/sub-*_T1w.nii.gz"``); others name the
+        case together (``"sub-*/ses-*/ct.nii"`` finds ``01/pre``).
 
     Raises
     ------
@@ -339,6 +385,7 @@ def list_cases(
 
     Notes
     -----
-    Listing happens once, at the first iteration, with one glob per key.
+    Listing happens once, at the first iteration, with one glob per key. A star never stands for
+    a hidden name, such as macOS's ``._ct.nii``.
     """
-    return ListCases(url, patterns, Hidden(storage_options or {}))
+    return ListCases(url, patterns, Hidden(storage_options or {}), optional)

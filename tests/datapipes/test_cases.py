@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.errors import SampleError, VolumeNotFound
+from voxpipe.core.errors import PatchSizeError, SampleError, VolumeNotFound
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def test_two_volumes_for_one_key(folders):
         list(vp.list_cases(f"{folders}/train/*/", image="*.nii"))
 
 
-@pytest.mark.parametrize("wrong", [{}, {"image": "no/star.nii"}, {"image": "*/two/*.nii"}])
+@pytest.mark.parametrize("wrong", [{}, {"image": "no/star.nii"}, {"image": "**/two/*.nii"}])
 def test_patterns_are_checked_at_construction(wrong):
-    """A pattern per key, with one star where there is no folder."""
+    """A pattern per key, with a star that stands for a name where there is no folder."""
     with pytest.raises(ValueError, match=r"pattern|one \*"):
         vp.list_cases(**wrong)
 
@@ -158,3 +158,102 @@ def test_a_hundred_thousand_cases_cost_no_file_access(monkeypatch):
     monkeypatch.undo()
 
     assert samples == count
+
+
+def touched(folder, *names):
+    """Make empty files and return the folder."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def test_hidden_files_are_no_cases(tmp_path):
+    """macOS writes ``._ct.nii`` beside each file; a folder may be hidden, too."""
+    touched(tmp_path, "ct/a.nii", "ct/._a.nii", ".trash/ct/b.nii")
+
+    assert [s.case for s in vp.list_cases(image=f"{tmp_path}/ct/*.nii")] == ["a"]
+    assert [s.case for s in vp.list_cases(f"{tmp_path}/*/", image="*.nii")] == ["ct"]
+    hidden = vp.list_cases(f"{tmp_path}/.trash/*/", image="*.nii")
+    assert [s.case for s in hidden] == ["ct"], "a pattern that writes the dot means it"
+
+
+def test_stars_behind_one_word_stand_for_one_text(tmp_path):
+    """BIDS repeats the subject; a copy in another subject's folder is no case."""
+    touched(
+        tmp_path,
+        "sub-01/anat/sub-01_T1w.nii.gz",
+        "sub-02/anat/sub-02_T1w.nii.gz",
+        "sub-02/anat/sub-01_T1w.nii.gz",
+        "masks/sub-01.nii.gz",
+        "masks/sub-02.nii.gz",
+    )
+
+    pipe = vp.list_cases(
+        image=f"{tmp_path}/sub-*/anat/sub-*_T1w.nii.gz", label=f"{tmp_path}/masks/sub-*.nii.gz"
+    )
+
+    assert [(s.case, s["image"][-21:]) for s in pipe] == [
+        ("01", "anat/sub-01_T1w.nii.gz"[-21:]),
+        ("02", "anat/sub-02_T1w.nii.gz"[-21:]),
+    ]
+    assert "sub-02/anat/sub-02" in list(pipe)[1]["image"]
+
+
+def test_other_stars_name_the_case_together(tmp_path):
+    """Subjects and their sessions; and BraTS, whose files are called as their folder."""
+    touched(tmp_path, "sub-1/ses-a/ct.nii", "sub-1/ses-b/ct.nii", "x/x_t1.nii", "y/y_t1.nii")
+
+    sessions = vp.list_cases(image=f"{tmp_path}/sub-*/ses-*/ct.nii")
+    repeated = vp.list_cases(image=f"{tmp_path}/*/*_t1.nii")
+
+    assert [s.case for s in sessions] == ["1/a", "1/b"]
+    assert [s.case for s in repeated] == ["x", "y"]
+
+
+def test_stars_that_never_agree_are_told(tmp_path):
+    """Files are there, and none is a case."""
+    touched(tmp_path, "sub-1/sub-2.nii")
+
+    with pytest.raises(VolumeNotFound, match=r"1 files match .* different texts"):
+        list(vp.list_cases(image=f"{tmp_path}/sub-*/sub-*.nii"))
+
+
+def test_a_case_may_lack_an_optional_key(tmp_path):
+    """Its sample comes without it; a key that is not optional is still an error."""
+    touched(tmp_path, "a/t1.nii", "a/flair.nii", "b/t1.nii")
+    patterns = {"t1": "t1.nii", "flair": "flair.nii"}
+
+    pipe = vp.list_cases(f"{tmp_path}/*/", **patterns, optional="flair")
+
+    assert [sorted(s) for s in pipe] == [["flair", "t1"], ["t1"]]
+    assert pipe.describe().endswith("optional=('flair',))")
+    with pytest.raises(VolumeNotFound, match=r"case b has no flair.*\n.*\n.*optional="):
+        list(vp.list_cases(f"{tmp_path}/*/", **patterns, optional=()))
+    with pytest.raises(ValueError, match=r"optional='t2' is none of the keys: t1, flair"):
+        vp.list_cases(f"{tmp_path}/*/", **patterns, optional=("t2",))
+
+
+def test_a_batch_of_cases_with_different_keys_is_refused(tmp_path):
+    """Where a batch needs every key of every case, the error says which lacks which."""
+    cases = [{"t1": np.zeros((4, 4, 4)), "flair": np.zeros((4, 4, 4))}, {"t1": np.zeros((4, 4, 4))}]
+    pipe = vp.from_cases(cases).open_volume().lazy_patch((2, 2, 2)).batch_patches(2)
+
+    with pytest.raises(PatchSizeError, match=r"case 1 has \[.t1.\]"):
+        list(pipe)
+
+
+def test_a_folder_in_place_of_a_glob_is_told(folders):
+    """The glob of its folders is what was meant, if it finds something."""
+    with pytest.raises(VolumeNotFound, match=r"Did you mean '.*/train/\*/'\?"):
+        list(vp.list_cases(f"{folders}/train", image="ct.nii"))
+    with pytest.raises(VolumeNotFound, match="Check the folder"):
+        list(vp.list_cases(f"{folders}/train", image="mr.nii"))
+
+
+def test_a_folder_of_many_cases_is_told(tmp_path):
+    """One folder is one case; a pattern with a star is the way to a folder of many."""
+    touched(tmp_path, "a.nii", "b.nii")
+
+    with pytest.raises(SampleError, match=r"two volumes .*\n.*\n.*leave the folder out"):
+        list(vp.list_cases(tmp_path, image="*.nii"))

@@ -77,3 +77,13 @@ def test_without_simpleitk(tmp_path, monkeypatch):
 
     with pytest.raises(MissingDependency, match="DICOM"):
         _ = Volume(folder).shape
+
+
+def test_hidden_files_hide_no_series(tmp_path):
+    """macOS writes ``._NAME`` for each file on a foreign disk; they come first in the folder."""
+    series = write_series(tmp_path / "patient", numbered((7, 6, 5)))
+    for number in range(20):
+        (series / f"._1-{number}.dcm").write_bytes(b"\0\x05\x16\x07")
+
+    assert find_volumes(tmp_path) == {"patient": {"image": str(series)}}
+    assert Volume(series).numpy()[0].tolist() == numbered((7, 6, 5)).tolist()

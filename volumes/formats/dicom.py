@@ -35,7 +35,12 @@ def has_dicom(folder: str) -> bool:
 
 
 def _files(folder: str) -> list[str]:
-    return sorted(entry.path for entry in os.scandir(folder) if entry.is_file())
+    # Copies from macOS bring a hidden ._NAME for each file, and these come first.
+    return sorted(
+        entry.path
+        for entry in os.scandir(folder)
+        if entry.is_file() and not entry.name.startswith(".")
+    )
 
 
 def _is_dicom(path: str) -> bool:
