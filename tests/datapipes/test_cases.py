@@ -169,7 +169,7 @@ def touched(folder, *names):
 
 
 def test_hidden_files_are_no_cases(tmp_path):
-    """macOS writes ``._ct.nii`` beside each file; a folder may be hidden, too."""
+    """Some systems write ``._ct.nii`` beside each file; a folder may be hidden, too."""
     touched(tmp_path, "ct/a.nii", "ct/._a.nii", ".trash/ct/b.nii")
 
     assert [s.case for s in vp.list_cases(image=f"{tmp_path}/ct/*.nii")] == ["a"]
