@@ -24,6 +24,7 @@ from . import shuffle_spec as shuffle_spec
 from . import utils as utils
 from .check import Report, check, volumes_of
 from .dataloader2 import DataLoader2
+from .index import index
 from .iterator import DataLoader2Iterator
 from .pausing import PauseIteration
 from .state import State
@@ -46,5 +47,6 @@ __all__ = [
     "State",
     "Stats",
     "check",
+    "index",
     "volumes_of",
 ]

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import get_context
@@ -22,12 +22,16 @@ import numpy as np
 from ..core import Grid
 from ..core.errors import VolumeNotFound, VoxpipeError, WorkerDied
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest
-from ..graph import is_pipe, traits_of, walk
+from ..datapipes.iter.case_names import CASE
+from ..datapipes.iter.cases import FromCases, ListCases
+from ..datapipes.iter.open_volume import LABELS
+from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, not_sent
 from ..spatial import LazyPatch, PendingPlan
 from ..volumes import (
     Finding,
     Volume,
+    cases_without_label,
     custom_backends,
     custom_decoders,
     find_volumes,
@@ -78,6 +82,7 @@ def check(
     timeout: float = TIMEOUT,
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **reader_kwargs: Any,
 ) -> Report:
     """Open every volume of a data set and report every bad file with its reason.
 
@@ -98,6 +103,8 @@ def check(
     storage_options
         For fsspec, where volumes, their folder or the manifest are URLs: credentials, endpoint
         and the like. A pipe of cases brings its own. They never appear in messages.
+    **reader_kwargs
+        For the backend, as of ``open_volume()``, where the cases are not opened yet.
 
     Raises
     ------
@@ -116,29 +123,59 @@ def check(
     if not timeout > 0:
         msg = f"timeout is a number of seconds above 0, got {timeout}"
         raise ValueError(msg)
-    tasks = list(_tasks(cases, storage_options))
+    volumes, missing = volumes_and_gaps(cases, storage_options, **reader_kwargs)
+    tasks = [(volume, case, key) for case, key, volume in volumes]
     if not tasks:
-        raise _nothing()
-    findings = _run(tasks, workers, voxels, timeout, progress or _silent)
-    return Report((*findings, *_mismatches(findings)), len(tasks))
+        raise no_cases()
+    findings = _run(tasks, workers, voxels, timeout, progress or silent)
+    return Report((*findings, *missing, *_mismatches(findings)), len(tasks))
 
 
 def volumes_of(
     cases: Any, storage_options: Mapping[str, Any] | None = None
-) -> Iterator[tuple[str, str, Volume]]:
-    """Yield case, key and volume of everything that ``check`` takes as cases."""
-    for volume, case, key in _tasks(cases, storage_options):
-        yield case, key, volume
+) -> list[tuple[str, str, Volume]]:
+    """Return case, key and volume of everything that :func:`check` takes as cases."""
+    return volumes_and_gaps(cases, storage_options)[0]
 
 
-def _tasks(cases: Any, storage_options: Mapping[str, Any] | None) -> Iterator[Task]:
+def volumes_and_gaps(
+    cases: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    labels: Collection[str] = LABELS,
+    **reader_kwargs: Any,
+) -> tuple[list[tuple[str, str, Volume]], list[Finding]]:
+    """Return the volumes of :func:`volumes_of`, and a finding for each that a case lacks.
+
+    ``labels`` and ``reader_kwargs`` are for ``open_volume()``, where cases are not opened yet.
+    """
     pipe: Any = _pipe_of(cases, storage_options)
-    given = storage_options or getattr(pipe, "storage_options", None)
-    opens = any(traits_of(p).opens for p in walk(pipe))
-    for item in pipe if opens else OpenVolume(pipe, storage_options=given):
-        for key, value in item.items():
-            if isinstance(value, LazyPatch):
-                yield value.volume, item.case, key  # type: ignore[misc]
+    missing: list[Finding] = []
+    if isinstance(cases, (str, os.PathLike)) and isinstance(pipe, FromCases):
+        by_name = {
+            case.get(CASE, ""): {key: place for key, place in case.items() if key != CASE}
+            for case in pipe.cases
+        }
+        missing += [
+            Finding(c, k, "", "VolumeNotFound", f"most cases beside it have a {k}, it has none.")
+            for c, k in cases_without_label(by_name, labels)
+        ]
+    for listing in find(pipe, ListCases):
+        lenient = listing.lenient()
+        for case in lenient.listing():
+            for key, error in listing.missing(case).items():
+                what = f"{error.what}. Add the file, or narrow the pattern."
+                missing.append(Finding(case[CASE], key, "", type(error).__name__, what))
+        pipe = replace_pipe(pipe, listing, lenient)
+    if not any(traits_of(p).opens for p in walk(pipe)):
+        given = storage_options or getattr(pipe, "storage_options", None)
+        pipe = OpenVolume(pipe, storage_options=given, labels=labels, **reader_kwargs)
+    return [
+        (item.case, key, value.volume)  # type: ignore[misc]
+        for item in pipe
+        for key, value in item.items()
+        if isinstance(value, LazyPatch)
+    ], missing
 
 
 def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
@@ -154,12 +191,13 @@ def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
         return cases
     given = list(cases)
     if not given:
-        raise _nothing()
+        raise no_cases()
     return from_cases(given)
 
 
-def _nothing() -> VolumeNotFound:
-    return VolumeNotFound("there are no cases to check.", do="Check the list or the patterns.")
+def no_cases() -> VolumeNotFound:
+    """Return the error of a data set without any volume."""
+    return VolumeNotFound("there are no cases.", do="Check the list or the patterns.")
 
 
 @dataclass(eq=False)
@@ -312,5 +350,5 @@ def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
             yield Finding.of_error(error, case, "+".join(placed), case)
 
 
-def _silent(done: int, total: int) -> None:
+def silent(done: int, total: int) -> None:
     """Show nothing."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
-    from .dataloader2 import DataLoader2, check
+    from .dataloader2 import DataLoader2, check, index
     from .dataloader2.interop.dataset import to_dataset
     from .dataloader2.interop.nodes import from_node, to_node
     from .datapipes import DataPipe, ShuffleSpec, explain, shuffle_report
@@ -96,6 +96,7 @@ __all__ = [
     "from_cases",
     "from_manifest",
     "from_node",
+    "index",
     "list_cases",
     "normalize_index",
     "register_backend",
@@ -128,7 +129,7 @@ _HOMES = {
     ),
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
-    "dataloader2": ("DataLoader2", "check"),
+    "dataloader2": ("DataLoader2", "check", "index"),
     "dataloader2.interop.dataset": ("to_dataset",),
     "dataloader2.interop.nodes": ("from_node", "to_node"),
     "datapipes": ("DataPipe", "ShuffleSpec", "explain", "shuffle_report"),

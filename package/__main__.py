@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             demo_data(options.output)
     except VoxpipeError as error:
+        error.origin = None  # a line of this package's, of which the reader knows nothing
         remark(error)
         return 1
     except KeyboardInterrupt:

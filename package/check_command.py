@@ -8,8 +8,8 @@ from typing import Any
 
 from .beside_output import progress, remark
 from .core.errors import SampleError
-from .patterns_argument import add_patterns, listed, opened
-from .storage_option import add_options, add_reader, of_place, options_of
+from .patterns_argument import add_patterns, cases_of
+from .storage_option import add_options, add_reader, options_of
 
 
 def add(commands: Any) -> None:
@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
         "data",
         metavar="DATA",
         help="a manifest (.json), a folder or URL, or one volume; with patterns, a glob of case "
-        "folders (in quotes)",
+        "folders (in quotes), or the first pattern",
     )
     add_patterns(command)
     command.add_argument(
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from .dataloader2 import check
 
     store = options_of(options, options.data, *options.patterns)
-    cases = _cases(options, of_place(store, options.data))
+    cases = _cases(options, store)
     with progress("check", "volume") as told:
         report = check(
             cases,
@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
             timeout=options.timeout or (600.0 if options.voxels else 60.0),
             progress=told,
             storage_options=store,
+            **dict(options.reader),
         )
     print(report)
     if not options.voxels:
@@ -67,12 +68,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cases(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
-    if options.reader:
-        if options.data.endswith(".json"):
-            what = f"{options.data} is a manifest, which says how its volumes are read."
-            raise SampleError(what, do="Leave --reader out, or give the folder.")
-        return opened(options.data, options.patterns, store, options.reader)
-    return listed(options.data, options.patterns, store) if options.patterns else options.data
+    cases = cases_of(options.data, options.patterns, store)
+    if options.reader and options.data.endswith(".json"):
+        what = f"{options.data} is a manifest, which says how its volumes are read."
+        raise SampleError(what, do="Leave --reader out, or give the folder.")
+    return cases
 
 
 def _whole(text: str) -> int:

@@ -74,13 +74,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
     from .core.errors import DestinationExists
-    from .volumes import find_volumes, is_volume
+    from .volumes import find_by_folder, is_volume
 
     if is_volume(source) or (os.path.lexists(source) and not os.path.isdir(source)):
         return [(source, destination)]
     folder = destination.rstrip("/")
     jobs: dict[str, str] = {}
-    for case, volumes in find_volumes(source, store).items():
+    for case, volumes in find_by_folder(source, store).items():
         for key, place in volumes.items():
             alone = list(volumes) == ["image"]
             written = f"{folder}/{case if alone else f'{case}/{key}'}.nii.zarr"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Mapping
 from typing import Any
 
-from .beside_output import remark
-from .core.errors import VoxpipeError
-from .patterns_argument import add_patterns, opened
-from .storage_option import add_options, add_reader, of_place, options_of
+from .beside_output import progress, remark
+from .patterns_argument import add_patterns, cases_of
+from .storage_option import add_options, add_reader, options_of
 
 
 def add(commands: Any) -> None:
@@ -25,7 +22,8 @@ def add(commands: Any) -> None:
     command.add_argument(
         "url",
         metavar="URL",
-        help="a folder of cases, or one volume; with patterns, a glob of case folders",
+        help="a folder of cases, or one volume; with patterns, a glob of case folders, or the "
+        "first pattern",
     )
     add_patterns(command)
     command.add_argument(
@@ -61,41 +59,28 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the manifest; return 1 if a case had to be left out."""
-    from tqdm import tqdm
+    from .dataloader2 import index
 
-    from .dataloader2 import volumes_of
-    from .volumes import index_cases, write_manifest
-
-    store = options_of(options, options.url, options.output)
-    of_url = of_place(store, options.url)
-    volumes = list(
-        volumes_of(opened(options.url, options.patterns, of_url, options.reader, options.labels))
-    )
-    of_output = of_place(store, options.output)
-    known = _earlier(options.output, of_output)
-    manifest, bad = index_cases(
-        tqdm(volumes, "index", unit="volume", leave=False, file=sys.stderr),
-        statistics=options.statistics,
-        full_hash=options.hash == "full",
-        known=known,
-    )
-    for finding in bad:
+    store = options_of(options, options.url, *options.patterns, options.output)
+    labels = {} if options.labels is None else {"labels": options.labels}
+    with progress("index", "volume") as told:
+        report = index(
+            cases_of(options.url, options.patterns, store),
+            options.output,
+            statistics=options.statistics,
+            full_hash=options.hash == "full",
+            progress=told,
+            storage_options=store,
+            **labels,
+            **dict(options.reader),
+        )
+    for finding in report.bad:
         remark(finding)
-    if manifest.entries or not bad:
-        write_manifest(manifest, options.output, storage_options=of_output)
-        counted = f"{len(manifest.cases())} cases, {len(manifest.entries)} volumes"
+    sound = [finding for finding in report.findings if not finding.is_bad]
+    if sound:
+        counted = f"{len({finding.case for finding in sound})} cases, {len(sound)} volumes"
         print(f"{options.output}: {counted}")
-    if bad:
-        cases = len({finding.case for finding in bad})
-        remark(f"{cases} cases with bad volumes were left out")
-    return 1 if bad else 0
-
-
-def _earlier(output: str, store: Mapping[str, Any]) -> Any:
-    """Return the manifest that is there; None if there is none that can be read."""
-    from .volumes import read_manifest
-
-    try:
-        return read_manifest(output, store)
-    except VoxpipeError:
-        return None
+    if report.bad:
+        cases = len({finding.case for finding in report.bad})
+        remark(f"{cases} cases with bad or missing volumes were left out")
+    return 1 if report.bad else 0

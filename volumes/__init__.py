@@ -4,7 +4,7 @@ from . import builtin
 from .axis_map import AxisMap
 from .catalog.catalog import catalogued, describe_volume, index_cases
 from .catalog.examine import Finding, examine, serve
-from .catalog.find import find_volumes, is_volume
+from .catalog.find import cases_without_label, find_by_folder, find_volumes, is_volume
 from .catalog.histogram import volume_histogram
 from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
 from .catalog.statistics import Statistics, volume_statistics
@@ -34,6 +34,7 @@ __all__ = [
     "Statistics",
     "Volume",
     "Voxels",
+    "cases_without_label",
     "catalogued",
     "close_volumes",
     "convert",
@@ -41,6 +42,7 @@ __all__ = [
     "custom_decoders",
     "describe_volume",
     "examine",
+    "find_by_folder",
     "find_volumes",
     "index_cases",
     "is_volume",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import os
@@ -233,8 +234,8 @@ class ListCases(Seeded):
         if self._cases is None:
             cases = self.found()
             for case in cases:
-                for missing in self.missing(case):
-                    raise missing
+                for error in self.missing(case).values():
+                    raise error
             self._cases = cases
         return self._cases
 
@@ -260,14 +261,20 @@ class ListCases(Seeded):
             for name in names
         ]
 
-    def missing(self, case: Mapping[str, str]) -> list[VoxpipeError]:
+    def lenient(self) -> ListCases:
+        """Return a pipe of all cases that are found, also those that lack a volume."""
+        pipe = copy.copy(self)
+        pipe._cases = self.found()
+        return pipe
+
+    def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
         """Return an error for each key that a found case has to have and lacks."""
         patterns = self._shown()[1]
-        return [
-            self._missing(case[CASE], key, patterns[key])
+        return {
+            key: self._missing(case[CASE], key, patterns[key])
             for key in self.patterns
             if key not in case and key not in self.optional
-        ]
+        }
 
     def _missing(self, case: str, key: str, pattern: str) -> VoxpipeError:
         do = "Add the file, narrow the pattern so that the case is left out, or write "

@@ -80,7 +80,7 @@ def test_without_simpleitk(tmp_path, monkeypatch):
 
 
 def test_hidden_files_hide_no_series(tmp_path):
-    """Some systems write ``._NAME`` for each file on a foreign disk; they come first in the folder."""
+    """Some systems write ``._NAME`` for each file, and these come first in the folder."""
     series = write_series(tmp_path / "patient", numbered((7, 6, 5)))
     for number in range(20):
         (series / f"._1-{number}.dcm").write_bytes(b"\0\x05\x16\x07")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from ..handles import close_volumes
 from ..header import Shape
 from ..registry import register_backend
 from ..volume import Volume
+from ..voxels import Voxels
 from .statistics import SLAB_VOXELS, slabs
 
 
@@ -27,7 +30,8 @@ class Finding:
     name: str
     """Path or URL, without credentials."""
     error: str = ""
-    """Class of the error; empty for a sound volume."""
+    """Class of the error, or ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels;
+    empty for a sound volume."""
     reason: str = ""
     """What is wrong, and what to do; empty for a sound volume."""
     shape: Shape | None = None
@@ -73,7 +77,8 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
     case, key
         Which volume of which case it is.
     voxels
-        Whether to read and decode everything, in bounded memory.
+        Whether to read and decode everything, in bounded memory. Then NaN and infinity are
+        found, too, and labels that are no whole numbers.
     """
     shape, affine = None, None
     try:
@@ -81,11 +86,41 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         shape, affine = header.shape, tuple(float(v) for v in np.ravel(volume.affine))
         if voxels:
             most = max(1, SLAB_VOXELS // shape[0])
+            odd: Counter[str] = Counter()
             for region in slabs(shape[1:], header.chunks or (1, 1, 1), most):
-                volume.read(region).array.max()  # a mapped page is read when it is looked at
+                odd += _odd_values(volume.read(region), volume.kind == "label")
+            if odd:
+                return _finding_of(odd, Finding(case, key, volume.name, shape=shape, affine=affine))
     except Exception as error:  # a bad file may raise anything in whatever library reads it
         return Finding.of_error(error, case, key, volume.name, shape, affine)
     return Finding(case, key, volume.name, shape=shape, affine=affine)
+
+
+def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
+    """Count the voxels that are NaN, infinite or, in a label, no whole number."""
+    array = read.array
+    array.max()  # a mapped page is read when it is looked at
+    is_whole = array.dtype.kind in "iub" and float(read.slope).is_integer()
+    if array.dtype.kind not in "fciub" or (is_whole and float(read.intercept).is_integer()):
+        return Counter()
+    counts = {}
+    if array.dtype.kind in "fc":
+        counts = {"NaN": np.isnan(array).sum(), "infinite": np.isinf(array).sum()}
+    if is_label and array.dtype.kind != "c":
+        values = array.astype(np.float64) * read.slope + read.intercept
+        finite = values[np.isfinite(values)]
+        counts["no whole numbers"] = (finite != np.rint(finite)).sum()
+    return +Counter({what: int(count) for what, count in counts.items()})
+
+
+def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
+    """Return what is told of odd voxels."""
+    counted = " and ".join(f"{count} voxels are {what}" for what, count in odd.items())
+    if "NaN" in odd or "infinite" in odd:
+        kind, do = "NotFinite", "Replace them: each spreads to what is interpolated or averaged."
+    else:
+        kind, do = "NotWhole", "Write labels with nearest neighbour, or open this key as an image."
+    return replace(sound, error=kind, reason=f"{sound.name}: {counted}. {do}")
 
 
 def serve(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import posixpath
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +24,184 @@ _NAMED = 3
 """Files of other formats that an error names."""
 SLICES = (".dcm", ".ima", "")
 """Suffixes of the slices of a DICOM series, which is one volume: the folder."""
+# nnU-Net and the Medical Segmentation Decathlon: imagesTr/, imagesTs/, labelsTr/.
+_SPLIT_FOLDER = re.compile(r"(image|label)s(Tr|Ts|Va|Val)")
+# nnU-Net writes each channel of a case to a file of its own: CASE_0000, CASE_0001.
+_CHANNEL = re.compile(r"(.+)_(\d{4})")
+# nnU-Net's preprocessed folders hold CASE and CASE_seg.
+_SEGMENTATION = "_seg"
+# A case has seldom more volumes; with more, their names decide what they are.
+_VOLUMES_OF_A_CASE = 8
+_DIGITS = re.compile(r"\d+")
+# Folders beside each other that hold the same names, and the key of what is in them.
+_KEYS_OF_FOLDERS = {"images": IMAGE, "labels": "label", "masks": "mask"}
 
 
 def find_volumes(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, str]]:
-    """Return the volumes below a folder as paths or URLs, by case and key, sorted.
+    """Return the volumes below a folder as paths or URLs, by case and key.
 
-    The folder of a volume is its case, and its name without suffixes its key. Volumes that
-    lie directly in the folder are cases of their own, with the key ``"image"``. Of volumes that
-    differ by their format only (``ct.nii`` and ``ct.nii.gz``), the second and later ones are
-    called by their whole names; the two files of a pair (``.hdr`` and ``.img``) are one volume.
+    The folder of a volume is its case, and its name without suffixes its key. In a folder of
+    many cases, each volume is a case of its own, with the key ``"image"``: that is so
+
+    - directly in the folder given, where ``CASE_seg`` beside ``CASE`` is its key ``"seg"``;
+    - in ``imagesTr``, ``imagesTs`` and ``labelsTr`` of nnU-Net and the Decathlon, whose labels
+      get the key ``"label"``; of nnU-Net's channels ``CASE_0000``, ``CASE_0001``, the keys are
+      ``"image_0000"``, ``"image_0001"``, or ``"image"`` where there is one;
+    - in a folder of more than 8 volumes whose names differ by their numbers, unless other folders
+      beside it differ by their numbers, too. Volumes of one name in such folders beside each
+      other (``images/``, ``labels/``) are one case.
+
+    Of volumes that differ by their format only (``ct.nii`` and ``ct.nii.gz``), the second and
+    later ones are called by their whole names; the two files of a pair (``.hdr`` and ``.img``)
+    are one volume. Hidden files and folders are nobody's data.
 
     Raises
     ------
     VolumeNotFound
         There is none.
     """
+    folders, places = _below(location, storage_options)
+    flat = {folder for folder in folders if not folder or _holds_cases(folder, folders)}
+    cases: dict[tuple[str, str], dict[str, str]] = {}
+    for folder, names in folders.items():
+        parent, last = posixpath.split(folder)
+        split = _SPLIT_FOLDER.fullmatch(last)
+        if split:
+            labels = folders.get(posixpath.join(parent, f"labels{split[2]}"), ())
+            found = _of_split(names, split[1], {plain_name(label) for label in labels})
+        elif folder in flat:
+            beside = sum(posixpath.dirname(other) == parent for other in flat if other)
+            found = _of_flat(names, _KEYS_OF_FOLDERS.get(last, last if beside > 1 else IMAGE))
+        else:
+            parent, found = "", ((folder, plain_name(name), name) for name in names)
+        for case, key, name in found:
+            whole = posixpath.basename(name)
+            volumes = cases.setdefault(
+                (split[2] if split else "", posixpath.join(parent, case)), {}
+            )
+            # Two formats of one volume are two volumes: none takes the place of another.
+            if key not in volumes:
+                volumes[key] = places[name]
+            elif split or folder in flat:
+                cases["", posixpath.join(parent, whole)] = {key: places[name]}
+            else:
+                volumes[whole] = places[name]
+    return _named(cases)
+
+
+def find_by_folder(
+    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, str]]:
+    """Return the volumes as :func:`find_volumes` does, where every folder is one case."""
+    folders, places = _below(location, storage_options)
+    cases: dict[str, dict[str, str]] = {}
+    for folder, names in folders.items():
+        for name in names:
+            key, whole = plain_name(name), posixpath.basename(name)
+            if folder:
+                taken = cases.setdefault(folder, {})
+                taken[whole if key in taken else key] = places[name]
+            else:
+                cases[whole if key in cases else key] = {IMAGE: places[name]}
+    return cases
+
+
+def cases_without_label(
+    cases: Mapping[str, Mapping[str, str]], labels: Collection[str]
+) -> list[tuple[str, str]]:
+    """Return case and key of each label that most of the cases beside it have, and it lacks.
+
+    Cases beside each other are those whose images lie in one folder, or whose folders do: those
+    of ``imagesTs`` need no label because those of ``imagesTr`` have one.
+    """
+    images = {
+        case: next((p for k, p in v.items() if k not in labels), "") for case, v in cases.items()
+    }
+    shared = Counter(map(posixpath.dirname, images.values()))
+    beside: dict[str, list[str]] = {}
+    for case, image in images.items():
+        folder = posixpath.dirname(image)
+        where = folder if shared[folder] > 1 else posixpath.dirname(folder)
+        beside.setdefault(where if image else "", []).append(case)
+    return [
+        (case, key)
+        for group in beside.values()
+        for key in labels
+        if 2 * sum(key in cases[case] for case in group) > len(group)
+        for case in group
+        if key not in cases[case]
+    ]
+
+
+def _below(
+    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return the names of volumes by folder, relative to the place, and where each is."""
     place = os.fspath(location)
     found = _remote(place, storage_options or {}) if is_url(place) else _local(place)
-    by_relative = dict(found)
-    cases: dict[str, dict[str, str]] = {}
-    for relative in sorted(by_relative):
-        if _is_second_of_pair(relative, by_relative):
-            continue
-        case, _, name = relative.rpartition("/")
-        # Two formats of one volume are two volumes: none takes the place of another.
-        if case:
-            taken, key = cases.setdefault(case, {}), plain_name(name)
-            taken[name if key in taken else key] = by_relative[relative]
-        else:
-            case = plain_name(name)
-            cases[name if case in cases else case] = {IMAGE: by_relative[relative]}
-    if not cases and os.path.isfile(location):
+    places = dict(found)
+    folders: dict[str, list[str]] = {}
+    for name in sorted(places):
+        if not _is_second_of_pair(name, places):
+            folders.setdefault(name.rpartition("/")[0], []).append(name)
+    if not folders and os.path.isfile(location):
         raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
-    if not cases:
+    if not folders:
         raise _none_below(place)
-    return cases
+    return folders, places
+
+
+def _holds_cases(folder: str, folders: Mapping[str, Sequence[str]]) -> bool:
+    """Whether each volume of a folder is a case, by numbers in its name and in those beside it."""
+    names = folders[folder]
+    parent = posixpath.dirname(folder)
+    kinds = {_DIGITS.sub("0", plain_name(name)) for name in names}
+    alike = sum(
+        posixpath.dirname(other) == parent and _without_number(other) == _without_number(folder)
+        for other in folders
+    )
+    return len(names) > _VOLUMES_OF_A_CASE and 4 * len(kinds) <= len(names) and alike == 1
+
+
+def _without_number(folder: str) -> str:
+    return _DIGITS.sub("0", posixpath.basename(folder))
+
+
+def _of_split(
+    names: Sequence[str], key: str, labels: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield case, key and name of the volumes of ``imagesTr`` or ``labelsTr``."""
+    found = {name: _CHANNEL.fullmatch(plain_name(name)) for name in names}
+    channels = {match[2] for match in found.values() if match}
+    is_split = (
+        key == IMAGE and all(found.values()) and not any(plain_name(n) in labels for n in names)
+    )
+    for name, match in found.items():
+        if is_split and match:
+            yield match[1], key if len(channels) == 1 else f"{key}_{match[2]}", name
+        else:
+            yield plain_name(name), key, name
+
+
+def _of_flat(names: Sequence[str], key: str) -> Iterator[tuple[str, str, str]]:
+    """Yield case, key and name of volumes that are a case each."""
+    cases = {plain_name(name) for name in names}
+    for name in names:
+        case = plain_name(name)
+        image = case.removesuffix(_SEGMENTATION)
+        is_segmentation = image != case and image in cases
+        yield (image, "seg", name) if is_segmentation else (case, key, name)
+
+
+def _named(cases: Mapping[tuple[str, str], dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the volumes by name of case; a name of two splits gets the split before it."""
+    count = Counter(case for _, case in cases)
+    return {
+        case if count[case] == 1 or not split else f"{split}/{case}": volumes
+        for (split, case), volumes in cases.items()
+    }
 
 
 def _none_below(place: str) -> VolumeNotFound:
@@ -141,7 +284,7 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
         above = [group for group in groups if path.startswith(f"{group}/")]
         place = min(above, key=len) if above else path
         hidden = any(part.startswith(".") for part in place[len(root) :].split("/"))
-        if above or (not hidden and "." in posixpath.basename(path)):
+        if not hidden and (above or "." in posixpath.basename(path)):
             places.add(place)
     return [
         (place[len(root) :].lstrip("/"), url)
