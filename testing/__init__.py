@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from .decoder_contract import DecoderCase, DecoderContract
     from .range_store_contract import RANGE_OBJECTS, RangeStoreContract
     from .spatial_op_contract import SpatialOpContract
-    from .store_contract import StoreCase, StoreContract
+    from .store_contract import BackendContract, StoreCase, StoreContract
     from .value_op_contract import ValueOpContract
 
 __all__ = [
     "RANGE_OBJECTS",
+    "BackendContract",
     "DecoderCase",
     "DecoderContract",
     "RangeStoreContract",
@@ -32,7 +33,7 @@ _HOMES = {
     "decoder_contract": ("DecoderCase", "DecoderContract"),
     "range_store_contract": ("RANGE_OBJECTS", "RangeStoreContract"),
     "spatial_op_contract": ("SpatialOpContract",),
-    "store_contract": ("StoreCase", "StoreContract"),
+    "store_contract": ("BackendContract", "StoreCase", "StoreContract"),
     "value_op_contract": ("ValueOpContract",),
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES)

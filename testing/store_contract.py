@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -276,6 +277,64 @@ class StoreContract:
             pytest.skip("the source exists in this process only")
 
         _assert_equal(_read_in_child("spawn", _volume(case)), case.array)
+
+
+class BackendContract(StoreContract):
+    """What a ``Backend`` of your own tells the scheme, the caches and ``diagnose()``, as tests.
+
+    A subclass gives ``case``, and by :meth:`rewritten` a source of other content if it has a
+    ``content_key``.
+    """
+
+    def rewritten(self, case: StoreCase, folder: Path) -> StoreCase | None:
+        """Return the case with other voxels, as if it had been written anew; None to skip."""
+        return None
+
+    def test_the_scheme_hears_of_shape_and_chunks(self, case: StoreCase) -> None:
+        """The layout that a scheme is made of has the shape, the chunks and the bytes."""
+        volume = _volume(case)
+        stored = volume.disk_dtype.itemsize
+
+        layout = volume.layout(volumes=3)
+
+        assert (layout.shape, layout.chunk) == (volume.spatial_shape, volume.chunks)
+        assert (layout.volumes, layout.itemsize) == (3, volume.shape[0] * stored)
+        assert layout.access == volume.access
+
+    def test_the_content_has_one_name(self, case: StoreCase) -> None:
+        """Opened anew, or in another process after a journey, the key is the same."""
+        keys = {_volume(case).content_key}
+        packed = pickle.dumps(_volume(case))
+        close_volumes()
+        keys.add(_volume(case).content_key)
+        keys.add(pickle.loads(packed).content_key)  # noqa: S301  made above
+
+        assert len(keys) == 1
+
+    def test_other_content_has_another_name(self, case: StoreCase, tmp_path: Path) -> None:
+        """Caches must not serve numbers of voxels that are no longer there."""
+        before = _volume(case).content_key
+        other = self.rewritten(case, tmp_path)
+        if other is None:
+            pytest.skip("the subclass has no source of other content")
+        assert before, "without a key nothing is kept, and nothing can be tested"
+
+        volume = _volume(other)
+        _assert_equal(volume.numpy(), other.array)
+
+        assert volume.content_key not in ("", before)
+
+    def test_fetching_and_touching_are_counted_in_bytes(self, case: StoreCase) -> None:
+        """A voxel touches its chunk at most; fetching brings bytes, or nobody can tell."""
+        volume = _volume(case)
+        one = Region((0, 0, 0), (1, 1, 1))
+        unit = math.prod(volume.chunks or (1, 1, 1))
+        most = unit * volume.shape[0] * volume.disk_dtype.itemsize
+
+        fetched = volume.fetch(Region.of_shape(volume.spatial_shape))
+
+        assert 0 <= volume.probe().touched_bytes(one) <= most
+        assert fetched is None or fetched > 0
 
 
 def _volume(case: StoreCase) -> Volume:

@@ -2,6 +2,7 @@
 
 from . import builtin
 from .axis_map import AxisMap
+from .backend import Backend
 from .catalog.catalog import catalogued, describe_volume, index_cases
 from .catalog.examine import Finding, examine, serve
 from .catalog.find import cases_without_label, find_by_folder, find_volumes, is_volume
@@ -12,6 +13,7 @@ from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregis
 from .conversion.convert import Converted, convert
 from .conversion.recached import recached
 from .handles import close_volumes
+from .header import Header
 from .index import normalize_index
 from .registry import (
     BackendRequest,
@@ -25,11 +27,13 @@ from .voxels import Voxels
 
 __all__ = [
     "AxisMap",
+    "Backend",
     "BackendRequest",
     "Converted",
     "Decoder",
     "Entry",
     "Finding",
+    "Header",
     "Manifest",
     "Statistics",
     "Volume",

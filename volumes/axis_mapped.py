@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core import OrientedBox, Region
 from ..core.errors import VolumeError
 from .axis_map import AxisMap, Table
-from .backend import Backend, Channels
+from .backend import Backend, Channels, content_of
 from .content import content_key
 from .handles import HANDLES
 from .header import Header, Shape
@@ -112,7 +112,7 @@ class AxisMapped(Backend):
     @property
     def content_key(self) -> str:
         """That of the store, and of the map."""
-        inner = self._inner.content_key
+        inner = content_of(self._inner)
         return content_key(inner, ("axis map", self._map.fingerprint())) if inner else ""
 
     def layout(self, volumes: int = 1) -> StoreLayout:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import BadHeader
+from .content import content_key
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
@@ -28,17 +29,38 @@ Channels = tuple[int, int]
 
 
 class Backend(ABC):
-    """One opened store: a header, and the voxels of a region.
+    """One opened store: a header, and the voxels of a region. Subclass it for one of your own.
 
     A format implements :meth:`read`. Everything else follows, TorchIO's contract
-    (``shape``, ``affine``, ``dtype``, ``backend[slices]``, ``to_tensor()``) included.
+    (``shape``, ``affine``, ``dtype``, ``backend[slices]``, ``to_tensor()``) included, and may be
+    overridden where a store knows more: :attr:`content_key` and :attr:`is_current` for what is
+    kept of a volume, :meth:`layout` and :meth:`adjust` for how it is read, :meth:`fetch` and
+    :meth:`touched_bytes` for what that costs.
     Backends live in one process and never travel; a ``Volume`` does.
+
+    Parameters
+    ----------
+    header
+        Shape, affine, types, chunks and access: ``Header.of(shape, dtype, ...)``.
+    name
+        What messages call the store; no credentials. Empty for the volume's own name.
+
+    Examples
+    --------
+    >>> class Ramp(Backend):
+    ...     def __init__(self, request=None):
+    ...         super().__init__(Header.of((1, 4, 5, 6), "int16", chunks=(4, 5, 1)), "a ramp")
+    ...
+    ...     def read(self, region, channels=None):  # of the whole: (1, 4, 5, 6)
+    ...         return Voxels(np.indices(self.shape, np.int16)[3][(slice(None), *region.slices)])
+    >>> Ramp().chunks, Ramp().layout(volumes=3).volumes, Ramp()[:, 0, 0, -2:].flatten().tolist()
+    ((4, 5, 1), 3, [4, 5])
     """
 
     resident_bytes: int = 0
     """Memory that keeping this backend open costs, mapped files not counted."""
 
-    def __init__(self, header: Header, name: str) -> None:
+    def __init__(self, header: Header, name: str = "") -> None:
         self.header = header
         self.name = name
 
@@ -55,7 +77,19 @@ class Backend(ABC):
 
     @abstractmethod
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return the stored voxels of a spatial region that lies inside the volume."""
+        """Return the stored voxels of a spatial region that lies inside the volume.
+
+        Parameters
+        ----------
+        region
+            Three axes (I, J, K), not empty.
+        channels
+            First, and one past the last; None for all.
+
+        Returns
+        -------
+        Voxels: (C, i, j, k) of :attr:`disk_dtype`, with the slope and intercept of the header.
+        """
 
     @property
     def looks_ahead(self) -> bool:
@@ -94,7 +128,12 @@ class Backend(ABC):
 
     @property
     def content_key(self) -> str:
-        """A name for the stored content, stable among processes; empty where there is none."""
+        """A name for the stored content, the same in every process and run; empty for none.
+
+        Statistics and tables that took a pass over all voxels are kept under it, on the disk too.
+        It has to be another one where the content is: make it of version, size and time, or of a
+        check sum. Where it is empty they are worked out anew.
+        """
         return ""
 
     @property
@@ -142,7 +181,8 @@ class Backend(ABC):
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Bring in the stored bytes of a region without decoding them; return how many.
 
-        None, and nothing fetched, for a format that cannot tell the two apart.
+        ``diagnose()`` measures a store by it. None, and nothing fetched, for a format that cannot
+        tell the two apart.
         """
         return None
 
@@ -164,7 +204,7 @@ class Backend(ABC):
 class ViewBackend(Backend):
     """Voxels that can be addressed as one array, in memory or mapped: a region is a view."""
 
-    def __init__(self, view: NDArray[Any], header: Header, name: str) -> None:
+    def __init__(self, view: NDArray[Any], header: Header, name: str = "") -> None:
         super().__init__(header, name)
         self._view = plain(view).view()
         # A read hands out this memory; nobody may write through it.
@@ -248,6 +288,17 @@ class ForeignBackend(Backend):
                 do="backend[slices] must return a 4-D tensor and keep every axis.",
             )
         return Voxels(array)
+
+
+def content_of(backend: Backend) -> str:
+    """Return the content key of a backend as caches use it, fit for a file name; empty for none.
+
+    Keys of own classes are digested with the name of the class: two of them may count alike.
+    """
+    key, kind = str(backend.content_key or ""), type(backend)
+    if not key or kind.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return key
+    return content_key(f"{kind.__module__}.{kind.__qualname__}", (key,))
 
 
 def as_array(values: Any) -> NDArray[Any]:

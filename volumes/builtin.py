@@ -23,6 +23,7 @@ def register_builtin_backends() -> None:
         ("zarr", _is_zarr, _open_zarr),
         ("nifti", _has_suffix(".nii"), _open_nifti),
         ("nifti-gz", _has_suffix(".nii.gz"), _open_nifti_gz),
+        ("mgh", _has_suffix(".mgh", ".mgz", ".mgh.gz"), _open_mgh),
         ("tiff", _has_suffix(".tif", ".tiff", ".tf8", ".btf"), _open_tiff),
         ("hdf5", _has_suffix(".h5", ".hdf5", ".hdf", ".he5"), _open_hdf5),
         ("blosc2", _has_suffix(".b2nd"), _open_blosc2),
@@ -101,6 +102,13 @@ def _open_nifti_gz(request: BackendRequest) -> Any:
     from .formats.nifti import open_nifti_gz
 
     return open_nifti_gz(_file(request))
+
+
+def _open_mgh(request: BackendRequest) -> Any:
+    from .formats.mgh import open_mgh, open_mgz
+
+    raw = _place(request).lower().endswith(".mgh")
+    return (open_mgh if raw else open_mgz)(_file(request))
 
 
 def _open_nifti_pair(request: BackendRequest) -> Any:

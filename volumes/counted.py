@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import TALLY, OrientedBox, Region
-from ..core.errors import OutOfVolume, VolumeTooLarge
+from ..core.errors import BadHeader, OutOfVolume, VolumeTooLarge
 from ..core.memory import usable_memory
 from .backend import Backend
 from .header import Shape
@@ -21,9 +21,18 @@ def counted_read(
         culling: Any = backend  # which takes the box, as it says
         TALLY.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
         voxels: Voxels = culling.read(region, channels, box)
-        return voxels
-    TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
-    return backend.read(region, channels)
+    else:
+        TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
+        voxels = backend.read(region, channels)
+    shape = (channels[1] - channels[0], *region.shape)
+    # A kernel would take whatever lies behind: own backends are anybody's code.
+    if voxels.array.shape != shape:
+        raise BadHeader(
+            f"the backend {type(backend).__name__} of {backend.name} answered shape "
+            f"{voxels.array.shape} for {shape[0]} channels of {region}.",
+            do="read() returns Voxels of (C, i, j, k), and keeps every axis.",
+        )
+    return voxels
 
 
 def check_inside(region: Region, shape: Shape, name: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import Affine
 from ..core.errors import BadHeader
@@ -47,6 +47,59 @@ class Header:
     """Type of values where it does not follow from the other fields (foreign backends)."""
     stamp: tuple[int, ...] = ()
     """Size and modification time of the file that was read; empty where there is none."""
+
+    @classmethod
+    def of(
+        cls,
+        shape: Sequence[int],
+        dtype: DTypeLike,
+        affine: ArrayLike | None = None,
+        *,
+        chunks: Sequence[int] | None = None,
+        access: Access = "range",
+        slope: float = 1.0,
+        intercept: float = 0.0,
+    ) -> Header:
+        """Return the header of a backend of your own, checked.
+
+        Parameters
+        ----------
+        shape
+            (C, I, J, K).
+        dtype
+            Type of the numbers as stored.
+        affine
+            4x4, voxel index to world millimetres, RAS+; anything that NumPy takes, a tensor too.
+            None where nothing says it: one voxel is one millimetre.
+        chunks
+            (I, J, K) of what is decoded at once; None where every voxel can be read alone.
+        access
+            ``"view"``: in memory or mapped; ``"range"``: any part can be read; ``"stream"``: only
+            from the beginning.
+        slope, intercept
+            From stored number to value.
+
+        Raises
+        ------
+        BadHeader
+            Shape, chunks or affine make no sense.
+        UnknownFormat
+            The type is no plain number.
+
+        Examples
+        --------
+        >>> Header.of((1, 64, 64, 40), "int16", chunks=(64, 64, 1)).chunks
+        (64, 64, 1)
+        """
+        sizes, units = tuple(map(int, shape)), None if chunks is None else tuple(map(int, chunks))
+        if len(sizes) != 4 or min(sizes) < 1:
+            raise BadHeader(f"a backend says shape {sizes}.", do="Give (C, I, J, K), all positive.")
+        if units is not None and (len(units) != 3 or min(units) < 1):
+            raise BadHeader(f"a backend says chunks {units}.", do="Give (I, J, K), all positive.")
+        stored = np.dtype(dtype)
+        refuse_unreadable(stored, "the backend")
+        entries = IDENTITY if affine is None else affine_entries(affine, "the backend")
+        return cls(sizes, entries, stored, units, access, slope, intercept)
 
     @property
     def dtype(self) -> np.dtype[Any]:

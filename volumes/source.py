@@ -131,8 +131,11 @@ class LocatedSource:
 
 
 def as_backend(backend: Any, name: str) -> Backend:
-    """Return a backend of ours as it is, one of TorchIO's kind wrapped."""
-    return backend if isinstance(backend, Backend) else ForeignBackend(backend, name)
+    """Return a ``Backend`` as it is, one of TorchIO's kind wrapped."""
+    if not isinstance(backend, Backend):
+        return ForeignBackend(backend, name)
+    backend.name = backend.name or name
+    return backend
 
 
 _TOKENS: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

@@ -13,9 +13,9 @@ from .stores.location import is_url
 _ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
 # Packages that read what voxpipe does not read by itself.
 _READERS = {
-    ".mgz": "nibabel",
-    ".mgh": "nibabel",
+    ".mnc": "nibabel",
     ".npz": "numpy",
+    ".par": "nibabel",
 }
 # What each format of voxpipe's own needs besides voxpipe; None for nothing.
 _FORMATS = {
@@ -26,6 +26,8 @@ _FORMATS = {
     ".nhdr": None,
     ".mha": None,
     ".mhd": None,
+    ".mgz": None,
+    ".mgh": None,
     ".npy": None,
     ".zarr": None,
     ".tif": "tifffile",
@@ -46,8 +48,8 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 
     Examples
     --------
-    >>> print(unknown_format("scan.mgz", ["nifti"]).what)  # doctest: +ELLIPSIS
-    no backend opens scan.mgz; installed: .nii, .nii.gz, ... (backends: nifti)...
+    >>> print(unknown_format("scan.npz", ["nifti"]).what)  # doctest: +ELLIPSIS
+    no backend opens scan.npz; installed: .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
     here = [format_ for format_, needs in _FORMATS.items() if needs is None or _installed(needs)]

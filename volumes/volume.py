@@ -16,7 +16,7 @@ from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import CorruptVolume
 from .axis_map import AxisMap
 from .axis_mapped import AxisMappedSource, seen_through
-from .backend import Backend, as_array, as_tensor
+from .backend import Backend, as_array, as_tensor, content_of
 from .counted import check_inside, counted_read
 from .cut_out import cut_out
 from .handles import HANDLES
@@ -164,7 +164,7 @@ class Volume:
     @property
     def content_key(self) -> str:
         """Equal for the same part of a file with the same content; empty if nobody can tell."""
-        content = self._backend().content_key
+        content = content_of(self._backend())
         return content if self.located is None else self.located.part_of(content)
 
     @property

@@ -53,6 +53,18 @@ def nrrd_fields(affine=AFFINE, space="left-posterior-superior", before=0, after=
     }
 
 
+def write_mgh(path, array, affine=AFFINE):
+    """Write (I, J, K) or (C, I, J, K) with nibabel, and tags behind it as FreeSurfer does."""
+    frames = np.moveaxis(array, 0, -1) if array.ndim == 4 else array
+    nibabel.MGHImage(frames, affine).to_filename(path)
+    opened = gzip.open if path.suffix == ".mgz" else open
+    with opened(path, "rb") as file:
+        content = file.read()
+    with opened(path, "wb") as file:
+        file.write(content + b"\0\0\0\x03 mri_convert " * 9)
+    return path
+
+
 def one(path, array, affine=AFFINE, **facts):
     """Return the reference of an array (I, J, K) or (C, I, J, K)."""
     return Reference(path, array if array.ndim == 4 else array[None], affine, **facts)
@@ -369,3 +381,15 @@ def warm():
     """Let GDCM open its source of random identifiers, which it keeps open."""
     with tempfile.TemporaryDirectory() as folder:
         write_series(Path(folder), numbered((2, 2, 1)))
+
+
+@reference("mgh, float32")
+def mgh_floats(folder):
+    array = numbered((5, 6, 7), np.float32)
+    return one(write_mgh(folder / "a.mgh", array), array, disk_dtype=">f4")
+
+
+@reference("mgz, frames of int16")
+def mgz_frames(folder):
+    array = numbered((3, 5, 6, 7), np.int16)
+    return one(write_mgh(folder / "a.mgz", array), array, disk_dtype=">i2")

@@ -357,9 +357,9 @@ def test_a_manifest_makes_no_folder(tmp_path):
 def test_a_place_without_volumes_tells_what_is_there(tmp_path):
     """A path that is wrong and a folder of another format call for different mending."""
     (tmp_path / "case").mkdir()
-    (tmp_path / "case" / "ct.mgz").touch()
+    (tmp_path / "case" / "ct.par").touch()
 
-    with pytest.raises(VolumeNotFound, match=r"no volume below .*that is read: ct\.mgz"):
+    with pytest.raises(VolumeNotFound, match=r"no volume below .*that is read: ct\.par"):
         find_volumes(tmp_path)
     with pytest.raises(VolumeNotFound, match=r"no file or folder .*ctt\.nii"):
         find_volumes(tmp_path / "ctt.nii")

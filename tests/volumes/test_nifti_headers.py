@@ -147,6 +147,19 @@ def test_units_become_millimetres(tmp_path, units, factor, form):
     np.testing.assert_allclose(volume.affine, reference, rtol=1e-12)
 
 
+def test_micrometres_are_millimetres_here_and_not_in_nibabel(tmp_path):
+    """The documented difference: the same file by path, as an image, and with nibabel's numbers."""
+    image = nibabel.Nifti1Image(np.zeros((2, 3, 4), np.int16), np.diag([5.0, 5, 5, 1]))
+    image.header.set_xyzt_units("micron")
+    nibabel.save(image, tmp_path / "a.nii")
+    loaded = nibabel.load(tmp_path / "a.nii")
+
+    for source in (tmp_path / "a.nii", loaded, image):
+        np.testing.assert_allclose(Volume(source).spacing, [0.005] * 3)
+    assert loaded.header.get_zooms() == (5, 5, 5)
+    assert Volume(tmp_path / "a.nii", affine=loaded.affine).spacing == (5, 5, 5)
+
+
 @pytest.mark.parametrize("slope", [0.0, float("nan"), float("inf")])
 def test_a_slope_that_means_nothing_scales_nothing(tmp_path, slope):
     """A slope of 0 or nan asks for no scaling, as the format says; the intercept goes with it."""

@@ -168,7 +168,7 @@ def test_nobody_answers():
 
 def test_unknown_formats_say_what_is_there(tmp_path):
     """The formats and, where there is one, the way out are in the message."""
-    for name, hint in (("a.mgz", "nibabel"), ("a.what", "register_backend")):
+    for name, hint in (("a.par", "nibabel"), ("a.what", "register_backend")):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(UnknownFormat, match=r"\.nii, \.nii\.gz, .*\.npy, \.zarr.*\n.*" + hint):
             _ = Volume(tmp_path / name).shape
@@ -271,4 +271,4 @@ def test_our_own_backends_fulfil_torchios_contract(tmp_path, name):
 def test_a_reader_behind_a_url_needs_a_copy():
     """Nibabel opens no URL, so passing it as ``reader=`` would not help."""
     with pytest.raises(UnknownFormat, match="Copy it to a local disk, where nibabel"):
-        _ = Volume("memory://box/a.mgz").shape
+        _ = Volume("memory://box/a.par").shape

@@ -15,6 +15,8 @@ from ...core.errors import CorruptVolume, TruncatedVolume
 _PIECE_BYTES = 1024**2
 # Zlib stops at its own end: less of the input is read at once than decoding may multiply.
 _INPUT_BYTES = 64 * 1024
+# Tags behind the voxels of an MGH file: text, and a color table or two.
+_MOST_TRAILING_BYTES = 16 * 1024**2
 # Deflate stores at most 1032 bytes in one (zlib.net/zlib_tech.html). bzip2 makes 45899235 zeros
 # of 46 bytes (measured by its author), that is a million of one. More is a wrong header.
 BEST_RATIOS = {"gzip": 1032, "zlib": 1032, "bzip2": 1_100_000}
@@ -22,7 +24,15 @@ BEST_RATIOS = {"gzip": 1032, "zlib": 1032, "bzip2": 1_100_000}
 _EITHER = 32 + zlib.MAX_WBITS
 
 
-def decompress(compressed: BinaryIO, raw: BinaryIO, encoding: str, size: int, name: str) -> None:
+def decompress(
+    compressed: BinaryIO,
+    raw: BinaryIO,
+    encoding: str,
+    size: int,
+    name: str,
+    *,
+    trailing: bool = False,
+) -> None:
     """Decompress a stream into ``raw``: exactly the bytes that the header speaks of.
 
     Parameters
@@ -37,6 +47,9 @@ def decompress(compressed: BinaryIO, raw: BinaryIO, encoding: str, size: int, na
         Bytes that the stream must decode to.
     name
         What errors call the volume.
+    trailing
+        Whether more may follow, which is dropped. It is read to its end, where check sums are,
+        unless it is long.
 
     Raises
     ------
@@ -49,7 +62,13 @@ def decompress(compressed: BinaryIO, raw: BinaryIO, encoding: str, size: int, na
     pieces = {"gzip": _gzip_pieces, "zlib": _zlib_pieces, "bzip2": _bzip2_pieces}[encoding]
     try:
         for piece in pieces(compressed):
+            room = max(0, size - written)
             written += len(piece)
+            if written > size and trailing:
+                raw.write(piece[:room])
+                if written > size + _MOST_TRAILING_BYTES:
+                    break
+                continue
             if written > size:
                 raise CorruptVolume(
                     f"{name} decodes to more than the {size} bytes that its header speaks of.",

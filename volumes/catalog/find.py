@@ -240,7 +240,7 @@ def plain_name(name: str) -> str:
     if not stem or not suffix:
         return name
     inner, second = posixpath.splitext(stem)
-    return inner if inner and second.lower() in (".nii", ".ome") else stem
+    return inner if inner and second.lower() in (".nii", ".mgh", ".ome") else stem
 
 
 def _is_second_of_pair(relative: str, found: Collection[str]) -> bool:

@@ -27,12 +27,17 @@ def open_nifti_gz(file: StoredFile) -> Backend:
     return open_raw(parse_nifti(head, file.name), [file], file.name, encoding="gzip")
 
 
-def decoded_head(head: bytes, name: str) -> bytes:
-    """Return the beginning of what ``head`` decodes to: enough for a NIfTI header."""
+def decoded_head(
+    head: bytes, name: str, do: str = "Remove .gz from its name if it is not compressed."
+) -> bytes:
+    """Return the beginning of what ``head`` decodes to: enough for a NIfTI header.
+
+    ``do`` is the advice for a file that is not compressed.
+    """
     try:
         return zlib.decompressobj(_GZIP).decompress(head, NIFTI2_BYTES)
     except zlib.error:
         raise BadHeader(
             f"{name} is not compressed with gzip: it begins with {head[:4]!r}.",
-            do=what_to_do(head, "Remove .gz from its name if it is not compressed."),
+            do=what_to_do(head, do),
         ) from None

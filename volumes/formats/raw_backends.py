@@ -36,6 +36,7 @@ def open_raw(
     *,
     encoding: str = "raw",
     skip: int = 0,
+    trailing: bool = False,
 ) -> Backend:
     """Return the backend of voxels whose header was read.
 
@@ -51,6 +52,8 @@ def open_raw(
         ``"raw"``, or how the stream is compressed (:mod:`compressed_streams`).
     skip
         Bytes of the file before a compressed stream.
+    trailing
+        Whether something else may follow the voxels in a compressed stream.
 
     Raises
     ------
@@ -64,7 +67,7 @@ def open_raw(
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as compressed:
                 compressed.seek(skip)
-                decompress(compressed, raw, encoding, fields.end, name)
+                decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
 
         return DecodedRaw(fields, files, name, write)
     check_length(fields, files[-1].size, name)
