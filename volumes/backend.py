@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import BadHeader
+from .content import array_key
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
@@ -94,8 +95,19 @@ class Backend(ABC):
 
     @property
     def content_key(self) -> str:
-        """A name for the stored content, stable among processes; empty where there is none."""
+        """A name for the stored content, stable among processes; empty where there is none.
+
+        What takes a pass over the whole volume is kept on disk under this name: statistics, boxes
+        of foreground, tables of masks.
+        """
         return ""
+
+    lists: bool = False
+    """Whether :attr:`content_key` speaks of more than the stamp in the header: of a listing."""
+
+    def forget_content_key(self) -> None:
+        """Look again when :attr:`content_key` is asked for the next time."""
+        return
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -176,6 +188,15 @@ class ViewBackend(Backend):
         view = self._view[(slice(first, last), *region.slices)]
         return Voxels(view, self.header.slope, self.header.intercept)
 
+    @property
+    def content_key(self) -> str:
+        """Type, shape and every byte, digested at the first question."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        return array_key(self._view)
+
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Touch every page on which the region lies."""
         return touch(self.read(region, channels).array)
@@ -215,6 +236,7 @@ class ForeignBackend(Backend):
 
     def __init__(self, backend: Any, name: str) -> None:
         self._backend = backend
+        self._content: str | None = None
         shape = tuple(int(n) for n in backend.shape)
         if len(shape) != 4 or min(shape) < 1:
             raise BadHeader(
@@ -230,6 +252,19 @@ class ForeignBackend(Backend):
         affine = affine_entries(as_array(backend.affine), name)
         header = Header(shape, affine, disk_dtype, access="range", value_type=plain(first).dtype)
         super().__init__(header, name)
+
+    lists = True
+
+    @property
+    def content_key(self) -> str:
+        """What the backend says, if it says anything; asked once."""
+        if self._content is None:
+            self._content = str(getattr(self._backend, "content_key", None) or "")
+        return self._content
+
+    def forget_content_key(self) -> None:
+        """Ask the backend again."""
+        self._content = None
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
         """Ask the backend, if it has an opinion."""
