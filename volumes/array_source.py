@@ -11,9 +11,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .backend import Backend, ViewBackend, as_array
+from .backend import Backend, as_array
 from .header import Header, array_header, channels_first
-from .spill import original, remember, travel
+from .spill import ArrayBackend, original, remember, travel
 
 # A pickled volume stays below 16 kB; half of that leaves room for the header.
 INLINE_BYTES = 8 * 1024
@@ -26,7 +26,7 @@ class ArraySource:
         self.array = array
         self.name = name
         self.token = token or uuid.uuid4().hex
-        self.backend = ViewBackend(array, header, name)
+        self.backend = ArrayBackend(array, header, name, self.token)
 
     def open(self) -> Backend:
         """Return the backend; nothing has to be opened."""

@@ -98,6 +98,11 @@ class AxisMapped(Backend):
         self.culls = inner.culls
         self.keeps_chunks = inner.keeps_chunks
         self.remote = inner.remote
+        self.lists = inner.lists
+
+    def forget_content_key(self) -> None:
+        """Let the store look again."""
+        self._inner.forget_content_key()
 
     @property
     def shards(self) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import Affine, ChunkGrid, Grid, OrientedBox, Region
 from ..core.errors import BadHeader
-from .content import content_key
+from .content import array_key, content_key
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
@@ -136,6 +136,13 @@ class Backend(ABC):
         """
         return ""
 
+    lists: bool = False
+    """Whether :attr:`content_key` speaks of more than the stamp in the header: of a listing."""
+
+    def forget_content_key(self) -> None:
+        """Look again when :attr:`content_key` is asked for the next time."""
+        return
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K)."""
@@ -216,6 +223,15 @@ class ViewBackend(Backend):
         view = self._view[(slice(first, last), *region.slices)]
         return Voxels(view, self.header.slope, self.header.intercept)
 
+    @property
+    def content_key(self) -> str:
+        """Type, shape and every byte, digested at the first question."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        return array_key(self._view)
+
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         """Touch every page on which the region lies."""
         return touch(self.read(region, channels).array)
@@ -255,6 +271,7 @@ class ForeignBackend(Backend):
 
     def __init__(self, backend: Any, name: str) -> None:
         self._backend = backend
+        self._content: str | None = None
         shape = tuple(int(n) for n in backend.shape)
         if len(shape) != 4 or min(shape) < 1:
             raise BadHeader(
@@ -270,6 +287,20 @@ class ForeignBackend(Backend):
         affine = affine_entries(as_array(backend.affine), name)
         header = Header(shape, affine, disk_dtype, access="range", value_type=plain(first).dtype)
         super().__init__(header, name)
+
+    lists = True
+
+    @property
+    def content_key(self) -> str:
+        """What the backend says, if it says anything; asked once."""
+        if self._content is None:
+            said = str(getattr(self._backend, "content_key", None) or "")
+            self._content = _digest_of(self._backend, said) if said else ""
+        return self._content
+
+    def forget_content_key(self) -> None:
+        """Ask the backend again."""
+        self._content = None
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
         """Ask the backend, if it has an opinion."""
@@ -295,9 +326,13 @@ def content_of(backend: Backend) -> str:
 
     Keys of own classes are digested with the name of the class: two of them may count alike.
     """
-    key, kind = str(backend.content_key or ""), type(backend)
-    if not key or kind.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return key
+    key = str(backend.content_key or "")
+    is_ours = type(backend).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return key if is_ours or not key else _digest_of(backend, key)
+
+
+def _digest_of(backend: Any, key: str) -> str:
+    kind = type(backend)
     return content_key(f"{kind.__module__}.{kind.__qualname__}", (key,))
 
 

@@ -84,12 +84,12 @@ def _open_zarr_zip(request: BackendRequest) -> Any:
 
 
 def _open_zarr_store(request: BackendRequest) -> Any:
-    from .formats.zarr_backend import ZarrBackend
+    from .formats.zarr_backend import StoreZarr
     from .formats.zarr_nodes import is_node, open_store_node
 
     thing = request.zarr_store
     node = thing if is_node(thing) else open_store_node(thing)
-    return ZarrBackend(node, f"zarr {type(thing).__name__}", request.reader_kwargs)
+    return StoreZarr(node, thing, f"zarr {type(thing).__name__}", request.reader_kwargs)
 
 
 def _open_nifti(request: BackendRequest) -> Any:

@@ -1,8 +1,14 @@
-"""A name for stored content: same file, same size, same time of writing."""
+"""A name for content: same file, same size, same time of writing; or the same bytes in memory."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 # 128 bits: two of a billion files meet with a probability below 1e-20.
 _DIGEST_BYTES = 16
@@ -18,3 +24,58 @@ def content_key(location: str, version: tuple[object, ...]) -> str:
     """
     text = repr((location, *version))
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def listing_key(location: str, listed: Iterable[tuple[str, int, str]]) -> str:
+    """Return a short key for all that lies at a location: (name, bytes, version) of each object.
+
+    Empty where nothing lies there, or the version of an object is not known: what is written
+    again with as many bytes would have the same name.
+
+    Examples
+    --------
+    >>> listing_key("/a.zarr", [("c/0", 10, "1"), ("c/1", 10, "")])
+    ''
+    """
+    entries = tuple(sorted(listed))
+    known = entries and all(version for _, _, version in entries)
+    return content_key(location, entries) if known else ""
+
+
+def folder_key(folder: str) -> str:
+    """Return a short key for a local folder: names, sizes and times of writing of its files."""
+    return listing_key(folder, _files(folder, ""))
+
+
+def _files(folder: str, below: str) -> Iterable[tuple[str, int, str]]:
+    # In one pass: a zarr folder may hold a hundred thousand chunks.
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = f"{below}{entry.name}"
+            if entry.is_dir():
+                yield from _files(entry.path, f"{name}/")
+            else:
+                status = entry.stat()
+                yield name, status.st_size, str(status.st_mtime_ns)
+
+
+def array_key(array: NDArray[Any]) -> str:
+    """Return a short key for numbers in memory: type, shape and every byte.
+
+    Read in the order in which they lie; equal numbers that lie otherwise have another key.
+
+    Examples
+    --------
+    >>> ones = np.ones((2, 3))
+    >>> array_key(ones) == array_key(ones.copy()), array_key(ones) == array_key(ones + 1)
+    (True, False)
+    """
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    rows = array.transpose(order)
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    if rows.flags.c_contiguous:
+        digest.update(rows.reshape(-1).view(np.uint8))
+    else:
+        for row in rows:
+            digest.update(np.ascontiguousarray(row).reshape(-1).view(np.uint8))
+    return content_key("array", (array.dtype.str, rows.shape, order, digest.hexdigest()))

@@ -14,22 +14,62 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .backend import Backend, ViewBackend
+from .cache.cache_directory import cache_directory, write_kept
+from .cache.waiting import made_once
+from .content import array_key
 from .formats.npy import map_npy
 from .header import Header
 
 HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")
 """Elsewhere the file has a name, and stays if the process is killed."""
+SMALL_BYTES = 1024**2
+"""An array of fewer bytes is digested in a millisecond, by each process that asks."""
 _PLACES: weakref.WeakKeyDictionary[Any, tuple[int, str, int]] = weakref.WeakKeyDictionary()
 _ORIGINALS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _WRITING = threading.Lock()
 # Weak: it is closed when the last array in it is gone.
 _current: weakref.ref[_Nameless] | None = None
+
+
+class ArrayBackend(ViewBackend):
+    """Voxels of a source in memory, here or in its file: one process digests them for all.
+
+    Parameters
+    ----------
+    array, header, name
+        As of any view.
+    token
+        Of the source. The voxels under it never change.
+    """
+
+    def __init__(self, array: NDArray[Any], header: Header, name: str, token: str) -> None:
+        super().__init__(array, header, name)
+        self._token = token
+
+    @cached_property
+    def content_key(self) -> str:  # type: ignore[override]
+        """Type, shape and every byte, digested; workers find what one of them has worked out."""
+        small = self._view.nbytes < SMALL_BYTES
+        file = None if small else cache_directory() / "digests" / self._token
+        return made_once(file, _loaded_digest, lambda: array_key(self._view), _save_digest)
+
+
+def _loaded_digest(file: Path) -> str | None:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return file.read_text("ascii") or None
+    return None
+
+
+def _save_digest(file: Path, digest: str) -> None:
+    write_kept(file, digest.encode())
 
 
 class SpilledSource:
@@ -44,7 +84,8 @@ class SpilledSource:
 
     def open(self) -> Backend:
         """Map the file."""
-        return ViewBackend(map_npy(self.path, self.name, self.start), self._header, self.name)
+        array = map_npy(self.path, self.name, self.start)
+        return ArrayBackend(array, self._header, self.name, self.token)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return arrive, (self.path, self.start, self.token, self.name, self._header)

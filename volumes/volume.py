@@ -165,7 +165,24 @@ class Volume:
     def content_key(self) -> str:
         """Equal for the same part of a file with the same content; empty if nobody can tell."""
         content = content_of(self._backend())
-        return content if self.located is None else self.located.part_of(content)
+        chosen: Any = self.located or self._source
+        part_of = getattr(chosen, "part_of", None)
+        return content if part_of is None else part_of(content)
+
+    @property
+    def version(self) -> tuple[Any, ...]:
+        """Equal for what is still the same content as far as this process knows.
+
+        A key for what is worked out once and kept in memory; hashing it reads no voxel.
+        """
+        backend = self._backend()
+        listed = backend.content_key if backend.lists else ""
+        return (self.token, self.header.stamp, listed)
+
+    def content_key_now(self) -> str:
+        """Return :attr:`content_key` after looking again: the content may have changed since."""
+        self._backend().forget_content_key()
+        return self.content_key
 
     @property
     def shape(self) -> Shape:

@@ -107,9 +107,9 @@ class PatchFacts:
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
         masks = [self.mask, *(step.mask for step, _, _ in changing)]
-        if not all(v is None or hasattr(v, "token") for v in (self.stored, *masks)):
+        if not all(v is None or hasattr(v, "version") for v in (self.stored, *masks)):
             return None
-        volumes = [None if v is None else (v.token, v.header.stamp) for v in (self.stored, *masks)]
+        volumes = [None if v is None else v.version for v in (self.stored, *masks)]
         return (
             *volumes,
             self._channels,

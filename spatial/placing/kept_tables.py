@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...core.remembered import Remembered
 from ...volumes.cache.cache_directory import cache_directory
+from ...volumes.cache.waiting import made_once
 from ...volumes.content import content_key
+from ..estimating import may_read
+
+T = TypeVar("T")
 
 # A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
 MOST_BYTES = 256 * 1024**2
@@ -22,6 +26,35 @@ KNOWN: Remembered[Any] = Remembered(
 def forget_masks() -> None:
     """Drop the masks and weights that are kept in memory."""
     KNOWN.clear()
+
+
+def kept_table(
+    volume: Any,
+    key: Sequence[Any],
+    load: Callable[[Path], T | None],
+    make: Callable[[], T],
+    save: Callable[[Path, T], None],
+) -> T | None:
+    """Return a table of a volume: as it lies on disk, or made by the first process that asks.
+
+    Parameters
+    ----------
+    volume, key
+        As of :func:`kept_file`.
+    load, make, save
+        As of :func:`~voxpipe.volumes.cache.waiting.made_once`.
+
+    Returns
+    -------
+    The table. None where it is not at hand, and nothing shall be read now.
+    """
+    file = kept_file(volume, key)
+    if not may_read():
+        return None if file is None else load(file)
+    content = volume.content_key
+    return made_once(
+        file, load, make, save, unchanged=lambda: bool(volume.content_key_now() == content)
+    )
 
 
 def kept_file(volume: Any, key: Sequence[Any]) -> Path | None:

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from ...core import Grid
 from ...core.errors import PatchSizeError
-from ...volumes.cache.cache_directory import write_whole
-from ..estimating import may_read
-from .kept_tables import KNOWN, kept_file
+from ...volumes.cache.cache_directory import write_kept
+from .kept_tables import KNOWN, kept_table
 from .looked_up import cells_of, values_on
 from .sampling_mask import SamplingMask, Triple, counted
 
@@ -70,22 +69,20 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
         mask. Nothing is kept then, so it is refused by every process.
     """
     kind = volume.kind
-    key = (volume.token, volume.header.stamp, grid.shape, grid.rows, cell, classes, kind)
+    key = (*volume.version, grid.shape, grid.rows, cell, classes, kind)
     found: SamplingMask | None = KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
     return found
 
 
 def _loaded_or_counted(volume: Any, grid: Grid, key: tuple[Any, ...]) -> SamplingMask | None:
     *_, cell, classes, _ = key
-    file = kept_file(volume, (_VERSION, *key[2:]))
-    found = None if file is None else _load(file, grid.shape, cell, len(classes) or 1)
-    if found is None:
-        if not may_read():
-            return None
-        found = SamplingMask(grid.shape, cell, _counts(volume, grid, cell, classes))
-        if file is not None:
-            _save(file, found)
-    return found
+    return kept_table(
+        volume,
+        (_VERSION, *key[3:]),
+        lambda file: _load(file, grid.shape, cell, len(classes) or 1),
+        lambda: SamplingMask(grid.shape, cell, _counts(volume, grid, cell, classes)),
+        _save,
+    )
 
 
 def _counts(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> NDArray[np.uint32]:
@@ -192,8 +189,6 @@ def _load(file: Path, shape: Triple, cell: Triple, classes: int) -> SamplingMask
 
 
 def _save(file: Path, mask: SamplingMask) -> None:
-    # Only saves time: a full or read-only disk must not stop anybody.
     content = io.BytesIO()
     np.savez_compressed(content, counts=mask.counts)
-    with suppress(OSError):
-        write_whole(file, content.getvalue())
+    write_kept(file, content.getvalue())

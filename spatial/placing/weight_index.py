@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
-from ...volumes.cache.cache_directory import write_whole
-from ..estimating import may_read
-from .kept_tables import KNOWN, kept_file
+from ...volumes.cache.cache_directory import write_kept
+from .kept_tables import KNOWN, kept_table
 from .looked_up import cells_of, values_on
 from .sampling_mask import Triple
 from .weight_table import CELL, MOST_DETAIL, Detail, Floats, WeightTable, packed
@@ -45,31 +44,30 @@ def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
     PatchSizeError
         The volume has several channels, or weights that are no finite numbers from 0.
     """
-    key = ("weights", volume.token, volume.header.stamp, grid.shape, grid.rows)
+    key = ("weights", *volume.version, grid.shape, grid.rows)
     found: WeightTable | None = KNOWN.get_or(key, lambda: _loaded_or_built(volume, grid))
     return found
 
 
 def _loaded_or_built(volume: Any, grid: Grid) -> WeightTable | None:
-    file = kept_file(volume, ("weights", _VERSION, MOST_DETAIL, grid.shape, grid.rows, CELL))
-    found = None if file is None else _load(file, grid.shape)
-    if found is None:
-        if not may_read():
-            return None
-        if volume.shape[0] != 1 or volume.dtype.kind not in "biuf":
-            raise PatchSizeError(
-                f"{volume.name} is given as weights=, and has {volume.shape[0]} channels of "
-                f"{volume.dtype}: one channel of real numbers says how often each voxel is drawn.",
-                do="Store the weights as a volume of their own.",
-            )
-        parts = (
-            (region, _sound(volume, region, values[0]))
-            for region, values in values_on(volume, grid, CELL)
+    key = ("weights", _VERSION, MOST_DETAIL, grid.shape, grid.rows, CELL)
+    return kept_table(
+        volume, key, lambda file: _load(file, grid.shape), lambda: _built(volume, grid), _save
+    )
+
+
+def _built(volume: Any, grid: Grid) -> WeightTable:
+    if volume.shape[0] != 1 or volume.dtype.kind not in "biuf":
+        raise PatchSizeError(
+            f"{volume.name} is given as weights=, and has {volume.shape[0]} channels of "
+            f"{volume.dtype}: one channel of real numbers says how often each voxel is drawn.",
+            do="Store the weights as a volume of their own.",
         )
-        found = tabulated(grid.shape, parts)
-        if file is not None:
-            _save(file, found)
-    return found
+    parts = (
+        (region, _sound(volume, region, values[0]))
+        for region, values in values_on(volume, grid, CELL)
+    )
+    return tabulated(grid.shape, parts)
 
 
 def tabulated(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]]) -> WeightTable:
@@ -201,7 +199,6 @@ def _load(file: Path, shape: Triple) -> WeightTable | None:
 
 
 def _save(file: Path, table: WeightTable) -> None:
-    # Only saves time: a full or read-only disk must not stop anybody.
     content, detail = io.BytesIO(), table.detail
     np.savez_compressed(
         content,
@@ -211,5 +208,4 @@ def _save(file: Path, table: WeightTable) -> None:
         ends=detail.ends,
         packed=detail.packed,
     )
-    with suppress(OSError):
-        write_whole(file, content.getvalue())
+    write_kept(file, content.getvalue())

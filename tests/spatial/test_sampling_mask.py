@@ -389,8 +389,10 @@ def test_a_damaged_file_in_the_cache_is_made_again(tmp_path):
         assert sampling_mask(volume, volume.grid, (2, 2, 2), ()).total(0) == 512
 
 
-def test_memory_is_bounded(monkeypatch):
-    """The least recently used go first."""
+def test_memory_is_bounded(tmp_path, monkeypatch):
+    """The least recently used go first, where no disk keeps them."""
+    (tmp_path / "no-folder").write_bytes(b"")
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "no-folder"))
     monkeypatch.setattr(kept_tables.KNOWN, "most", 3000)
     volumes = [Volume(np.ones((8, 8, 8), np.uint8)) for _ in range(4)]
     for volume in volumes:

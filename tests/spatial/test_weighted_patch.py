@@ -448,8 +448,10 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path):
         assert weight_table(volume, volume.grid).total == first.total
 
 
-def test_memory_is_bounded_together_with_masks(monkeypatch):
-    """The least recently used go first."""
+def test_memory_is_bounded_together_with_masks(tmp_path, monkeypatch):
+    """The least recently used go first, where no disk keeps them."""
+    (tmp_path / "no-folder").write_bytes(b"")
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "no-folder"))
     monkeypatch.setattr(kept_tables.KNOWN, "most", 4000)
     volumes = [Volume(smooth((8, 8, 8), n)) for n in range(6)]
     tables = [weight_table(v, v.grid) for v in volumes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ...core.errors import VolumeReadError
@@ -13,6 +14,11 @@ DIRECTORY_VARIABLE = "VOXPIPE_CACHE"
 BUDGET_VARIABLE = "VOXPIPE_CACHE_BYTES"
 # A few dozen decoded CT scans (512³ int16 are 0.27 GB); leaves room on a 100 GB disk.
 DEFAULT_BUDGET = 32 * 1024**3
+# Of each kind of number (statistics, histograms, boxes, tables): those of 100 000 volumes.
+MOST_KEPT_BYTES = 1024**3
+_BLOCK = 4096
+_BETWEEN_REMOVALS = 64
+_until_removal = _BETWEEN_REMOVALS
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -62,6 +68,34 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that others see all of it or nothing."""
     make_directory(path.parent)
     write_beside(path, content)
+
+
+def write_kept(path: Path, content: bytes) -> None:
+    """Write a small file that only saves time; now and then the oldest beside it are removed."""
+    global _until_removal
+    write_whole(path, content)
+    _until_removal -= 1
+    if _until_removal <= 0:
+        _until_removal = _BETWEEN_REMOVALS
+        remove_oldest(path.parent, MOST_KEPT_BYTES)
+
+
+def remove_oldest(folder: Path, most: int) -> None:
+    """Remove the files of a folder that were written first, until the rest takes ``most`` bytes."""
+    held = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                status = entry.stat()
+                # A file of one byte takes a block of the disk.
+                held.append((status.st_mtime_ns, max(status.st_size, _BLOCK), entry.path))
+    used = sum(size for _, size, _ in held)
+    for _, size, path in sorted(held):
+        if used <= most:
+            return
+        with suppress(OSError):
+            os.unlink(path)
+            used -= size
 
 
 def write_beside(path: Path, content: bytes) -> None:

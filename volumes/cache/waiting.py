@@ -1,15 +1,26 @@
-"""Waiting for another process: look, pause, look again, until there is no more time."""
+"""Waiting for another process: look, pause, look again, until there is no more time.
+
+What takes a pass over a whole volume is worked out by one process; the others wait for its file.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TypeVar
 
-from ...core.errors import VoxpipeError
+from ...core.errors import CacheBusy, VoxpipeError
+from .cache_directory import make_directory
 
 # Short beside what is waited for, a decoded or converted volume; long beside a look.
 POLL_SECONDS = 0.02
+# A pass over a volume of 100 GB takes it at 200 MB/s; after that each process makes its own.
+LONGEST_PASS = 600.0
+
+T = TypeVar("T")
 
 
 def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
@@ -41,3 +52,84 @@ def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> N
             pause(deadline, busy)
         else:
             return
+
+
+def made_once(
+    file: Path | None,
+    load: Callable[[Path], T | None],
+    make: Callable[[], T],
+    save: Callable[[Path, T], None],
+    *,
+    unchanged: Callable[[], bool] = lambda: True,
+    patience: float = LONGEST_PASS,
+) -> T:
+    """Return what a file holds; where there is nothing sound, make it, and write it there.
+
+    Of several processes that ask, one makes it and the others wait for its file. Where the lock
+    cannot be had (a read-only disk, a system without ``flock``), each makes its own.
+
+    Parameters
+    ----------
+    file
+        Named after the content that it is made of; None where nothing is kept.
+    load
+        Returns what the file holds, None if that is not sound.
+    make
+        Works it out: takes long.
+    save
+        Writes it.
+    unchanged
+        Whether the content is still what the file is named after, asked when it is made.
+    patience
+        Longest wait for another process, in seconds.
+    """
+    if file is None:
+        return make()
+    found = load(file)
+    if found is not None:
+        return found
+    with _alone(file, time.monotonic() + patience) as waited:
+        found = load(file) if waited else None
+        if found is None:
+            found = make()
+            # Only saves time: a full or read-only disk must not stop anybody.
+            with suppress(OSError):
+                if unchanged():
+                    save(file, found)
+        return found
+
+
+@contextmanager
+def _alone(file: Path, deadline: float) -> Iterator[bool]:
+    """Keep other processes out that want to make the same; yield whether to look again."""
+    lock_file = file.with_name(f"{file.name}.lock")
+    held = None
+    with suppress(OSError, ImportError):
+        held = _locked(lock_file, deadline)
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            # Removed while it is held: who waited sees that it is gone, and makes a new one.
+            with suppress(OSError):
+                lock_file.unlink()
+            held.close()
+
+
+def _locked(path: Path, deadline: float) -> BinaryIO | None:
+    """Return the lock, held; None where another process kept it too long."""
+    make_directory(path.parent)
+    while True:
+        file = open(path, "ab")  # noqa: SIM115  whoever holds the lock closes it
+        try:
+            lock(file, deadline, lambda: CacheBusy("waited too long.", do=""))
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return file
+        except CacheBusy:
+            file.close()
+            return None
+        except BaseException:
+            file.close()
+            raise
+        file.close()

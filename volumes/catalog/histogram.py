@@ -14,7 +14,8 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...core.histogram import Histogram
 from ...core.remembered import Remembered
-from ..cache.cache_directory import cache_directory, write_whole
+from ..cache.cache_directory import cache_directory, write_kept
+from ..cache.waiting import made_once
 from ..volume import Volume
 from .distribution import Distribution
 from .statistics import SLAB_VOXELS, slabs
@@ -33,7 +34,7 @@ def volume_histogram(
     Counted as :class:`~voxpipe.volumes.catalog.distribution.Distribution` does: exactly for
     integers of up to 16 bits and wherever at most 2^18 different numbers occur, else in bins whose
     middle is below 10^-4 of each number as a rule. The first call reads every voxel once, in
-    bounded memory; later ones, in this process or for the same files in another, read nothing.
+    bounded memory; later ones, in this process or for the same content in another, read nothing.
 
     Parameters
     ----------
@@ -66,24 +67,24 @@ def volume_histogram(
         )
     both = [v for v in (volume, mask) if v is not None]
     kept = None if channels is None else tuple(channels)
-    key = (kept, *((v.token, v.header.stamp) for v in both))
+    key = (kept, *(v.version for v in both))
     return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume, mask, kept))
 
 
 def _loaded_or_computed(
     volume: Volume, mask: Volume | None, channels: tuple[int, ...] | None
 ) -> Histogram:
-    contents = [v.content_key for v in (volume, mask) if v is not None]
+    both = [v for v in (volume, mask) if v is not None]
+    contents = [v.content_key for v in both]
     which = "" if channels is None else f"-channels{'.'.join(map(str, channels))}"
     name = f"{'-'.join(map(str, contents))}{which}.npy" if all(contents) else None
-    file = cache_directory() / "histograms" / name if name else None
-    kept = _load(file) if file else None
-    if kept is not None:
-        return kept
-    found = _compute(volume, mask, channels)
-    if file:
-        _save(file, found)
-    return found
+    return made_once(
+        cache_directory() / "histograms" / name if name else None,
+        _load,
+        lambda: _compute(volume, mask, channels),
+        _save,
+        unchanged=lambda: [v.content_key_now() for v in both] == contents,
+    )
 
 
 def _compute(volume: Volume, mask: Volume | None, channels: tuple[int, ...] | None) -> Histogram:
@@ -134,8 +135,7 @@ def _load(file: Path) -> Histogram | None:
 
 
 def _save(file: Path, histogram: Histogram) -> None:
-    # Only saves time: a full or read-only disk must not stop anybody. Counts are exact in float64.
     packed = io.BytesIO()
+    # Counts are exact in float64.
     np.save(packed, np.stack([histogram.values, histogram.counts.astype(np.float64)]))
-    with suppress(OSError):
-        write_whole(file, packed.getvalue())
+    write_kept(file, packed.getvalue())

@@ -1,7 +1,7 @@
 """The box that the voxels of interest lie in: found once per volume, in bounded memory.
 
 Read slab by slab along the chunks, the outer ones first, as what lies inside the box found so far
-cannot change it. Kept per process, and for files on disk under a key that changes when they do.
+cannot change it. Kept per process, and on disk under a key that changes when the content does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.remembered import Remembered
-from ..cache.cache_directory import cache_directory, write_whole
+from ..cache.cache_directory import cache_directory, write_kept
+from ..cache.waiting import made_once
 from ..content import content_key
 from ..pyramid import at_level, coarser_levels
 from ..volume import Volume
@@ -64,7 +65,7 @@ def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
     """Return the smallest box of ``volume`` with all voxels of interest; empty if there are none.
 
     The first call reads the volume once, or less; none of it where its manifest has the box.
-    Later ones, in this process or for the same file in another, read nothing.
+    Later ones, in this process or for the same content in another, read nothing.
 
     Parameters
     ----------
@@ -89,19 +90,27 @@ def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
     >>> occupied_box(Volume(array), Interest(above=0))
     Region(2:4, 5:6, 1:7)
     """
-    key = (volume.token, volume.header.stamp, interest, level)
+    key = (*volume.version, interest, level)
     return _REMEMBERED.get_or(key, lambda: _known_or_computed(volume, interest, level))
 
 
 def _known_or_computed(volume: Volume, interest: Interest, level: int) -> Region:
-    found = _known(volume, interest, level) or _computed(volume, interest, level)
-    _keep(volume, interest, level, found)
-    return found
+    recorded = _recorded(volume, interest)
+    if recorded is not None:
+        return recorded
+    content = volume.content_key
+    return made_once(
+        _file(content, interest, level),
+        _load,
+        lambda: _computed(volume, interest, level),
+        _save,
+        unchanged=lambda: volume.content_key_now() == content,
+    )
 
 
 def known_box(volume: Volume, interest: Interest, level: int = 0) -> Region | None:
     """Return what :func:`occupied_box` does if that is known; reads no voxel."""
-    found = _REMEMBERED.get((volume.token, volume.header.stamp, interest, level))
+    found = _REMEMBERED.get((*volume.version, interest, level))
     return _known(volume, interest, level) if found is None else found
 
 
@@ -165,9 +174,12 @@ def _outer_first(regions: Sequence[T]) -> Iterator[T]:
 def _known(volume: Volume, interest: Interest, level: int) -> Region | None:
     """Return what the manifest or another process found out."""
     recorded = _recorded(volume, interest)
-    file = _file(volume, interest, level) if recorded is None else None
-    if file is None:
-        return recorded
+    file = _file(volume.content_key, interest, level) if recorded is None else None
+    return recorded if file is None else _load(file)
+
+
+def _load(file: Path) -> Region | None:
+    """Return what another process found, None if there is nothing sound."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         start, stop = json.loads(file.read_text("utf-8"))["box"]
         return Region(tuple(map(int, start)), tuple(map(int, stop)))
@@ -187,16 +199,11 @@ def _recorded(volume: Volume, interest: Interest) -> Region | None:
     return Region(tuple(low), tuple(high))
 
 
-def _keep(volume: Volume, interest: Interest, level: int, found: Region) -> None:
-    file = None if _recorded(volume, interest) else _file(volume, interest, level)
-    if file is not None:
-        # Only saves time: a full or read-only disk must not stop anybody.
-        with suppress(OSError):
-            write_whole(file, json.dumps({"box": [found.start, found.stop]}).encode())
+def _save(file: Path, found: Region) -> None:
+    write_kept(file, json.dumps({"box": [found.start, found.stop]}).encode())
 
 
-def _file(volume: Volume, interest: Interest, level: int) -> Path | None:
-    content = volume.content_key
+def _file(content: str, interest: Interest, level: int) -> Path | None:
     if not content:
         return None
     name = content_key(content, (_VERSION, interest.above, interest.labels, level))

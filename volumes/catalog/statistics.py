@@ -1,8 +1,8 @@
 """Mean, spread, range and percentiles of a whole volume, computed once and remembered.
 
 The volume is read slab by slab, along its chunks, so the memory needed does not
-grow with it. Results are kept per process, and for files also on disk, under a
-key that changes when the file does.
+grow with it. Results are kept per process, and on disk under a key that changes when the
+content does: of several processes one reads the volume.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import numpy as np
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.remembered import Remembered
-from ..cache.cache_directory import cache_directory, write_whole
+from ..cache.cache_directory import cache_directory, write_kept
+from ..cache.waiting import made_once
 from ..volume import Volume
 from .class_boxes import Box, ClassBoxes
 from .distribution import Distribution
@@ -131,7 +132,7 @@ def volume_statistics(volume: Volume) -> Statistics:
 
     The first call reads every voxel once, in bounded memory; none at all if
     the volume comes from a manifest that has them. Later ones, in this
-    process or for the same file in another, read nothing. A NaN among the voxels
+    process or for the same content in another, read nothing. A NaN among the voxels
     makes all of them NaN but the count.
 
     Parameters
@@ -155,18 +156,20 @@ def volume_statistics(volume: Volume) -> Statistics:
     recorded: Statistics | None = volume.recorded_statistics
     if recorded is not None:
         return recorded
-    key = (volume.token, volume.header.stamp, volume.kind)
+    key = (*volume.version, volume.kind)
     return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume))
 
 
 def _loaded_or_computed(volume: Volume) -> Statistics:
     content = volume.content_key
     name = f"{content}-label.json" if volume.kind == "label" else f"{content}.json"
-    file = cache_directory() / "statistics" / name if content else None
-    found = (file and _load(file)) or _compute(volume)
-    if file:
-        _save(file, found)
-    return found
+    return made_once(
+        cache_directory() / "statistics" / name if content else None,
+        _load,
+        lambda: _compute(volume),
+        _save,
+        unchanged=lambda: volume.content_key_now() == content,
+    )
 
 
 def slabs(shape: tuple[int, int, int], unit: tuple[int, int, int], most: int) -> Iterator[Region]:
@@ -258,9 +261,7 @@ def _load(file: Path) -> Statistics | None:
 
 
 def _save(file: Path, statistics: Statistics) -> None:
-    # Only saves time: a full or read-only disk must not stop anybody.
-    with suppress(OSError):
-        write_whole(file, json.dumps(statistics.to_json()).encode())
+    write_kept(file, json.dumps(statistics.to_json()).encode())
 
 
 def _number_out(value: float) -> float | str:

@@ -17,7 +17,7 @@ from ...core import TALLY, ChunkGrid, OrientedBox, Region
 from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..content import content_key
+from ..content import content_key, folder_key, listing_key
 from ..disk.file_system import file_system_at
 from ..disk.local_file import file_stamp
 from ..fetched import fetch_chunks
@@ -38,6 +38,8 @@ from .zarr_nodes import (
     open_local_node,
     open_remote_node,
     open_zip_node,
+    place_of,
+    store_key,
 )
 
 _OPTIONS = ("level",)
@@ -150,7 +152,28 @@ class ZarrBackend(Backend):
         return ChunkGrid(self._layout.stored, tuple(self._array.chunks)), _region(index)
 
 
-class LocalZarr(ZarrBackend):
+class ListedZarr(ZarrBackend):
+    """A zarr array or group of many objects: its content is what a listing of them says."""
+
+    lists = True
+    _listed: str | None = None
+
+    @property
+    def content_key(self) -> str:
+        """Names, sizes and versions of all objects, digested; listed at the first question."""
+        if self._listed is None:
+            self._listed = self._list()
+        return self._listed
+
+    def forget_content_key(self) -> None:
+        """List them again when asked for the next time."""
+        self._listed = None
+
+    def _list(self) -> str:
+        raise NotImplementedError
+
+
+class LocalZarr(ListedZarr):
     """A zarr array or group in a local folder."""
 
     def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
@@ -167,10 +190,24 @@ class LocalZarr(ZarrBackend):
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
         return metadata_stamp(self._path) == self.header.stamp
 
+    def _list(self) -> str:
+        return folder_key(self._path)
+
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know; a file server is read in longer runs."""
         found = super().layout(volumes)
         return found.on_network() if file_system_at(self._path).network else found
+
+
+class StoreZarr(ListedZarr):
+    """A zarr object that the user opened."""
+
+    def __init__(self, node: Any, thing: Any, name: str, options: Mapping[str, Any]) -> None:
+        self._place = place_of(thing)
+        super().__init__(node, name, options)
+
+    def _list(self) -> str:
+        return store_key(*self._place)
 
 
 class LocalZipZarr(ZarrBackend):
@@ -197,7 +234,7 @@ class LocalZipZarr(ZarrBackend):
         return content_key(self._path, self.header.stamp)
 
 
-class RemoteZarr(ZarrBackend):
+class RemoteZarr(ListedZarr):
     """A zarr array or group behind a URL."""
 
     remote = True
@@ -206,14 +243,18 @@ class RemoteZarr(ZarrBackend):
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
         no_options(options, name, _OPTIONS)
-        self._storage_options = storage_options
+        self._url, self._storage_options = url, storage_options
         with remote_errors(name, storage_options):
-            store = open_remote(url, storage_options)
+            self._store = store = open_remote(url, storage_options)
             try:
                 token = content_key(url, (sorted(map(str, storage_options.items())),))
                 super().__init__(open_node(store, name, CHUNKS, token), name, options)
             except NotOurs:
                 super().__init__(open_remote_node(url, storage_options, name), name, options)
+
+    def _list(self) -> str:
+        with remote_errors(self.name, self._storage_options):
+            return listing_key(self._url, self._store.entries())
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name, self._storage_options):

@@ -6,15 +6,18 @@ and does not probe for others: on an object store each probe is a round trip.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any
 
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound
+from ..content import content_key, folder_key, listing_key
 from ..stores.location import file_system, remote_errors
+from ..stores.remote_objects import version_of
 
 Read = Callable[[str], bytes | None]
 """Returns the content of a file below the node, None where there is none."""
@@ -119,6 +122,58 @@ def place_of(thing: Any) -> tuple[Any, str]:
     if not is_node(thing):
         return thing, ""
     return thing.store, thing.path
+
+
+def store_key(store: Any, path: str) -> str:
+    """Return a short key for what lies below a path of a store; empty where nobody can tell.
+
+    Of objects in memory every byte is looked at, of others name, size and version. Stores of
+    other kinds say it by an attribute ``content_key``.
+    """
+    own = getattr(store, "content_key", None)
+    if isinstance(own, str) and own:
+        return content_key(own, (path,))
+    held = getattr(store, "_store_dict", store)
+    if isinstance(held, MutableMapping) and (isinstance(held, dict) or held is not store):
+        below = f"{path}/" if path else ""
+        objects = [(key, held[key]) for key in list(held) if key.startswith(below)]
+        return listing_key("memory", [_digested(key, value) for key, value in objects])
+    inner = getattr(store, "_store", None)
+    if inner is not None:  # a wrapper: it logs, or is slow
+        return store_key(inner, path)
+    return _listed_key(store, path)
+
+
+def _digested(key: str, value: Any) -> tuple[str, int, str]:
+    data = value.to_bytes() if hasattr(value, "to_bytes") else bytes(value)
+    return key, len(data), hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _listed_key(store: Any, path: str) -> str:
+    kind = type(store).__name__
+    if kind == "ZipStore":
+        status = os.stat(store.path)
+        return content_key(os.path.abspath(store.path), (status.st_size, status.st_mtime_ns, path))
+    root = getattr(store, "root", None) if kind == "LocalStore" else getattr(store, "path", None)
+    if kind in ("LocalStore", "DirectoryStore", "NestedDirectoryStore") and root is not None:
+        folder = os.path.abspath(os.path.join(os.fspath(root), path))
+        return folder_key(folder) if os.path.isdir(folder) else ""
+    system = getattr(store, "fs", None)
+    if system is None or root is None:
+        return ""
+    import fsspec
+
+    # The store's own one belongs to the event loop of zarr.
+    system = getattr(system, "sync_fs", system)
+    said = {**system.storage_options, "asynchronous": False}
+    said.pop("loop", None)
+    protocol = system.protocol if isinstance(system.protocol, str) else system.protocol[0]
+    mine = fsspec.filesystem(protocol, **said)
+    below = f"{str(root).rstrip('/')}/{path}".rstrip("/")
+    mine.invalidate_cache(below)
+    found = mine.find(below, detail=True)
+    listed = [(key, int(info.get("size") or 0), version_of(info)) for key, info in found.items()]
+    return listing_key(f"{protocol}:{below}", listed)
 
 
 def _open(zarr: ModuleType, store: Any, name: str, version: int, array: bool) -> Any:

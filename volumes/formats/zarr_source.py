@@ -20,7 +20,7 @@ from ..array_source import INLINE_BYTES
 from ..backend import Backend
 from ..handles import HANDLES
 from ..registry import registered_names, resolve_backend
-from ..source import Options, as_backend
+from ..source import LocatedSource, Options, as_backend
 from ..spill import original, remember, travel
 from .zarr_nodes import open_store_node, place_of
 
@@ -53,6 +53,10 @@ class ZarrSource:
                 do="Register one, or give a path.",
             )
         return as_backend(backend, self.name)
+
+    def part_of(self, content: str) -> str:
+        """Return the name of what the options choose of stored content, e.g. one level of it."""
+        return LocatedSource("", self.options, token=self.token).part_of(content)
 
     def _path(self) -> str:
         return self.path or place_of(self.thing)[1]

@@ -11,7 +11,7 @@ from ...core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
 from .location import file_system, remote_errors
 from .ranges import ReadRange
-from .remote_objects import ObjectFacts, RemoteObjects
+from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, version_of
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, Attempts, Retry, default_retry, retried_here
 from .signed_get import can_sign, signed_get
@@ -23,8 +23,6 @@ _CONNECTING, _SILENCE = 5.0, 10.0
 # Requests that may hang, one after the other, before the deadline: a server that went away in
 # between answers the next one.
 _TRIES = 3
-# Where file systems say which version of a file they speak of.
-_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 
 
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +69,12 @@ class _Folder:
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root
+
+    def _entries(self, found: Mapping[str, Any]) -> list[Entry]:
+        return [
+            Entry(key, int(info.get("size") or 0), version_of(info))
+            for key, info in zip(self._keys(found), found.values(), strict=True)
+        ]
 
     def _keys(self, paths: Iterable[str]) -> list[str]:
         return [path[len(self._root) :].lstrip("/") for path in paths]
@@ -127,6 +131,16 @@ class FsspecRanges(_Folder, RemoteRanges):
         found = await self._system._find(self._path(prefix))
         return self._keys(found)
 
+    async def ask_entries(self, most: int | None) -> list[Entry]:
+        """List everything; s3fs can stop, other clients list all or nothing."""
+        # A listing that somebody made earlier in this process may be of an earlier version.
+        self._system.invalidate_cache(self._root)
+        if not can_sign(self._system):
+            return self._entries(await self._system._find(self._root, detail=True))
+        limit = None if most is None else most + 1
+        listed = await self._system._lsdir(self._root, refresh=True, max_items=limit, delimiter="")
+        return self._entries({e["name"]: e for e in listed if e.get("type") != "directory"})
+
 
 class SerialFsspecRanges(_Folder, RemoteObjects):
     """A folder of a file system without an event loop: memory, zip, caches. One after another.
@@ -180,6 +194,14 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
             info = self._tried(key, lambda: self._system.info(self._path(key)))
             return _facts(info, self._name)
 
+    def entries(self, most: int | None = None) -> list[Entry]:
+        """Return what lies below the root."""
+        with remote_errors(self._name, self._options):
+            self._system.invalidate_cache(self._root)
+            return self._entries(
+                self._tried("", lambda: self._system.find(self._root, detail=True))
+            )
+
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
         with remote_errors(self._name, self._options):
@@ -199,5 +221,5 @@ def _facts(info: Mapping[str, Any], name: str) -> ObjectFacts:
             f"the server of {name} does not say how large the file is.",
             do="Copy the file to a local disk or to an object store.",
         )
-    versions = (str(info[key]) for key in _VERSIONS if info.get(key))
+    versions = (str(info[key]) for key in VERSIONS if info.get(key))
     return ObjectFacts(int(size), " ".join(versions), str(info.get("ETag") or ""))

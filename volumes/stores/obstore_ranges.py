@@ -14,7 +14,7 @@ from typing import Any
 from ...core.errors import ForkUnsafe
 from ..content import content_key
 from .in_flight import MOST_REQUESTS
-from .remote_objects import ObjectFacts
+from .remote_objects import Entry, ObjectFacts
 from .remote_ranges import RemoteRanges
 from .retry import Retry, default_retry
 
@@ -187,8 +187,21 @@ class ObstoreRanges(RemoteRanges):
         import obstore
 
         found = await obstore.list(self._store, self._path(prefix.rstrip("/"))).collect_async()
-        skip = len(self._prefix) + 1 if self._prefix else 0
-        return [each["path"][skip:] for each in found]
+        return [self._key(each) for each in found]
+
+    async def ask_entries(self, most: int | None) -> list[Entry]:
+        """List everything."""
+        import obstore
+
+        found = await obstore.list(self._store, self._prefix or None).collect_async()
+        return [
+            Entry(self._key(each), int(each["size"]), each["e_tag"] or str(each["last_modified"]))
+            for each in found
+        ]
+
+    def _key(self, meta: Mapping[str, Any]) -> str:
+        key: str = meta["path"]
+        return key[len(self._prefix) + 1 :] if self._prefix else key
 
     def _path(self, key: str) -> str:
         return "/".join(part for part in (self._prefix, key) if part)

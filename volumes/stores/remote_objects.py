@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .location import public_name
 from .ranges import ReadRange
@@ -28,6 +28,26 @@ class ObjectFacts:
     """Differs between versions of its content; empty where the store does not tell."""
     etag: str = ""
     """With which a request can ask for this version only; empty where there is none."""
+
+
+class Entry(NamedTuple):
+    """One object of a listing."""
+
+    key: str
+    """Below the root."""
+    size: int
+    """In bytes."""
+    version: str
+    """ETag or time of writing; empty where the store does not tell."""
+
+
+VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
+"""Where file systems say which version of an object they speak of."""
+
+
+def version_of(info: Mapping[str, Any]) -> str:
+    """Return the version of an object as a file system tells it; empty where it does not."""
+    return next((str(info[key]) for key in VERSIONS if info.get(key)), "")
 
 
 class RemoteObjects(ABC):
@@ -67,6 +87,10 @@ class RemoteObjects(ABC):
     @abstractmethod
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
+
+    @abstractmethod
+    def entries(self, most: int | None = None) -> list[Entry]:
+        """Return what lies below the root; of more than ``most`` objects at least one more."""
 
     def size(self, key: str) -> int:
         """Return the size of an object in bytes."""

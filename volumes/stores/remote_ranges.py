@@ -25,7 +25,7 @@ from ...core.errors import (
 from .in_flight import InFlight, Later
 from .ranges import ReadRange
 from .remote_failure import Failure, failure_of
-from .remote_objects import ObjectFacts, RemoteObjects
+from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import Attempts, Retry, retried
 
 T = TypeVar("T")
@@ -73,6 +73,10 @@ class RemoteRanges(RemoteObjects):
     @abstractmethod
     async def ask_keys(self, prefix: str) -> list[str]:
         """Ask once for all keys below a prefix."""
+
+    async def ask_entries(self, most: int | None) -> list[Entry]:
+        """Ask once for all objects; of more than ``most`` at least one more."""
+        return [Entry(key, 0, "") for key in await self.ask_keys("")]
 
     @property
     def listing(self) -> float | None:
@@ -137,6 +141,15 @@ class RemoteRanges(RemoteObjects):
                 do="Check the URL and the storage_options.",
             )
         return found
+
+    def entries(self, most: int | None = None) -> list[Entry]:
+        """Return what lies below the root; of more than ``most`` objects at least one more."""
+        return self._wait(self.entries_async(most))
+
+    async def entries_async(self, most: int | None = None) -> list[Entry]:
+        """Return the same; for coroutines given to :meth:`begin`."""
+        asked = self._tried("", lambda: self.ask_entries(most), 0, limit=self.listing)
+        return await asked or []
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""

@@ -1,0 +1,284 @@
+"""What takes a pass over a whole volume is worked out once per content, and kept."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from voxpipe.core import TALLY
+from voxpipe.core.remembered import Remembered
+from voxpipe.testing.s3 import S3Server
+from voxpipe.volumes import (
+    Volume,
+    close_volumes,
+    register_backend,
+    unregister_backend,
+    volume_histogram,
+    volume_statistics,
+)
+from voxpipe.volumes.cache.waiting import made_once
+from voxpipe.volumes.catalog import histogram, occupied, statistics
+
+zarr = pytest.importorskip("zarr", minversion="3")
+SHAPE = (8, 9, 10)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and nothing remembered."""
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
+    another_run(monkeypatch)
+    yield tmp_path / "cache"
+    close_volumes()
+
+
+def another_run(monkeypatch):
+    """Forget what a process remembers; the cache on the disk stays."""
+    close_volumes()
+    for module in (statistics, histogram, occupied):
+        monkeypatch.setattr(module, "_REMEMBERED", Remembered())
+
+
+def voxels(seed=0):
+    return np.random.default_rng(seed).integers(1, 99, SHAPE).astype(np.int16)
+
+
+def write(place, array):
+    created = zarr.create_array(
+        place, shape=SHAPE, chunks=(4, 4, 4), dtype=array.dtype, overwrite=True
+    )
+    created[:] = array
+    return created
+
+
+class Folder:
+    def __init__(self, folder):
+        self.place = folder / "a.zarr"
+
+    def volume(self, array):
+        if array is not None:
+            write(self.place, array)
+        return Volume(self.place)
+
+
+class Stored(Folder):
+    """A zarr array in a store on the disk, given as an object."""
+
+    def volume(self, array):
+        super().volume(array)
+        return Volume(zarr.open_array(self.place, mode="r"))
+
+
+class Wrapped(Folder):
+    """A store of zarr's around another one."""
+
+    def volume(self, array):
+        super().volume(array)
+        return Volume(zarr.storage.WrapperStore(zarr.storage.LocalStore(self.place)))
+
+
+class Filed(Folder):
+    """A store that reaches the folder through fsspec."""
+
+    def volume(self, array):
+        super().volume(array)
+        return Volume(zarr.storage.FsspecStore.from_url(f"file://{self.place}"))
+
+
+class InMemory:
+    """Another store of the same content in each run."""
+
+    def __init__(self, folder):
+        self.array = None
+
+    def volume(self, array):
+        self.array = self.array if array is None else array
+        store = zarr.storage.MemoryStore()
+        write(store, self.array)
+        return Volume(store)
+
+
+class Array(InMemory):
+    def volume(self, array):
+        self.array = self.array if array is None else array
+        return Volume(np.asfortranarray(self.array))
+
+
+class Own(InMemory):
+    """A backend that says what its content is."""
+
+    def volume(self, array):
+        self.array = self.array if array is None else array
+        held = self.array[None]
+
+        class Backend:
+            shape = held.shape
+            affine = np.eye(4)
+            dtype = held.dtype
+            content_key = f"study 7, version {held.sum()}"
+
+            def __getitem__(self, item):
+                return held[item]
+
+        register_backend("own", lambda request: str(request.source) == "own:7", lambda _: Backend())
+        return Volume("own:7")
+
+
+@pytest.fixture(params=[Folder, Stored, Wrapped, Filed, InMemory, Array, Own])
+def source(request, tmp_path):
+    yield request.param(tmp_path)
+    if request.param is Own:
+        unregister_backend("own")
+
+
+def numbers(volume):
+    found = volume_statistics(volume)
+    return found.mean, volume_histogram(volume).maximum
+
+
+def read_by(work):
+    """Return what ``work`` returns, and the bytes of voxels that it read."""
+    before = TALLY.snapshot().bytes_read
+    return work(), TALLY.snapshot().bytes_read - before
+
+
+def test_a_second_run_reads_no_voxel(source, monkeypatch):
+    """Whatever the volume is made of, if its content can be told."""
+    first, read = read_by(lambda: numbers(source.volume(voxels())))
+    assert read >= voxels().nbytes
+    another_run(monkeypatch)
+
+    again, read = read_by(lambda: numbers(source.volume(None)))
+
+    assert again == first
+    assert read <= 8  # the type of the voxels is asked of one of them
+
+
+def test_other_content_has_other_numbers(source, monkeypatch):
+    """In a process that has closed its volumes; metadata and sizes are the same."""
+    first = numbers(source.volume(voxels()))
+    close_volumes()
+
+    assert numbers(source.volume(voxels() + 1)) == (first[0] + 1, first[1] + 1)
+
+
+def test_what_changes_while_it_is_read_is_not_kept(cache, tmp_path, monkeypatch):
+    """The numbers may be of a mixture; they are named after what was there before."""
+    write(tmp_path / "a.zarr", voxels())
+    compute = statistics._compute
+
+    def disturbed(volume):
+        found = compute(volume)
+        write(tmp_path / "a.zarr", voxels() + 1)
+        return found
+
+    monkeypatch.setattr(statistics, "_compute", disturbed)
+    volume_statistics(Volume(tmp_path / "a.zarr"))
+
+    assert not list((cache / "statistics").glob("*.json"))
+
+
+def test_a_level_of_a_store_has_a_name_of_its_own(tmp_path):
+    """Of a pyramid each level is other content."""
+    group = zarr.create_group(tmp_path / "a.zarr")
+    for level, size in enumerate((8, 4)):
+        group.create_array(str(level), shape=(size,) * 3, dtype="u1", fill_value=level + 1)
+    scales = [
+        {
+            "path": str(level),
+            "coordinateTransformations": [{"type": "scale", "scale": [2.0**level] * 3}],
+        }
+        for level in range(2)
+    ]
+    axes = [{"name": name, "type": "space"} for name in "zyx"]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": scales}]}
+    opened = zarr.open_group(tmp_path / "a.zarr", mode="r")
+
+    assert [volume_statistics(Volume(opened, level=n)).mean for n in (0, 1)] == [1, 2]
+    assert len({Volume(opened, level=n).content_key for n in (0, 1)}) == 2
+
+
+def test_a_bucket_is_listed_and_not_read_again(tmp_path, monkeypatch):
+    """In the next run, its metadata and one listing are asked for; an ETag that differs counts."""
+    write(tmp_path / "bucket" / "a.zarr", voxels())
+    with S3Server(tmp_path) as server:
+
+        def asked():
+            another_run(monkeypatch)
+            server.forget()
+            url = "s3://bucket/a.zarr"
+            mean = volume_statistics(Volume(url, storage_options=server.storage_options)).mean
+            return mean, sorted(r.key for r in server.requests if "/c/" in r.key)
+
+        first, chunks = asked()
+        assert len(chunks) == 18
+        assert asked() == (first, [])
+        assert len(server.requests) == 2
+
+        write(tmp_path / "bucket" / "a.zarr", voxels() + 1)
+        assert asked() == (first + 1, chunks)
+        close_volumes()
+
+
+def test_one_makes_what_others_wait_for(tmp_path):
+    """Each process, here each thread, opens the lock anew; the work is done once."""
+    file = tmp_path / "kept" / "a"
+    made, ready, go_on = [], threading.Event(), threading.Event()
+
+    def load(path):
+        return path.read_text() if path.exists() else None
+
+    def make():
+        made.append(1)
+        ready.set()
+        assert go_on.wait(30)
+        return "found"
+
+    answers = []
+    threads = [
+        threading.Thread(
+            target=lambda: answers.append(
+                made_once(file, load, make, lambda path, text: path.write_text(text))
+            )
+        )
+        for _ in range(3)
+    ]
+    threads[0].start()
+    assert ready.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+
+    assert answers == ["found"] * 3
+    assert len(made) == 1
+    assert sorted(path.name for path in file.parent.iterdir()) == ["a"]
+
+
+def test_a_lock_that_a_dead_process_left_is_no_obstacle(tmp_path):
+    """The kernel's lock goes with its holder; the file may stay."""
+    (tmp_path / "a.lock").write_bytes(b"")
+
+    def save(path, text):
+        path.write_text(text)
+
+    assert made_once(tmp_path / "a", lambda path: None, lambda: "found", save) == "found"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_whoever_waits_too_long_makes_its_own(tmp_path):
+    """Another one may hang; then the numbers are worked out twice, which is right all the same."""
+
+    def twice():
+        return made_once(
+            tmp_path / "a",
+            lambda path: None,
+            lambda: "found here",
+            lambda path, text: None,
+            patience=0.0,
+        )
+
+    answers = made_once(tmp_path / "a", lambda path: None, twice, lambda path, text: None)
+
+    assert answers == "found here"
