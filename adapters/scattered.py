@@ -8,7 +8,7 @@ from typing import Any
 from ..core.memory import usable_memory
 from ..datapipes.demand import asked_of
 from ..datapipes.iter import LazyPatches, ShufflePlans
-from ..datapipes.shuffle_spec import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE
+from ..datapipes.shuffle_spec import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import Pipe, describe, parents_of, walk
 from ..volumes.scheme import Demand, StoreLayout
 from .timed import untimed
@@ -58,7 +58,8 @@ def _shuffle_of_patches(sink: Pipe) -> tuple[Any, LazyPatches] | None:
 
 
 def _is_local(pipe: Any) -> bool:
-    return isinstance(pipe, ShufflePlans) and pipe.spec.kind in (CHUNK_LOCAL, NONE)
+    # Of an order of the user's own nothing is known.
+    return isinstance(pipe, ShufflePlans) and pipe.spec.kind in (CHUNK_LOCAL, NONE, OWN)
 
 
 def _again(layout: StoreLayout, demand: Demand) -> float:

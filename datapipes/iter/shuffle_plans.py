@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +16,9 @@ from ...core.origin import shorten
 from ...graph import Pipe, Traits
 from ...realizing.touched import planned_apart, touched
 from ...spatial import without_reading
+from ...spatial.amounts import is_integer
 from ..datapipe import DataPipe, chained, length_of
-from ..shuffle_spec import CHUNK_LOCAL, GLOBAL, NONE, WINDOWED, ShuffleSpec
+from ..shuffle_spec import CHUNK_LOCAL, GLOBAL, NONE, OWN, WINDOWED, ShuffleSpec
 from .lazy_patch import LazyPatches
 
 # Patches of the first visit that are looked at to tell what a visit takes in memory.
@@ -45,7 +47,8 @@ class ShufflePlans(DataPipe):
     Parameters
     ----------
     spec
-        A :class:`ShuffleSpec`; by default all patches of the epoch.
+        A :class:`ShuffleSpec`, or one of a subclass that says its order; by default all patches
+        of the epoch.
 
     Notes
     -----
@@ -56,7 +59,8 @@ class ShufflePlans(DataPipe):
     Raises
     ------
     SampleError
-        At construction, if ``spec`` is none.
+        At construction, if ``spec`` is none. While the epoch goes on, if the order of a subclass
+        leaves a patch out, or names one twice.
 
     Examples
     --------
@@ -105,6 +109,8 @@ class ShufflePlans(DataPipe):
             yield from _mixed(list(self._visits()), draw)
         elif kind == CHUNK_LOCAL:
             yield from self._local(list(self._visits()), draw)
+        elif kind == OWN:
+            yield from self._own(list(self._visits()), draw)
         else:
             yield from self.parent
 
@@ -115,6 +121,18 @@ class ShufflePlans(DataPipe):
         order = draw.permutation(len(visits)).tolist()
         for first in range(0, len(order), together):
             yield from _mixed([visits[n] for n in order[first : first + together]], draw)
+
+    def _own(self, visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
+        """Yield the patches in the order that a subclass says, having looked at every number."""
+        counts = [visit.count for visit in visits]
+        cases = [getattr(visit.patch(0), "case", "") for visit in visits]
+        numbers = self.spec.order(counts, cases, draw)
+        try:
+            yield from _ordered(visits, _each_once(numbers, sum(counts)))
+        except _NoOrder as error:
+            name = type(self.spec).__name__
+            do = "Return every number below sum(counts) once."
+            raise SampleError(f"{name}.order() {error}", do=do).at(self.origin) from None
 
     def _visits(self) -> Iterator[Visit]:
         """Yield what comes one after another of the same case."""
@@ -157,14 +175,41 @@ def _case(item: Any) -> Any:
 
 def _mixed(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
     """Yield the patches of some visits in random order."""
-    ends = np.cumsum([visit.count for visit in visits])
-    if not len(ends):
-        return
-    order = draw.permutation(int(ends[-1]))
-    owners = np.searchsorted(ends, order, side="right")
-    for place, owner in zip(order.tolist(), owners.tolist(), strict=True):
-        visit = visits[owner]
-        yield visit.patch(place - int(ends[owner]) + visit.count)
+    total = sum(visit.count for visit in visits)
+    yield from _ordered(visits, draw.permutation(total).tolist())
+
+
+def _ordered(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
+    """Yield the patches of some visits by their numbers."""
+    ends = list(accumulate(visit.count for visit in visits))
+    for number in numbers:
+        owner = bisect_right(ends, number)
+        yield visits[owner].patch(number - ends[owner] + visits[owner].count)
+
+
+class _NoOrder(Exception):
+    """Numbers are not those of all patches."""
+
+
+def _each_once(numbers: Any, count: int) -> Iterator[int]:
+    """Yield whole numbers below ``count``; none may be missing or come twice."""
+    seen = np.zeros(count, np.bool_)
+    if not isinstance(numbers, Iterable):
+        msg = f"returned {shorten(numbers)}, which is no series of numbers"
+        raise _NoOrder(msg)
+    for number in numbers:
+        if not is_integer(number) or not 0 <= number < count:
+            msg = f"gave {shorten(number)} for {count} patches"
+            raise _NoOrder(msg)
+        if seen[number]:
+            msg = f"gave {number} twice"
+            raise _NoOrder(msg)
+        seen[number] = True
+        yield int(number)
+    if not seen.all():
+        missing = np.flatnonzero(~seen)
+        msg = f"left out {len(missing)} of {count} patches, the first of them {missing[0]}"
+        raise _NoOrder(msg)
 
 
 def _windowed(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any]:
