@@ -19,6 +19,7 @@ from ..ops.op import is_hard
 from ..plans.one_after_another import one_after_another
 from ..plans.policy import INTENSITY, Policy
 from ..volume_like import stored_of
+from .realized_volume import RealizedVolume
 
 if TYPE_CHECKING:
     from ..plans.plan import SpatialPlan
@@ -180,6 +181,8 @@ def whole_plan(patch: LazyPatch) -> SpatialPlan:
 
     For places: it says where voxels come from, and nothing of where padding began in between.
     """
+    if isinstance(patch.volume, RealizedVolume):
+        return one_after_another(whole_plan(patch.volume.realized_from), patch.plan)
     if not isinstance(patch.volume, MadeVolume):
         return patch.plan
     before = patch.volume.part_of(whole_plan(patch.volume.patch))
