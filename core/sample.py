@@ -154,7 +154,7 @@ class Sample(MutableMapping[str, Any]):
         lazy = {k: v for k, v in self._data.items() if hasattr(type(v), "provenance")}
         described = {**self.patches, **lazy}
         draws: dict[str, Any] = {}
-        for patch in described.values():
+        for patch in (*self.patches.values(), *lazy.values()):
             draws.update(patch.draws)
         return {
             "case": self.case,

@@ -86,6 +86,11 @@ def made_like(volume: Any) -> MadeLike | None:
     return volume if hasattr(volume, "patch") else None
 
 
+def patch_before(volume: Any) -> Any:
+    """Return the patch that the volume is made of, or whose realized voxels it holds; or None."""
+    return getattr(volume, "patch", None) or getattr(volume, "realized_from", None)
+
+
 def stored_of(volume: Any) -> Any:
     """Return the volume that lies in a file: this one, or what it is made of."""
     made = made_like(volume)

@@ -16,6 +16,12 @@ from ...core.likely_mistakes import colours
 from ...core.origin import shorten, warn
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
+from ...spatial.lazy.realized_volume import (
+    in_memory,
+    opened_again,
+    realized_patch,
+    sampled_as_before,
+)
 from ...volumes import AxisMap, Volume, custom_backends
 from ...volumes.disk.local_io import check_io
 from ..datapipe import chained, length_of, wrong_item
@@ -175,7 +181,7 @@ class OpenVolume(Seeded):
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         self._refuse_unknown(sample, keys)
         try:
-            volumes = {key: self._shown(key, sample[key]) for key in keys}
+            volumes = {key: self._shown(key, sample) for key in keys}
             self._warn_of_colours(sample, volumes)
             volumes.update(_stored_masks(volumes, sample))
         except Exception as error:
@@ -185,7 +191,7 @@ class OpenVolume(Seeded):
             key: LazyPatch(volume, pending, self.policies.get(key) or _policy(key, volumes))
             for key, volume in volumes.items()
         }
-        return sample.with_data(**opened)
+        return sampled_as_before(sample.with_data(**opened), self.policies)
 
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where an argument names a volume that the first sample does not have."""
@@ -206,9 +212,9 @@ class OpenVolume(Seeded):
                 do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
                 raise SampleError(msg, do=do).at(self.origin)
 
-    def _shown(self, key: str, source: Any) -> Volume:
+    def _shown(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
-        volume = self._volume(key, source)
+        volume = self._again(key, sample) or self._volume(key, sample[key])
         given = self.axis_map
         if isinstance(given, Mapping):
             return volume.with_axis_map(given[key]) if key in given else volume
@@ -216,6 +222,20 @@ class OpenVolume(Seeded):
             return volume
         # Given for all of them: the fill is one for intensities, a missing label is background.
         return volume.with_axis_map(given.filled(0) if volume.kind == "label" else given)
+
+    def _again(self, key: str, sample: Sample) -> Volume | None:
+        """Return the volume of voxels that ``realize()`` made; None where something else is."""
+        options = options_of(key, self.reader_kwargs)
+        if "affine" in options or not in_memory(sample[key]):
+            return None
+        patch = realized_patch(sample, key)
+        if patch is None:
+            return None
+        kind = "label" if key in self.labels else "intensity"
+        if self._settled is not None and key in sample.patches:
+            kind = patch.kind
+        options["storage_options"] = self.storage_options
+        return opened_again(sample[key], patch, kind, options)
 
     def _volume(self, key: str, source: Any) -> Volume:
         if isinstance(source, Volume):
@@ -294,7 +314,8 @@ class OpenVolume(Seeded):
         if any(volume.kind == "label" for volume in volumes.values()):
             return
         for key in volumes:
-            if _in_memory(sample[key]) and "affine" not in options_of(key, self.reader_kwargs):
+            is_new = key not in sample.patches and in_memory(sample[key])
+            if is_new and "affine" not in options_of(key, self.reader_kwargs):
                 for told in colours(key, sample[key].shape):
                     warn(told, LikelyMistake, self.origin)
 
@@ -350,11 +371,6 @@ def _yields_the_same_objects(parent: Pipe) -> bool:
     return all(isinstance(pipe, FromCases) for pipe in sources) and not any(
         traits_of(pipe).opaque or not traits_of(pipe).known for pipe in pipes
     )
-
-
-def _in_memory(value: Any) -> bool:
-    """Whether a volume's source is an array or a tensor, which has no header."""
-    return type(value).__module__.split(".")[0] in ("numpy", "torch") and hasattr(value, "shape")
 
 
 def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:

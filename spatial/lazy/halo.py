@@ -31,14 +31,19 @@ def drawing_along(step: ValueStep, plan_of: Callable[[], SpatialPlan]) -> ValueS
     """Return a step that draws an axis, if it does, among those along which there are voxels."""
     if not step.op.draws_axis:
         return step
-    return replace(step, op=step.op.along(_axes_of(plan_of())))
+    plan = plan_of()
+    return replace(step, op=step.op.along(_axes_of(plan, plan.slices)))
 
 
-def _axes_of(plan: SpatialPlan) -> tuple[int, ...]:
-    """Return the axes of the output along which the volume has more than one voxel."""
+def _axes_of(plan: SpatialPlan, slices: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the axes of the output along which the volume has more than one voxel.
+
+    ``slices`` are those of the source that count as having more: a flush left one slice of them,
+    and changes no draw.
+    """
     moves = np.abs(plan.matrix[:3, :3]) > _FLAT
-    flat = np.array(plan.source.shape) == 1
-    return tuple(axis for axis in range(3) if moves[~flat, axis].any())
+    flat = [n == 1 and axis not in slices for axis, n in enumerate(plan.source.shape)]
+    return tuple(axis for axis in range(3) if moves[np.logical_not(flat), axis].any())
 
 
 def with_halo_of(plan: SpatialPlan, halo: Halo) -> SpatialPlan:

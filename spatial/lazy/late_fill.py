@@ -20,7 +20,7 @@ from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..resampling.resample import Source, resample
-from ..volume_like import made_like
+from ..volume_like import patch_before
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
@@ -52,14 +52,13 @@ def filling(patch: LazyPatch, plan: SpatialPlan) -> Policy:
 
 
 def _outside(patch: LazyPatch) -> float:
-    """Return the fill; of one from before a flush, what the value ops there made of it.
+    """Return the fill; of one from before a flush or realize(), what value ops made of it there.
 
     Those that treat each value by itself, as statistics follow them; others are passed over.
     """
-    made = made_like(patch.volume)
-    if patch.filled_after >= 0 or made is None:
+    before: LazyPatch | None = patch_before(patch.volume)
+    if patch.filled_after >= 0 or before is None:
         return patch.policy.fill
-    before: LazyPatch = made.patch
     fill = _outside(before)
     late = {id(step) for step in before.values[max(before.filled_after, 0) :]}
     for step, drawn, facts in before.acting_on(before.plan):

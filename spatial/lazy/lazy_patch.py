@@ -28,7 +28,9 @@ from ..volume_like import (
     has_chunks,
     looks_ahead,
     made_like,
+    patch_before,
     refuse_complex,
+    stored_of,
     stored_type,
 )
 from .halo import drawing_along, halo_of, with_halo_of
@@ -131,8 +133,8 @@ class LazyPatch(NoArithmetic):
     @property
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
-        made = made_like(self.volume)
-        before = {} if made is None else made.draws
+        earlier = patch_before(self.volume)
+        before = {} if earlier is None else earlier.draws
         drawn = ((step, self._drawn(step)) for step in self.values)
         # What may act or not is recorded where it acted without further parameters, too.
         mine = {
@@ -385,13 +387,12 @@ class LazyPatch(NoArithmetic):
         """
         from .made_volume import stored_read
 
+        matrix = self.whole_plan.matrix.tolist()
+        if before := getattr(stored_of(self.volume), "realized_from", None):
+            return {**before.provenance(), "matrix": matrix}
         _, region, level, *_ = stored_read(self)
-        return {
-            "file": self.volume.name,
-            "region": [list(pair) for pair in region],
-            "matrix": self.whole_plan.matrix.tolist(),
-            **({"level": level} if level else {}),
-        }
+        told = {"file": self.volume.name, "region": list(map(list, region)), "matrix": matrix}
+        return {**told, **({"level": level} if level else {})}
 
     def __repr__(self) -> str:
         return f"LazyPatch({described(self)})"

@@ -6,6 +6,7 @@ on the grid of the plan so far. It is as lazy as a file: a read of a region real
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,15 +19,13 @@ from ...core import Grid, OrientedBox, Region
 from ..ops.op import is_hard
 from ..plans.one_after_another import one_after_another
 from ..plans.policy import INTENSITY, Policy
+from ..plans.voxel_box import without_noise
 from ..volume_like import stored_of
+from .realized_volume import RealizedVolume
 
 if TYPE_CHECKING:
     from ..plans.plan import SpatialPlan
     from .lazy_patch import LazyPatch
-
-
-# In voxels: the box around a turned volume is not one voxel larger for what rounding adds.
-_ROUNDING = 1e-6
 
 
 class Made(NamedTuple):
@@ -88,9 +87,12 @@ class MadeVolume:
             found = plan.boxes_to_output([[*low, *high]])[0]
         except ValueError:  # no way back
             return whole
-        start = np.minimum(np.ceil(found[:3] - _ROUNDING), whole.start).astype(int)
-        stop = np.maximum(np.floor(found[3:] + _ROUNDING) + 1, whole.stop).astype(int)
-        return Region(tuple(start.tolist()), tuple(stop.tolist()))
+        # Not one voxel larger for what rounding adds.
+        size = float(max(plan.source.shape))
+        faces = [without_noise(face, size) for face in found.tolist()]
+        start = [min(math.ceil(a), b) for a, b in zip(faces[:3], whole.start, strict=True)]
+        stop = [max(math.floor(a) + 1, b) for a, b in zip(faces[3:], whole.stop, strict=True)]
+        return Region(tuple(start), tuple(stop))
 
     @property
     def view(self) -> Region:
@@ -180,6 +182,8 @@ def whole_plan(patch: LazyPatch) -> SpatialPlan:
 
     For places: it says where voxels come from, and nothing of where padding began in between.
     """
+    if isinstance(patch.volume, RealizedVolume):
+        return one_after_another(whole_plan(patch.volume.realized_from), patch.plan)
     if not isinstance(patch.volume, MadeVolume):
         return patch.plan
     before = patch.volume.part_of(whole_plan(patch.volume.patch))

@@ -21,7 +21,8 @@ from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
 from ..plans.one_after_another import one_after_another
 from ..plans.plan import SpatialPlan
-from ..volume_like import made_like
+from ..plans.planar import flat_axes
+from ..volume_like import made_like, patch_before
 
 # Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
 # through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
@@ -146,8 +147,14 @@ class PendingPlan:
     @property
     def begun(self) -> SpatialPlan:
         """The plan before the first step; reads headers."""
-        plan = SpatialPlan.identity(self.shared_grid)
-        made = made_like(next(iter(self.references.values())))
+        first = next(iter(self.references.values()))
+        plan, before = SpatialPlan.identity(self.shared_grid), patch_before(first)
+        if before is not None and 1 in plan.source.shape:
+            flat = flat_axes(before.pending.shared_plan)
+            thin = (axis for axis in range(3) if plan.source.shape[axis] == 1)
+            slices = [axis for axis in thin if axis not in flat]
+            plan = SpatialPlan.identity(plan.source, slices)
+        made = made_like(first)
         # A made volume may have more than what it was made of shows.
         return plan if made is None else plan.crop(made.view.start, made.view.shape)
 
@@ -170,13 +177,18 @@ class PendingPlan:
         return self._resolved[0]
 
     @property
+    def shared_plan(self) -> SpatialPlan:
+        """The plan that the references share, whichever volume's own one :attr:`plan` is."""
+        return self._resolved[2]
+
+    @property
     def from_stored(self) -> SpatialPlan:
         """The plan of the references from their stored voxels, through what flushes left between.
 
         What one volume decides for all of them is decided on this: volumes of a sample may have
         been flushed at different places, and all must get the same.
         """
-        return self._whole(self._resolved[2])
+        return self._whole(self.shared_plan)
 
     def _whole(self, plan: SpatialPlan) -> SpatialPlan:
         made = made_like(next(iter(self.references.values())))

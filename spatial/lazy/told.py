@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..volume_like import made_like
+from ..volume_like import made_like, patch_before
 
 if TYPE_CHECKING:
     from .lazy_patch import LazyPatch
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 def described(patch: LazyPatch) -> str:
     """Return the volume and all steps, those before a flush too."""
     steps = "".join(f" · {step.describe()}" for step in patch.values)
-    made = made_like(patch.volume)
-    before = f"{patch.volume.name}:" if made is None else f"{described(made.patch)}; sampled anew:"
+    earlier = patch_before(patch.volume)
+    before = f"{patch.volume.name}:"
+    if earlier is not None:
+        how = "realized, opened again" if made_like(patch.volume) is None else "sampled anew"
+        before = f"{described(earlier)}; {how}:"
     return f"{before} {patch.pending.describe()}{steps}"
 
 

@@ -13,6 +13,7 @@ from ...core.amounts import is_number
 from ...core.errors import PatchSizeError
 from ..amounts import as_flag, as_triple, entries_of
 from ..plans.plan import SpatialPlan
+from ..plans.voxel_box import without_noise
 from .op import Drawn
 from .sizes import of_grid, size_of, told_size
 
@@ -257,7 +258,7 @@ def part_of(count: int, scale: float) -> int:
     (6, 7)
     """
     # 10 * 0.7 is 7.000000000000001 on some machines; that is 7, not 8.
-    return min(count, max(1, math.ceil(count * scale - 1e-6)))
+    return min(count, max(1, math.ceil(without_noise(count * scale))))
 
 
 def centred_start(shape: Sequence[int], size: Sequence[int]) -> list[int]:

@@ -13,6 +13,7 @@ from ...core.errors import PatchSizeError
 from ..amounts import Amount, as_amount, as_count, as_probability, draw_amount, ends_of, per_axis
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
+from ..plans.voxel_box import without_noise
 from .op import Drawn
 from .rotate import in_words
 
@@ -140,7 +141,7 @@ class Lattice:
         counts, starts = [], []
         for n, distance in zip(shape, spacing, strict=True):
             # Rounding must not add a point where the spacing fits exactly.
-            count = math.ceil((n - 1) / distance - 1e-9) + 1
+            count = math.ceil(without_noise((n - 1) / distance)) + 1
             counts.append(count)
             starts.append(((n - 1) - (count - 1) * distance) / 2)
         return cls(

@@ -11,6 +11,7 @@ from ...core.errors import PatchSizeError
 from ..amounts import as_flag, entries_of, is_integer
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
+from ..plans.voxel_box import without_noise
 from .extent import Extent, as_extent, stepping
 from .op import Drawn
 
@@ -66,7 +67,8 @@ class Resize:
         flat = flat_axes(plan)
         most = max(plan.shape)
         wanted = [
-            max(1, round(n * self.size / most)) if self.longest else self.size for n in plan.shape
+            max(1, round(without_noise(n * self.size / most))) if self.longest else self.size
+            for n in plan.shape
         ]
         return {"size": [1 if axis in flat else n for axis, n in enumerate(wanted)]}
 

@@ -12,6 +12,7 @@ from ...core.likely_mistakes import radians
 from ..amounts import Amount, as_amount, as_flag, as_probability, draw_amount
 from ..plans.matrices import Space, as_space, growing, pull_back, turning
 from ..plans.plan import SpatialPlan
+from ..plans.voxel_box import without_noise
 from .op import Drawn
 
 
@@ -73,8 +74,8 @@ class Rotate:
 
 
 def _nearest(extent: float) -> int:
-    # A hair less than a half: a turn by 90 degrees of 9 voxels and some rounding has 9.
-    return math.floor(extent + 0.5 - 1e-6)
+    # Halves go down.
+    return math.ceil(without_noise(extent) - 0.5)
 
 
 def in_words(space: str, p: float) -> str:

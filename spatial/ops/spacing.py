@@ -10,6 +10,7 @@ import numpy as np
 from ..amounts import amount_at, as_amount, entries_of
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
+from ..plans.voxel_box import without_noise
 from .extent import Extent, as_extent, stepping, stepping_from_first
 from .op import Drawn
 
@@ -21,7 +22,8 @@ class Spacing:
     The distance is exact; how many voxels there are follows from the extent, which can only be
     met to the nearest voxel. With ``extent="edges"`` n voxels at a become ``round(n * a / b)`` at
     b, about the same centre. With ``"centers"`` the first voxel stays where it is, and the last
-    one comes as near as it can: ``round((n - 1) * a / b + 1)``. Halves go to the even number.
+    one comes as near as it can: ``round((n - 1) * a / b + 1)``. Halves go to the even number, and
+    what the last digits of a header make of them (50.4999997) is a half.
 
     Examples
     --------
@@ -69,9 +71,9 @@ class Spacing:
         steps = [new / old for new, old in zip(drawn["spacing"], plan.grid.spacing, strict=True)]
         each = list(zip(plan.shape, steps, strict=True))
         if self.extent == "centers":
-            shape = [round((n - 1) / step + 1) for n, step in each]
+            shape = [round(without_noise((n - 1) / step + 1)) for n, step in each]
             return plan.then(stepping_from_first(steps), shape, lattice=False)
-        shape = [max(1, round(n / step)) for n, step in each]
+        shape = [max(1, round(without_noise(n / step))) for n, step in each]
         return plan.then(stepping(steps, plan.shape, shape), shape, lattice=False)
 
     def describe(self) -> str:

@@ -12,6 +12,7 @@ from ...core.likely_mistakes import offsets
 from ..amounts import Amount, as_factor, as_flag, as_probability, draw_amount
 from ..plans.matrices import Space, as_space, growing, pull_back, scaling
 from ..plans.plan import SpatialPlan
+from ..plans.voxel_box import without_noise
 from .op import Drawn
 from .rotate import in_words
 
@@ -71,5 +72,5 @@ class Zoom:
 
 
 def _whole(extent: float) -> int:
-    # A hair more: 10 voxels enlarged by 1.1 are 11, and not 10.999999999999998.
-    return math.floor(extent + 1e-6)
+    # 10 voxels enlarged by 1.1 are 11, and not 10.999999999999998.
+    return math.floor(without_noise(extent))

@@ -41,4 +41,4 @@ def one_after_another(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
                 points = np.tensordot(matrix[:3, :3], stage.control, axes=1)
                 stages.append(Displacement(points, stage.matrix @ back))
     whole = matrix @ after.matrix
-    return SpatialPlan(before.source, whole, after.shape, None, stages, keeps_dtype=False)
+    return SpatialPlan(before.source, whole, after.shape, None, stages, False, before.slices)

@@ -65,6 +65,9 @@ class SpatialPlan:
     """Hard crops made after an interpolating op, and displacements; the first applied first."""
     keeps_dtype: bool
     """Whether only lattice ops were applied, so that the output has the stored type."""
+    slices: tuple[int, ...]
+    """Axes along which the source is one slice of a volume that has more, as after a flush of a
+    patch of one slice: it is no 2-D image, and ops treat it as any other patch."""
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class SpatialPlan:
         bounds: Region | None = None,
         stages: Sequence[Stage] = (),
         keeps_dtype: bool = True,
+        slices: Sequence[int] = (),
         *,
         rows: Matrix | Rows | None = None,
     ) -> None:
@@ -91,12 +95,13 @@ class SpatialPlan:
             bounds=bounds if bounds is not None else source.region,
             stages=tuple(stages),
             keeps_dtype=keeps_dtype,
+            slices=tuple(slices),
         )
 
     @classmethod
-    def identity(cls, grid: Grid) -> SpatialPlan:
+    def identity(cls, grid: Grid, slices: Sequence[int] = ()) -> SpatialPlan:
         """Return the plan that gives back the volume on ``grid`` as it is."""
-        return cls(grid, IDENTITY, grid.shape)
+        return cls(grid, IDENTITY, grid.shape, slices=slices)
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -117,7 +122,9 @@ class SpatialPlan:
         """
         rows = composed(self.rows, as_rows(pull_back))
         keeps_dtype = self.keeps_dtype and lattice
-        return SpatialPlan(self.source, rows, shape, self.bounds, self.stages, keeps_dtype)
+        return SpatialPlan(
+            self.source, rows, shape, self.bounds, self.stages, keeps_dtype, self.slices
+        )
 
     def displaced(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
         """Return the plan followed by a displacement: a place ``y`` gets what was at ``y + D(y)``.
@@ -178,21 +185,8 @@ class SpatialPlan:
         """
         return self._with(keeps_dtype=False) if self.keeps_dtype else self
 
-    def _with(
-        self,
-        *,
-        bounds: Region | None = None,
-        stages: tuple[Stage, ...] | None = None,
-        keeps_dtype: bool | None = None,
-    ) -> SpatialPlan:
-        return SpatialPlan(
-            self.source,
-            self.rows,
-            self.shape,
-            self.bounds if bounds is None else bounds,
-            self.stages if stages is None else stages,
-            self.keeps_dtype if keeps_dtype is None else keeps_dtype,
-        )
+    def _with(self, **changes: Any) -> SpatialPlan:
+        return SpatialPlan(**{**self.__getstate__(), **changes})
 
     @cached_property
     def affine_rows(self) -> Rows:
@@ -322,6 +316,7 @@ class SpatialPlan:
             "bounds": [list(pair) for pair in self.bounds],
             "stages": [{NAMES[type(stage)]: stage.to_json()} for stage in self.stages],
             "keeps_dtype": self.keeps_dtype,
+            **({"slices": list(self.slices)} if self.slices else {}),
         }
 
     @classmethod

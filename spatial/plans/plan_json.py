@@ -20,7 +20,7 @@ VERSION = 1
 NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
 """What stages are called."""
 
-_PLAN = ("version", "source", "matrix", "shape", "bounds", "stages", "keeps_dtype")
+_PLAN = ("version", "source", "matrix", "shape", "bounds", "stages", "keeps_dtype", "slices")
 _DO = "Write plans with SpatialPlan.to_json(), of this version of voxpipe."
 _LAST_ROW = [0.0, 0.0, 0.0, 1.0]
 Triple = tuple[int, int, int]
@@ -40,7 +40,9 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
         given = f"is of version {data['version']!r}" if "version" in data else "has no version"
         msg = f"the plan {given}, and {VERSION} is what is read here"
         raise BadPlan(msg, do=_DO)
-    _, source, matrix, shape, bounds, stages, keeps_dtype = _fields("a plan", data, _PLAN)
+    if isinstance(data, Mapping):
+        data = {"slices": [], **data}  # it is written where there are some
+    _, source, matrix, shape, bounds, stages, keeps_dtype, slices = _fields("a plan", data, _PLAN)
     grid_shape, affine = _fields("source", source, ("shape", "affine"))
     grid = Grid(_shape("source.shape", grid_shape), _matrix("source.affine", affine))
     if grid.is_singular:
@@ -49,6 +51,8 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
         raise _bad("keeps_dtype", "true or false", keeps_dtype)
     if not _is_list(stages):
         raise _bad("stages", "a list", stages)
+    if not _is_list(slices) or not all(is_integer(axis) and 0 <= axis < 3 for axis in slices):
+        raise _bad("slices", "a list of axes, 0 to 2", slices)
     return (
         grid,
         _matrix("matrix", matrix),
@@ -56,6 +60,7 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
         _bounds(bounds),
         tuple(_stage(f"stages[{n}]", stage) for n, stage in enumerate(stages)),
         keeps_dtype,
+        tuple(map(int, slices)),
     )
 
 

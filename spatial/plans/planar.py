@@ -2,7 +2,8 @@
 
 An op that is told "for every axis" leaves such an axis alone: nothing can be interpolated along
 it. The stored volume has to be flat there too: a patch of one slice out of a 3-D volume has
-voxels on both sides, and is turned out of its plane as any other.
+voxels on both sides, and is turned out of its plane as any other; also once a flush, or
+``realize().open_volume()``, has left nothing around it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
     if 1 not in source:
         return ()
     found = []
-    for axis in (axis for axis in range(3) if source[axis] == 1):
+    for axis in (axis for axis in range(3) if source[axis] == 1 and axis not in plan.slices):
         each = [abs(m) for m in plan.rows[4 * axis : 4 * axis + 3]]
         largest = max(each)
         nearest = each.index(largest)

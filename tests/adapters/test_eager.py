@@ -77,6 +77,54 @@ def test_eager_copies_are_the_same_bit_for_bit() -> None:
     assert np.array_equal(eager.realize(), first(pipe).realize())
 
 
+SLICES = {
+    "pad": lambda p: p.crop((0, 0, 5), (8, 8, 1)).pad(2),
+    "turn": lambda p: p.lazy_patch((8, 8, 1)).zoom(1.1).rotate((-15, 15)),
+    "sizes": lambda p: p.lazy_patch((8, 1, 8)).flip().spacing(0.5).resize(9).divisible_pad(4),
+    "crops": lambda p: p.lazy_patch((8, 8, 1)).flip().pad(3).random_crop(5).crop_or_pad(6),
+    "axes": lambda p: p.lazy_patch((1, 8, 8)).flip(0).augment(flip=0.5, shear=0.1, translate=2.0),
+    "free": lambda p: p.lazy_patch((8, 8, 1)).elastic(0.3, 4).pad(1).grid_distortion().pad(1),
+    "drawn": lambda p: p.lazy_patch((8, 8, 1)).flip().flip(0).anisotropy((2, 3)).pad(1),
+    "twice": lambda p: p.crop((0, 0, 5), (8, 8, 1)).blur(1.0).rotate(90).rotate((90, 0, 0)).pad(1),
+}
+
+
+@pytest.mark.parametrize("chain", SLICES.values(), ids=SLICES)
+def test_a_slice_of_a_volume_stays_one_behind_a_flush(chain: Any) -> None:
+    """It is no 2-D image, whatever the flush left around it: same draws, shape and affine."""
+    for key in ("image", "label"):
+        fused, eager = first(chain(opened()), key), first(vp.Eager()(chain(opened())), key)
+
+        assert interpolations(eager) != interpolations(fused)
+        assert eager.draws == fused.draws
+        assert eager.shape == fused.shape == (1, *eager.realize().shape[1:])
+        np.testing.assert_allclose(eager.affine, fused.affine, atol=1e-9)
+
+
+def test_the_slice_has_the_numbers_of_the_report() -> None:
+    """Two voxels more on each side of one slice are five; a turn leaves the plane."""
+    padded = first(vp.Eager()(SLICES["pad"](opened())))
+    turned = first(vp.Eager()(SLICES["turn"](opened())))
+
+    assert padded.shape == (1, 12, 12, 5)
+    assert np.abs(turned.affine[2, :2]).max() > 0.01
+    again = type(turned.plan).from_json(turned.plan.to_json())
+    assert again == turned.plan
+    assert again.slices == (2,)
+
+
+def test_an_image_stays_one_behind_a_flush() -> None:
+    """What is stored in one plane is 2-D before and after."""
+    image = np.arange(64.0, dtype=np.float32).reshape(8, 8)
+    chain = vp.from_cases([{"image": image}]).open_volume().flip(0).pad(2).rotate((-15, 15))
+
+    eager = first(vp.Eager()(chain))
+
+    assert eager.shape == (1, 12, 12, 1)
+    assert eager.affine[2].tolist() == [0, 0, 1, 0]
+    assert eager.plan.slices == ()
+
+
 def test_eager_padding_begins_at_the_edges_of_what_there_is() -> None:
     """A soft crop that is stored is a hard one."""
     pipe = opened().crop((4, 4, 4), (4, 4, 4)).pad(2)
