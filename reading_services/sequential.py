@@ -140,8 +140,12 @@ class SequentialReadingService:
             self._outer.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy belongs to another loader: its services are copies too.
-        state = {**self.__dict__, "services": tuple(map(copy.copy, self.services))}
+        # A copy belongs to another loader: its services are copies too. Of one in torchdata's form
+        # ``_inner`` makes the copy that runs; another would finalize what they share.
+        services = (
+            s if isinstance(s, ReadingServiceInterface) else copy.copy(s) for s in self.services
+        )
+        state = {**self.__dict__, "services": tuple(services)}
         state["_inner"], state["_outer"] = copy.copy(self._inner), copy.copy(self._outer)
         return state
 

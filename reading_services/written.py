@@ -33,6 +33,9 @@ class WrittenService:
 
     def __init__(self, service: ReadingServiceInterface) -> None:
         self._service = service
+        # What the caller gave, where this is a copy of it: a service finalizes itself when it is
+        # collected, and would free what the copy shares with it, e.g. a pool made in __init__.
+        self._given = service
         self._source: Any = None
         self._state: bytes | None = None
 
@@ -98,7 +101,8 @@ class WrittenService:
             self._service.finalize()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_service": copy.copy(self._service), "_source": None, "_state": self._state}
+        own = copy.copy(self._service)
+        return {"_service": own, "_given": self._given, "_source": None, "_state": self._state}
 
     def __repr__(self) -> str:
         return repr(self._service)

@@ -1,7 +1,9 @@
 """Reading services in torchdata's form: they prepare a graph, are told of epochs, keep a state."""
 
 import functools
+import gc
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from scenes import full_chain, same, write_cases
@@ -200,3 +202,35 @@ def test_what_it_prepared_is_freed_before_it_is_restored():
         list(it)
 
     assert notes == ["initialize", "finalize", "restore", "finalize"]
+
+
+class Pooled(ReadingServiceInterface):
+    """Has a pool of threads from its beginning, as torchdata's users write it."""
+
+    def __init__(self, notes):
+        self.notes = notes
+        self.pool = ThreadPoolExecutor(1)
+
+    def initialize(self, datapipe):
+        self.notes.append("initialize")
+        return datapipe
+
+    def initialize_iteration(self, seed_generator, iter_reset_fn=None):
+        self.notes.append(self.pool.submit(str.upper, "works").result(timeout=30))
+
+    def finalize(self):
+        self.notes.append("finalize")
+        self.pool.shutdown()
+
+
+@pytest.mark.parametrize("wrap", [lambda service: service, SequentialReadingService])
+def test_what_it_made_at_its_beginning_is_there_until_the_loader_ends(wrap):
+    """Also where nobody but the loader keeps the service: nothing is freed before it is used."""
+    notes = []
+    loader = vp.DataLoader2(IterableWrapper([1, 2]), None, wrap(Pooled(notes)))
+    gc.collect()
+
+    assert list(loader) == list(loader) == [1, 2]
+    assert notes == ["initialize", "WORKS", "WORKS"]
+    loader.shutdown()
+    assert notes[3] == "finalize"
