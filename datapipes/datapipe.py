@@ -14,7 +14,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 from ..core import Origin
 from ..core.errors import SampleError
 from ..core.origin import CREDENTIALS, call_text, here
-from ..graph import Pipe, Traits, is_pipe, walk
+from ..graph import Pipe, Traits, is_pipe, parents_of, walk
 from ..graph.verify import stream_names
 from ..realizing import Instruction
 from .excuse import excused
@@ -97,6 +97,21 @@ class DataPipe(_Pipe):
     def settings(self) -> Any:
         """Return what distinguishes this pipe from another of its class, as plain values."""
         return self._arguments
+
+    def __getstate__(self) -> Any:
+        hook = IterDataPipe.getstate_hook
+        if hook is None:
+            return vars(self)
+        return hook(pipes_only(self))
+
+
+def pipes_only(pipe: Any) -> dict[str, Any]:
+    """Return the state of a pipe for torch's walk over graphs, which pickles what it looks into.
+
+    It looks into tuples, lists and mappings too, for pipes in them; a lambda there could not be
+    pickled, and data would be copied.
+    """
+    return {str(number): parent for number, parent in enumerate(parents_of(pipe))}
 
 
 class PerItem(DataPipe):

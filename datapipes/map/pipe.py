@@ -9,6 +9,7 @@ from torch.utils.data import MapDataPipe
 from ...core import Origin
 from ...core.origin import call_text, here
 from ...graph import Traits, is_pipe
+from ..datapipe import pipes_only
 
 
 class MapPipe(MapDataPipe[Any]):
@@ -47,9 +48,10 @@ class MapPipe(MapDataPipe[Any]):
     __str__ = __repr__
 
     def __getstate__(self) -> Any:
-        state = {name: v for name, v in vars(self).items() if name not in self.running}
         hook = MapDataPipe.getstate_hook
-        return state if hook is None else hook(state)
+        if hook is not None:
+            return hook(pipes_only(self))
+        return {name: v for name, v in vars(self).items() if name not in self.running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -1,0 +1,100 @@
+"""torch's walk over graphs pickles what it looks into: no function of the user's may be there."""
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader, IterDataPipe
+from torch.utils.data.graph import traverse_dps
+
+import voxpipe as vp
+from voxpipe.datapipes import DataPipe, iter, map  # noqa: A004  importing them registers the forms
+from voxpipe.datapipes.iter import IterableWrapper
+from voxpipe.datapipes.map import SequenceWrapper
+from voxpipe.datapipes.map.pipe import MapPipe
+from voxpipe.graph import is_pipe, walk
+
+
+def kinds_of(kind):
+    """Return all classes of pipes that voxpipe derives from ``kind``."""
+    below = {one for child in kind.__subclasses__() for one in kinds_of(child)}
+    return {one for one in {kind, *below} if one.__module__.startswith("voxpipe.")}
+
+
+def name_of(kind):
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("voxpipe.datapipes.")
+
+
+KINDS = sorted(kinds_of(DataPipe) | kinds_of(MapPipe), key=name_of)
+assert len(KINDS) > 100 and (iter, map)
+
+
+def seen(pipe):
+    """Return the pipes that torch's walk finds, by ``id``."""
+    found, todo = set(), [traverse_dps(pipe)]
+    while todo:
+        for number, (_, above) in todo.pop().items():
+            found.add(number)
+            todo.append(above)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_every_pipe_can_be_walked_whatever_it_was_given(kind):
+    """Of each class of the catalogue, given functions by place, by name, in lists and mappings."""
+    parent = IterableWrapper([1])
+    base = DataPipe if issubclass(kind, DataPipe) else MapPipe
+    pipe = base.__new__(kind, parent, lambda x: x, fn=lambda x: x)
+    vars(pipe).update(parent=parent, settings_of_mine=[lambda x: x], by_key={"a": lambda x: x})
+
+    assert seen(pipe) == {id(pipe), id(parent)}
+
+
+def numbers():
+    return IterableWrapper([2, 1])
+
+
+CHAINS = {
+    "flatmap": lambda: IterableWrapper([[1, 2]]).flatmap(lambda x: x),
+    "shuffled_flatmap": lambda: numbers().shuffled_flatmap(lambda x: [x]),
+    "map_batches": lambda: numbers().map_batches(lambda some: some, 2),
+    "threadpool_map": lambda: numbers().threadpool_map(lambda x: x),
+    "bucketbatch": lambda: numbers().bucketbatch(2, sort_key=lambda some: sorted(some)),
+    "max_token_bucketize": lambda: IterableWrapper(["ab"]).max_token_bucketize(
+        4, len_fn=lambda text: len(text)
+    ),
+    "zip_with_iter": lambda: numbers().zip_with_iter(
+        numbers(), key_fn=lambda x: x, merge_fn=lambda a, b: a
+    ),
+    "zip_with_map": lambda: numbers().zip_with_map(
+        SequenceWrapper([0, 1, 2]), key_fn=lambda x: x, merge_fn=lambda a, b: a
+    ),
+    "to_map_datapipe": lambda: (
+        numbers().to_map_datapipe(lambda x: (x, x)).to_iter_datapipe(indices=[1, 2])
+    ),
+    "fork": lambda: [
+        one.flatmap(lambda x: [x]).concat(other) for one, other in [numbers().fork(2)]
+    ][0],
+    "demux": lambda: [a.zip_longest(b) for a, b in [numbers().demux(2, lambda x: x - 1)]][0],
+    "open_volume": lambda: vp.from_cases([{"image": np.ones((2, 2, 2))}]).open_volume().realize(),
+    "from_cases": lambda: vp.from_cases([{"image": 1, "made_by": lambda: 3}]),
+    "shard_expand": lambda: IterableWrapper(["a-{0..1}"]).shard_expand().map(len),
+    "set_length": lambda: numbers().flatmap(lambda x: [x]).set_length(2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:(Lambda|Local) function is not supported")
+@pytest.mark.parametrize("name", CHAINS)
+def test_lambdas_run_in_torchs_loader(name):
+    """Without workers; and torch finds the pipes that we declare."""
+    pipe = CHAINS[name]()
+    assert seen(pipe) == {id(each) for each in walk(pipe) if is_pipe(each)}
+
+    assert list(DataLoader(pipe, batch_size=None, collate_fn=lambda item: item)) != []
+
+
+def test_forked_workers_of_torch_run_lambdas():
+    """A forked worker inherits what could not be pickled."""
+    pipe = IterableWrapper([[1, 2]] * 2).sharding_filter().flatmap(lambda x: x)
+    assert isinstance(pipe, IterDataPipe)
+    loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
+
+    assert sorted(loader) == [1, 1, 2, 2]
