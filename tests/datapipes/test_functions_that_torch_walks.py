@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.graph import traverse_dps
 
 import voxpipe as vp
-from voxpipe.datapipes import DataPipe, iter, map  # noqa: A004  importing them registers the forms
+from voxpipe.datapipes import DataPipe
 from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.datapipes.map import SequenceWrapper
 from voxpipe.datapipes.map.pipe import MapPipe
@@ -24,7 +24,7 @@ def name_of(kind):
 
 
 KINDS = sorted(kinds_of(DataPipe) | kinds_of(MapPipe), key=name_of)
-assert len(KINDS) > 100 and (iter, map)
+assert len(KINDS) > 100
 
 
 def seen(pipe):
@@ -46,6 +46,10 @@ def test_every_pipe_can_be_walked_whatever_it_was_given(kind):
     vars(pipe).update(parent=parent, settings_of_mine=[lambda x: x], by_key={"a": lambda x: x})
 
     assert seen(pipe) == {id(pipe), id(parent)}
+
+
+def zipped(one, other):
+    return one.zip_longest(other)
 
 
 def numbers():
@@ -70,10 +74,8 @@ CHAINS = {
     "to_map_datapipe": lambda: (
         numbers().to_map_datapipe(lambda x: (x, x)).to_iter_datapipe(indices=[1, 2])
     ),
-    "fork": lambda: [
-        one.flatmap(lambda x: [x]).concat(other) for one, other in [numbers().fork(2)]
-    ][0],
-    "demux": lambda: [a.zip_longest(b) for a, b in [numbers().demux(2, lambda x: x - 1)]][0],
+    "fork": lambda: zipped(*[one.flatmap(lambda x: [x]) for one in numbers().fork(2)]),
+    "demux": lambda: zipped(*numbers().demux(2, lambda x: x - 1)),
     "open_volume": lambda: vp.from_cases([{"image": np.ones((2, 2, 2))}]).open_volume().realize(),
     "from_cases": lambda: vp.from_cases([{"image": 1, "made_by": lambda: 3}]),
     "shard_expand": lambda: IterableWrapper(["a-{0..1}"]).shard_expand().map(len),
