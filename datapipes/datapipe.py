@@ -61,6 +61,15 @@ class DataPipe(_Pipe):
         pipe._arguments = (shown, own)
         return pipe
 
+    @property
+    def source_datapipe(self) -> Any:
+        """The pipe that it reads from, under torchdata's name; the first of several."""
+        return source_of(self)
+
+    @source_datapipe.setter
+    def source_datapipe(self, pipe: Pipe) -> None:
+        vars(self)["parent" if "parent" in vars(self) else "source_datapipe"] = pipe
+
     if not TYPE_CHECKING:  # a checker would believe that a pipe has every attribute
 
         def __getattr__(self, name: str) -> Any:
@@ -103,6 +112,13 @@ class DataPipe(_Pipe):
         if hook is None:
             return vars(self)
         return hook(pipes_only(self))
+
+
+def source_of(pipe: Any) -> Pipe:
+    """Return the first pipe that ``pipe`` reads from; AttributeError if there is none."""
+    for parent in parents_of(pipe):
+        return parent
+    raise AttributeError(f"{pipe!r} reads from no pipe, so it has no source_datapipe")
 
 
 def pipes_only(pipe: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch.utils.data import MapDataPipe
 from ...core import Origin
 from ...core.origin import call_text, here
 from ...graph import Traits, is_pipe
-from ..datapipe import pipes_only
+from ..datapipe import pipes_only, source_of
 
 
 class MapPipe(MapDataPipe[Any]):
@@ -34,6 +34,15 @@ class MapPipe(MapDataPipe[Any]):
         shown = tuple(a for a in args if not is_pipe(a))
         pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
         return pipe
+
+    @property
+    def source_datapipe(self) -> Any:
+        """The pipe that it reads from, under torchdata's name; the first of several."""
+        return source_of(self)
+
+    @source_datapipe.setter
+    def source_datapipe(self, pipe: Any) -> None:
+        vars(self)["parent"] = pipe
 
     def fresh(self) -> None:
         """Set what is named in ``running`` to what it is at the beginning."""

@@ -10,7 +10,7 @@ from voxpipe.datapipes import DataPipe
 from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.datapipes.map import SequenceWrapper
 from voxpipe.datapipes.map.pipe import MapPipe
-from voxpipe.graph import is_pipe, walk
+from voxpipe.graph import is_pipe, parents_of, walk
 
 
 def kinds_of(kind):
@@ -100,3 +100,42 @@ def test_forked_workers_of_torch_run_lambdas():
     loader = DataLoader(pipe, batch_size=None, num_workers=2, multiprocessing_context="fork")
 
     assert sorted(loader) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_every_pipe_tells_its_source_under_torchdatas_name(kind):
+    """Read and set, as torchdata's users do."""
+    one, other = IterableWrapper([1]), IterableWrapper([2])
+    base = DataPipe if issubclass(kind, DataPipe) else MapPipe
+    pipe = base.__new__(kind, one)
+    vars(pipe)["parent"] = one
+    assert pipe.source_datapipe is one
+
+    pipe.source_datapipe = other
+    assert [*parents_of(pipe)] == [pipe.source_datapipe] == [other]
+
+
+def test_where_there_are_several_sources_or_none():
+    """The first; and what reads nothing has none."""
+    one, other = numbers(), numbers()
+
+    assert one.zip_longest(other).source_datapipe is one
+    assert numbers().unzip(2)[1].source_datapipe.source_datapipe is not None
+    with pytest.raises(AttributeError, match="source_datapipe"):
+        _ = vp.from_cases([{"image": 1}]).source_datapipe
+
+
+def test_a_pipe_of_ones_own_may_use_the_name():
+    """As in torchdata's documentation of writing pipes."""
+
+    class Own(DataPipe):
+        def __init__(self, source_datapipe):
+            super().__init__()
+            self.source_datapipe = source_datapipe
+
+        def __iter__(self):
+            yield from self.source_datapipe
+
+    source = numbers()
+    assert list(Own(source)) == [2, 1]
+    assert parents_of(Own(source)) == (source,)
