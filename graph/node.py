@@ -83,6 +83,19 @@ def traits_of(pipe: Pipe) -> Traits:
     return _UNKNOWN if replicable is None or replicable() else _STAYS
 
 
+def is_own(pipe: Pipe) -> bool:
+    """Whether the class of a pipe is the user's, or another package's."""
+    return type(pipe).__module__.partition(".")[0] not in ("voxpipe", "torch")
+
+
+def declares_traits(pipe: Pipe) -> bool:
+    """Whether somebody says what a pipe does; what a class of the user's inherits is a default."""
+    if not traits_of(pipe).known or not is_own(pipe):
+        return traits_of(pipe).known
+    says = next((kind for kind in type(pipe).__mro__ if "traits" in vars(kind)), None)
+    return says is None or says.__module__.partition(".")[0] != "voxpipe"
+
+
 def is_pipe(thing: object) -> bool:
     """Whether ``thing`` is a torch datapipe."""
     return isinstance(thing, (IterDataPipe, MapDataPipe))
