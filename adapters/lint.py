@@ -115,6 +115,8 @@ class Lint(Adapter):
             return None
         what = f"num_workers={workers}, but every pipe plans, so the loader's process runs them all"
         do = "End the chain with .batch_patches() or .batch(), which workers run; or use none."
+        if any(True for _ in places.planned_functions(pipe, split)):
+            do = "Put .sharding_filter() before what is to run in workers; or use none."
         return Mistake(_IDLE, what, do, origin_of(pipe))
 
     def rewrite(self, pipe: Pipe) -> Rewritten:

@@ -14,7 +14,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 from ..core import Origin
 from ..core.errors import SampleError
 from ..core.origin import CREDENTIALS, call_text, here
-from ..graph import Pipe, Traits, is_pipe, walk
+from ..graph import Pipe, Traits, is_pipe, parents_of, walk
 from ..graph.verify import stream_names
 from ..realizing import Instruction
 from .excuse import excused
@@ -61,6 +61,15 @@ class DataPipe(_Pipe):
         pipe._arguments = (shown, own)
         return pipe
 
+    @property
+    def source_datapipe(self) -> Any:
+        """The pipe that it reads from, under torchdata's name; the first of several."""
+        return source_of(self)
+
+    @source_datapipe.setter
+    def source_datapipe(self, pipe: Pipe) -> None:
+        vars(self)["parent" if "parent" in vars(self) else "source_datapipe"] = pipe
+
     if not TYPE_CHECKING:  # a checker would believe that a pipe has every attribute
 
         def __getattr__(self, name: str) -> Any:
@@ -97,6 +106,28 @@ class DataPipe(_Pipe):
     def settings(self) -> Any:
         """Return what distinguishes this pipe from another of its class, as plain values."""
         return self._arguments
+
+    def __getstate__(self) -> Any:
+        hook = IterDataPipe.getstate_hook
+        if hook is None:
+            return vars(self)
+        return hook(pipes_only(self))
+
+
+def source_of(pipe: Any) -> Pipe:
+    """Return the first pipe that ``pipe`` reads from; AttributeError if there is none."""
+    for parent in parents_of(pipe):
+        return parent
+    raise AttributeError(f"{pipe!r} reads from no pipe, so it has no source_datapipe")
+
+
+def pipes_only(pipe: Any) -> dict[str, Any]:
+    """Return the state of a pipe for torch's walk over graphs, which pickles what it looks into.
+
+    It looks into tuples, lists and mappings too, for pipes in them; a lambda there could not be
+    pickled, and data would be copied.
+    """
+    return {str(number): parent for number, parent in enumerate(parents_of(pipe))}
 
 
 class PerItem(DataPipe):

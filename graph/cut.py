@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .dealing import before_dealing
-from .node import Pipe, describe, parents_of, traits_of, with_parents
+from .node import Pipe, declares_traits, describe, is_own, parents_of, traits_of, with_parents
 from .walk import readers, walk
 
 
@@ -78,8 +78,15 @@ def cut(sink: Pipe) -> Cut | NoCut:
     shared = _work_on_shares(sink, inside)
     if shared is not None:
         return shared
+    behind = _shared_by(sink)
     first = next(
-        (n for n, pipe in enumerate(tail) if traits_of(pipe).voxels or traits_of(pipe).opaque),
+        (
+            n
+            for n, pipe in enumerate(tail)
+            if traits_of(pipe).voxels
+            or traits_of(pipe).opaque
+            or (id(pipe) in behind and is_own(pipe))
+        ),
         None,
     )
     gathers = next((n for n, pipe in enumerate(tail) if traits_of(pipe).group), None)
@@ -107,27 +114,45 @@ def cut(sink: Pipe) -> Cut | NoCut:
 def _work_on_shares(sink: Pipe, inside: set[int]) -> NoCut | None:
     """Return why a graph is left whole whose planner would do the work that workers are to share.
 
-    A function of the user's behind a sharding filter decodes, most likely. In the planner it would
-    run in one process, and what it makes would travel to the workers. Where volumes are opened the
-    planner is wanted in any case, and functions there have descriptions to work on.
+    A function or a pipe of the user's behind a sharding filter decodes, most likely. In the planner
+    it would run in one process, and what it makes would travel to the workers. Where volumes are
+    opened the planner is wanted in any case, and functions there have descriptions to work on; of
+    a pipe nobody knows what it works on.
     """
-    if any(traits_of(pipe).opens for pipe in walk(sink)):
-        return None
-    divided: dict[int, Pipe] = {}
+    volumes = any(traits_of(pipe).opens for pipe in walk(sink))
+    behind = _shared_by(sink)
     for pipe in walk(sink):
-        above = next((divided[id(p)] for p in parents_of(pipe) if id(p) in divided), None)
-        traits = traits_of(pipe)
-        if above is not None and traits.opaque and id(pipe) not in inside:
+        if id(pipe) in inside or id(pipe) not in behind:
+            continue
+        why = ""
+        if not (declares_traits(pipe) or traits_of(pipe).here):
+            why = "nothing is known of what it does with items (a pipe says so in its ``traits``)"
+        elif traits_of(pipe).opaque and not volumes:
+            why = "is not followed to the end by pipes that take items one by one or gather them "
+            why += "once"
+        if why:
             return NoCut(
-                f"{describe(pipe)} works on what {describe(above)} shares out, and is not followed "
-                "to the end by pipes that take items one by one or gather them once; each worker "
-                "runs the whole graph on its share"
+                f"{describe(pipe)} works on what {describe(behind[id(pipe)])} shares out, and "
+                f"{why}; each worker runs the whole graph on its share"
             )
-        if traits.shards:
-            divided[id(pipe)] = pipe
-        elif above is not None:
-            divided[id(pipe)] = above
     return None
+
+
+def _shared_by(sink: Pipe) -> dict[int, Pipe]:
+    """Return which pipe shared out what another one works on, by the ``id`` of the latter."""
+    behind: dict[int, Pipe] = {}
+    last: dict[int, Pipe] = {}
+    for pipe in walk(sink):
+        above = next((last[id(parent)] for parent in parents_of(pipe) if id(parent) in last), None)
+        if _shares(pipe):
+            last[id(pipe)] = pipe
+        elif above is not None:
+            last[id(pipe)] = behind[id(pipe)] = above
+    return behind
+
+
+def _shares(pipe: Pipe) -> bool:
+    return traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding")  # that of anybody
 
 
 def _before_plain(sink: Pipe) -> set[int]:

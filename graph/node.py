@@ -83,18 +83,42 @@ def traits_of(pipe: Pipe) -> Traits:
     return _UNKNOWN if replicable is None or replicable() else _STAYS
 
 
+def is_own(pipe: Pipe) -> bool:
+    """Whether the class of a pipe is the user's, or another package's."""
+    return type(pipe).__module__.partition(".")[0] not in ("voxpipe", "torch")
+
+
+def declares_traits(pipe: Pipe) -> bool:
+    """Whether somebody says what a pipe does; what a class of the user's inherits is a default."""
+    if not traits_of(pipe).known or not is_own(pipe):
+        return traits_of(pipe).known
+    says = next((kind for kind in type(pipe).__mro__ if "traits" in vars(kind)), None)
+    return says is None or says.__module__.partition(".")[0] != "voxpipe"
+
+
 def is_pipe(thing: object) -> bool:
     """Whether ``thing`` is a torch datapipe."""
     return isinstance(thing, (IterDataPipe, MapDataPipe))
 
 
 def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
-    """Return the pipes that ``pipe`` reads from, each once, in the order of its attributes."""
+    """Return the pipes that ``pipe`` reads from, each once, in the order of its attributes.
+
+    A pipe that is named in private, and itself reads from this one, comes later: it is none.
+    """
     found: dict[int, Pipe] = {}
-    for value in vars(pipe).values():
+    for name, value in vars(pipe).items():
         for parent in _pipes_in(value):
-            found.setdefault(id(parent), parent)
+            if id(parent) not in found and not _comes_later(pipe, name, parent):
+                found[id(parent)] = parent
     return tuple(found.values())
+
+
+def later_pipes(pipe: Pipe) -> tuple[Pipe, ...]:
+    """Return the pipes that ``pipe`` names in private and that read from it."""
+    parents = {id(parent) for parent in parents_of(pipe)}
+    named = {id(one): one for value in vars(pipe).values() for one in _pipes_in(value)}
+    return tuple(one for number, one in named.items() if number not in parents)
 
 
 def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
@@ -169,6 +193,39 @@ def _function_text(function: Any) -> str:
         return shorten(function)
     file = code.co_filename.rsplit("/", 1)[-1]
     return f"{shorten(function)} {file}:{code.co_firstlineno}"
+
+
+# How surely an attribute names what a pipe reads from: by a public name, by a private one under
+# which its constructor was given it, by another private name.
+_PUBLIC, _GIVEN, _NOTED = 2, 1, 0
+
+
+def _sureness(pipe: Pipe, name: str) -> int:
+    if not name.startswith("_"):
+        return _PUBLIC
+    code = getattr(type(pipe).__init__, "__code__", None)
+    given = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return _GIVEN if name.lstrip("_") in given else _NOTED
+
+
+def _comes_later(pipe: Pipe, name: str, other: Pipe) -> bool:
+    """Whether ``other`` reads from ``pipe``, as surely as no private name of the latter tells."""
+    least = _sureness(pipe, name) + 1
+    if least > _PUBLIC:
+        return False
+    seen: set[int] = set()
+    stack = [other]
+    while stack:
+        one = stack.pop()
+        if one is pipe:
+            return True
+        if id(one) not in seen:
+            seen.add(id(one))
+            for attribute, value in vars(one).items():
+                pipes = list(_pipes_in(value))
+                if pipes and _sureness(one, attribute) >= least:
+                    stack += pipes
+    return False
 
 
 def _pipes_in(value: Any) -> Iterator[Pipe]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .node import Pipe, parents_of, twin_of, with_parents
+from .node import Pipe, later_pipes, parents_of, swap_parents, twin_of, with_parents
 from .walk import walk
 
 
@@ -25,9 +25,15 @@ def rebuilt(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
     True
     """
     made: dict[int, Pipe] = {}
+    ahead: list[Pipe] = []
     for old in walk(sink):
         here = with_parents(old, [made[id(parent)] for parent in parents_of(old)])
         made[id(old)] = change(old, here)
+        if made[id(old)] is not old and type(made[id(old)]) is type(old):
+            ahead.append(old)
+    for old in ahead:  # a copy that names later pipes in private means those of its own graph
+        later = {id(one): made[id(one)] for one in later_pipes(old) if id(one) in made}
+        swap_parents(made[id(old)], later)
     return made[id(sink)]
 
 

@@ -6,7 +6,17 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from ...graph import Cut, NoCut, Pipe, chained_name, describe, parents_of, traits_of, walk
+from ...graph import (
+    Cut,
+    NoCut,
+    Pipe,
+    chained_name,
+    declares_traits,
+    describe,
+    parents_of,
+    traits_of,
+    walk,
+)
 from .seen import Check, GraphCheck, Seen, Told
 
 
@@ -30,8 +40,8 @@ def _device_midway(pipe: Any, before: Seen) -> Told:
     return what, f"Put {chained_name(before.moved_by)}() at the end of the chain."
 
 
-def _planned_functions(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
-    """Find the functions that no worker runs, though they may do what workers are for."""
+def planned_functions(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
+    """Find what no worker runs, though it may do what workers are for: functions, own pipes."""
     if isinstance(split, NoCut):
         return ()
     opened: set[int] = set()
@@ -40,8 +50,10 @@ def _planned_functions(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str,
     for pipe in walk(split.planner):
         traits = traits_of(pipe)
         behind = any(id(parent) in opened for parent in parents_of(pipe))
+        mute = bool(parents_of(pipe)) and not (declares_traits(pipe) or traits.here)
+        works = traits.opaque or mute
         # Before volumes are opened, and to choose among them, it has names and headers to look at.
-        if traits.opaque and (not volumes or (traits.per_item and behind)):
+        if works and (not volumes or (traits.per_item and behind)):
             what = f"{describe(pipe)} runs in the process of the loader, and in no worker"
             found.append((pipe, what, _TO_WORKERS))
         if behind or traits.opens:
@@ -112,7 +124,7 @@ def _is_local(function: Any) -> bool:
 
 CHECKS: dict[str, Check] = {"early-device": _early_device, "device-midway": _device_midway}
 OF_GRAPHS: dict[str, GraphCheck] = {
-    "planned-functions": _planned_functions,
+    "planned-functions": planned_functions,
     "early-prefetch": _early_prefetch,
     "stranded-functions": _stranded_functions,
 }

@@ -43,6 +43,9 @@ def _divided_twice(pipe: Any, before: Seen) -> Told:
 def _not_split(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
     if not isinstance(split, NoCut):
         return ()
+    every = [traits_of(pipe) for pipe in walk(sink)]
+    if any(traits.shards for traits in every) and not any(traits.opens for traits in every):
+        return ()  # shares are what was asked for, and no volume wants a planner
     return ((sink, f"the graph cannot be split: {split.reason}", _SPLIT),)
 
 

@@ -320,7 +320,7 @@ class OpenVolume(Seeded):
                     warn(told, LikelyMistake, self.origin)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_of_objects": {}}
+        return {**super().__getstate__(), "_of_objects": {}}
 
     def settings(self) -> Any:
         """Return the settings without the credentials, and without what changes no voxel."""

@@ -9,6 +9,7 @@ from torch.utils.data import MapDataPipe
 from ...core import Origin
 from ...core.origin import call_text, here
 from ...graph import Traits, is_pipe
+from ..datapipe import pipes_only, source_of
 
 
 class MapPipe(MapDataPipe[Any]):
@@ -34,6 +35,15 @@ class MapPipe(MapDataPipe[Any]):
         pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
         return pipe
 
+    @property
+    def source_datapipe(self) -> Any:
+        """The pipe that it reads from, under torchdata's name; the first of several."""
+        return source_of(self)
+
+    @source_datapipe.setter
+    def source_datapipe(self, pipe: Any) -> None:
+        vars(self)["parent"] = pipe
+
     def fresh(self) -> None:
         """Set what is named in ``running`` to what it is at the beginning."""
 
@@ -47,9 +57,10 @@ class MapPipe(MapDataPipe[Any]):
     __str__ = __repr__
 
     def __getstate__(self) -> Any:
-        state = {name: v for name, v in vars(self).items() if name not in self.running}
         hook = MapDataPipe.getstate_hook
-        return state if hook is None else hook(state)
+        if hook is not None:
+            return hook(pipes_only(self))
+        return {name: v for name, v in vars(self).items() if name not in self.running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

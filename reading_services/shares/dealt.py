@@ -63,4 +63,4 @@ class Dealt(DataPipe):
             yield item
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "feed": None, "_begun": False}
+        return {**super().__getstate__(), "feed": None, "_begun": False}

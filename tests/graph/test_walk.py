@@ -3,6 +3,7 @@ import pytest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
+import voxpipe as vp
 from voxpipe.core.errors import GraphError
 from voxpipe.graph import clone, describe, find, parents_of, readers, walk, with_parents
 
@@ -115,3 +116,58 @@ def test_foreign_pipes_are_described_by_their_chained_name():
     text = describe(IterableWrapper([1]).map(double))
 
     assert text.startswith("map(double test_walk.py:")
+
+
+class Reads(IterDataPipe):
+    """Reads a pipe, and tells it so under a private name, as users' own pipes do."""
+
+    def __init__(self, source):
+        self._source = source
+        vars(source)["_reader"] = self
+
+    def __iter__(self):
+        yield from self._source
+
+
+class Notes(IterDataPipe):
+    """Has a place for what reads from it."""
+
+    def __init__(self, datapipe):
+        self.datapipe = datapipe
+        self._later = []
+
+    def __iter__(self):
+        yield from self.datapipe
+
+
+def test_a_pipe_that_notes_its_reader_is_no_cycle():
+    """In private: what reads from it comes later, whatever it calls its own parent."""
+    noted = Notes(IterableWrapper([1, 2]))
+    middle = Reads(noted)
+    sink = middle.map(double)
+    noted._later.append(sink)
+
+    assert parents_of(noted) == (noted.datapipe,)
+    assert parents_of(middle) == (noted,)
+    assert [*walk(sink)] == [noted.datapipe, noted, middle, sink]
+    assert list(sink) == [2, 4]
+
+
+def test_a_copy_notes_the_reader_in_its_own_graph():
+    """The user's pipes keep theirs."""
+    sink = Reads(Notes(IterableWrapper([1, 2])))
+
+    copied = clone(sink)
+
+    assert copied._source._reader is copied is not sink
+    assert sink._source._reader is sink
+    assert list(vp.DataLoader2(sink.map(double))) == [2, 4]
+
+
+def test_what_reads_itself_in_public_is_a_cycle():
+    """There is no telling which comes first."""
+    first = Notes(IterableWrapper([1]))
+    first.datapipe = Notes(first)
+
+    with pytest.raises(GraphError, match="upstream of itself"):
+        list(walk(first))

@@ -55,7 +55,9 @@ class _Reader(Connected):
             except Exception as error:
                 if self.skip_on_error:
                     told = Secrets(self.storage_options).describe(error)
-                    warn(f"{public_name(url)} is left out: {told}", UserWarning, self.origin)
+                    what, *more = told.splitlines()
+                    text = f"{what}: {public_name(url)} is left out, skipping to the next"
+                    warn("\n".join([text, *more]), UserWarning, self.origin)
                     continue
                 raise placed(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
@@ -68,8 +70,8 @@ class _Reader(Connected):
         return http_stream(url, self.storage_options, self.timeout)
 
     def __len__(self) -> int:
-        """Return the length of the parent, unless URLs may be left out."""
-        return length_or_type_error(self, None if self.skip_on_error else self.parent)
+        """Return the length of the parent: the most, where URLs may be left out."""
+        return length_or_type_error(self, self.parent)
 
 
 @offered("read_from_http")

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from ....core.errors import AccessDenied, StreamError
+from ....core.errors import AccessDenied, StreamError, VolumeNotFound
 from ....volumes.stores.location import public_name, remote_errors
 from ....volumes.stores.redaction import Secrets
 from ....volumes.stores.retry import (
@@ -210,7 +210,10 @@ class HttpStream(io.RawIOBase):
             self._size, self._ranges = 0, True  # of an empty file there is no range
             return
         if response.status in _ABSENT:
-            raise FileNotFoundError(self.name)
+            raise VolumeNotFound(
+                f"the server answered {response.status} for {self.name}: there is nothing.",
+                do="Check the URL and the storage_options.",
+            )
         if response.status in _DENIED:
             raise AccessDenied(
                 f"reading {self.name} was refused with status {response.status}.",

@@ -51,17 +51,18 @@ class Header(DataPipe):
 
         If the parent has no length it is the limit, with a warning that it may be less.
         """
-        if self.limit is None:
-            return length_of(self, self.parent)
+        # The words that tests of users of torchdata look for.
+        named = "The length of this HeaderIterDataPipe"
         try:
-            return min(length_of(self, self.parent), self.limit)
-        except TypeError:
-            text = (
-                "The length of this Header is inferred to be equal to its limit. "
-                "It is less if the parent, whose length is not known, ends before."
-            )
+            found = length_of(self, self.parent)
+        except TypeError as error:
+            if self.limit is None:
+                raise TypeError(f"{named} cannot be determined. {error}") from None
+            text = f"{named} is inferred to be equal to its limit. "
+            text += "It is less if the parent, whose length is not known, ends before."
             warn(text, UserWarning)
             return self.limit
+        return found if self.limit is None else min(found, self.limit)
 
 
 @offered("set_length")

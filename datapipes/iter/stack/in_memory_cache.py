@@ -136,8 +136,8 @@ class InMemoryCacheHolder(Running):
         try:
             return length_of(self, self.parent)
         except TypeError:
-            msg = "InMemoryCacheHolder has no len(): it doesn't have valid length until the cache "
-            raise TypeError(msg + "is loaded") from None
+            msg = "InMemoryCacheHolder has no len(): this instance doesn't have valid length until "
+            raise TypeError(msg + "the cache is loaded.") from None
 
 
 def _of_run(item: Any, run: tuple[int, int]) -> Any:

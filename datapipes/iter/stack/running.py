@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch.utils.data import IterDataPipe
 
 from ...datapipe import DataPipe
 
@@ -29,9 +28,8 @@ class Running(DataPipe):
         """Set what is named in ``running`` to what it is before the first pass."""
 
     def __getstate__(self) -> Any:
-        state = {name: v for name, v in vars(self).items() if name not in self.running}
-        hook = IterDataPipe.getstate_hook
-        return state if hook is None else hook(state)
+        state = super().__getstate__()
+        return {name: v for name, v in state.items() if name not in self.running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

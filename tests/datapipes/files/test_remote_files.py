@@ -122,6 +122,16 @@ def test_what_is_not_there():
         assert len(server.requests) == 1
 
 
+def test_what_is_not_there_is_told_with_its_number():
+    """404 before the URL, in the words that tests of torchdata's users match."""
+    with WebServer({"/a": b"x"}) as server:
+        with pytest.raises(VolumeNotFound, match=f"404.+{server.url}/b"):
+            list(HttpReader(IterableWrapper([server.url + "/b"])))
+        some = IterableWrapper([server.url + "/b", server.url + "/a"])
+        with pytest.warns(UserWarning, match=f"404.+{server.url}/b.+skipping"):
+            assert len(list(HttpReader(some, skip_on_error=True))) == 1
+
+
 def test_a_server_that_refuses():
     """Nothing is tried again."""
     with WebServer({"/a": b"x"}, fails=10, status=403) as server:
@@ -147,8 +157,7 @@ def test_urls_that_fail_can_be_left_out():
             found = [stream.read() for _, stream in pipe]
         assert found == [b"x"]
         assert "s3cret" not in str(told[0].message)
-        with pytest.raises(TypeError):
-            len(pipe)
+        assert len(pipe) == 2  # the most that there can be
     assert len(HttpReader(urls)) == 2
 
 
