@@ -377,7 +377,7 @@ class WorkerReplaced(RuntimeWarning):
 
 
 class LikelyLabel(UserWarning):
-    """The name of a volume says label, but it is sampled as an intensity."""
+    """The name of a volume, or its values, say label, but it is sampled as an intensity."""
 
 
 class LintWarning(UserWarning):

@@ -11,7 +11,9 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +25,9 @@ _MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
 _LONGEST_ARGUMENT = 40
 # Ops in their own words: five or so, as many as a choice usually has.
 _LONGEST_OPS = 200
-# Where Python keeps what was said of which line, so that it is said once.
-_SAID: dict[Any, Any] = {}
+# Where Python keeps what was said of which line, by file, so that it is said once.
+_SAID: dict[str, dict[Any, Any]] = {}
+_AHEAD: ContextVar[bool] = ContextVar("looking_ahead", default=False)
 
 # Arguments that may hold credentials: they are shown nowhere, and tell no chain from another.
 CREDENTIALS = ("storage_options",)
@@ -113,15 +116,78 @@ def here(call: str) -> Origin:
     return Origin(call, frame.f_code.co_filename, frame.f_lineno)
 
 
+@contextmanager
+def looking_ahead() -> Iterator[None]:
+    """Plan what may never be made: nothing is told of it, and nothing counts as told.
+
+    Whoever makes it later warns of it then. Other threads are not concerned.
+    """
+    token = _AHEAD.set(True)
+    try:
+        yield
+    finally:
+        _AHEAD.reset(token)
+
+
+def is_looking_ahead() -> bool:
+    """Whether what runs now is only looked at: it is made later, or not at all."""
+    return _AHEAD.get()
+
+
 def warn(text: str, category: type[Warning], origin: Origin | None = None) -> None:
     """Warn of what was written at ``origin``, else of the user's line that led here."""
+    if is_looking_ahead():
+        return
     if origin is not None:
-        warnings.warn_explicit(text, category, origin.file, origin.line, registry=_SAID)
+        said = _SAID.setdefault(origin.file, {})
+        warnings.warn_explicit(text, category, origin.file, origin.line, registry=said)
         return
     depth, frame = 2, sys._getframe(1)
     while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
         depth, frame = depth + 1, frame.f_back
     warnings.warn(text, category, stacklevel=depth)
+
+
+class Once:
+    """Warns of each thing once. All that is told once in this package goes through this.
+
+    Copies of a pipe share theirs; what is pickled arrives with nothing told.
+
+    Examples
+    --------
+    >>> once = Once()
+    >>> with looking_ahead():
+    ...     once.warn("gt", "'gt' is an intensity", UserWarning)
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     once.warn("gt", "'gt' is an intensity", UserWarning)
+    ...     once.warn("gt", "'gt' is an intensity", UserWarning)
+    >>> len(told)
+    1
+    """
+
+    def __init__(self) -> None:
+        self._told: set[Hashable] = set()
+
+    def warn(
+        self,
+        thing: Hashable,
+        text: str | Callable[[], str],
+        category: type[Warning],
+        origin: Origin | None = None,
+    ) -> None:
+        """Warn, unless ``thing`` was told; where the warning is raised as an error, it was not.
+
+        A function makes the text only where it is needed; an empty one tells nothing.
+        """
+        if thing in self._told or is_looking_ahead():
+            return
+        told = text if isinstance(text, str) else text()
+        if told:
+            warn(told, category, origin)
+        self._told.add(thing)
+
+    def __reduce__(self) -> tuple[type[Once], tuple[()]]:
+        return Once, ()
 
 
 def _is_machinery(module: str) -> bool:

@@ -344,6 +344,11 @@ class DataLoader2(Explaining, Telling):
         """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
         return EpochSetter(self)
 
+    @property
+    def batch_sampler(self) -> EpochSetter:
+        """What frameworks ask for the items of a batch, ``loader.batch_sampler.batch_size``."""
+        return EpochSetter(self)
+
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""
         self._shut_down = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -78,16 +77,14 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     planner = clone(split.planner)
     set_epoch(planner, seed, epoch)
     try:
-        with warnings.catch_warnings(), without_reading():
-            warnings.simplefilter("ignore")  # they come when the patches are made
+        with without_reading():
             samples = [dict(_patches(item)) for item in islice(planner, PLANS)]
             cost = _mean([list(patches.values()) for patches in samples if patches])
-    except (VoxpipeError, OSError):
+    except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
         return None
     if cost is None:
         return None
-    # Not where warnings are ignored: that the kernel is missing is said once.
     first = next(filter(None, samples))
     return replace(
         cost,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -98,8 +97,7 @@ def asked_of(
     cases: set[int] = set()
     order: list[int] = []
     try:
-        with warnings.catch_warnings(), without_reading():
-            warnings.simplefilter("ignore")  # they come when the patches are made
+        with without_reading():
             skipped = min(batches * split.group, FARTHEST)
             for item in _for_a_while(islice(items_from(planner, skipped), PLANS), clock):
                 if not isinstance(item, Sample):

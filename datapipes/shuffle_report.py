@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -103,8 +102,7 @@ def shuffle_report(
         cache_bytes = local[-1] if local else MEMORY_BYTES
     cache = _Cache(whole("cache_bytes", cache_bytes, least=0, unit="bytes"))
     counts, samples = [], 0
-    with warnings.catch_warnings(), without_reading():
-        warnings.simplefilter("ignore")  # they come when the patches are made
+    with without_reading():
         items = islice(planner, whole("batches", batches, least=1) * split.group)
         for batch in _batches(items, split.group):
             counts.append(len({_volume(item) for item in batch}))

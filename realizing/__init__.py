@@ -1,7 +1,7 @@
 """The realizing part of a graph as frozen instructions: samples in, a batch out; no torch."""
 
 from .failing import DATA_ERRORS, ErrorPolicy, Outcome, Tolerant
-from .gather import Gather
+from .gather import Gather, LikelyLabels
 from .job import Failure, Job
 from .join_reads import JoinReads
 from .memory import ArraySpec, BatchMemory, OwnMemory, batch_memory, using
@@ -25,6 +25,7 @@ __all__ = [
     "Instruction",
     "Job",
     "JoinReads",
+    "LikelyLabels",
     "Outcome",
     "OwnMemory",
     "RealizePatches",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import META, Origin, Sample
-from ..core.errors import PatchSizeError, ProvenanceLost, SampleError, placed
+from ..core.errors import LikelyLabel, PatchSizeError, ProvenanceLost, SampleError, placed
+from ..core.likely_mistakes import classes
 from ..core.memory import refuse_beyond_memory
-from ..core.origin import warn
+from ..core.origin import is_looking_ahead, warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch
 from ..volumes import Volume
@@ -21,6 +22,43 @@ from ..volumes.stores.joining import reads_of
 from .memory import ArraySpec, batch_memory
 from .realized import Realized
 from .threads import in_threads
+
+# So many batches of a key are looked at: random patches of an organ are often empty.
+_LOOKED_AT = 16
+
+
+class LikelyLabels:
+    """Looks whether what is taken for an image holds classes: in the first batches of a process.
+
+    Copies of a pipe share one; in a worker it begins anew.
+    """
+
+    def __init__(self, origin: Origin | None) -> None:
+        self._origin = origin
+        self._left: dict[str, int] = {}
+
+    def look(self, key: str, patch: LazyPatch, array: NDArray[Any]) -> None:
+        """Warn, once, where the values of an interpolated volume are few whole numbers."""
+        left = self._left.get(key, _LOOKED_AT)
+        if left == 0 or is_looking_ahead():
+            return
+        self._left[key] = left - 1
+        # As they are stored: values that were clipped are often one of two.
+        guessed = patch.kind != "label" and patch.policy.mode != "nearest" and not patch.values
+        if not (guessed and array.dtype.kind == "f" and classes(array)):
+            return
+        # The text names no case, so that workers, and Python, tell it once.
+        text = (
+            f"{key!r} is sampled as an intensity, and holds few whole numbers, as a label does\n"
+            f"  at {self._origin}\n"
+            f"  If it holds classes, name {key!r} in open_volume(labels=...). "
+            "If not, give labels= without it: then nothing is guessed."
+        )
+        warn(text, LikelyLabel, self._origin)
+        self._left[key] = 0
+
+    def __reduce__(self) -> tuple[type[LikelyLabels], tuple[Origin | None]]:
+        return LikelyLabels, (self._origin,)
 
 
 @dataclass(frozen=True)
@@ -33,6 +71,8 @@ class Gather:
     """Where the user wrote the pipe."""
     of_cases: bool = False
     """Whether the chain began with cases, so that items without provenance have lost it."""
+    likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
+    """Looks for labels among the images; None where the user has said which are labels."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list.
@@ -59,6 +99,7 @@ class Gather:
                 for out, sample in zip(stack, items, strict=True)
             ]
             in_threads(self._fill, slots)
+            self._look(items[0], memory)
         except Exception as error:
             raise placed(error, self.origin)  # noqa: B904  the very same error
         batch = {
@@ -70,6 +111,11 @@ class Gather:
         elif self.of_cases:
             self._warn_of_loss()
         return [batch]
+
+    def _look(self, sample: Any, memory: Mapping[str, NDArray[Any]]) -> None:
+        for key, stack in memory.items():
+            if self.likely is not None and isinstance(sample[key], LazyPatch):
+                self.likely.look(key, sample[key], stack)
 
     def _warn_of_loss(self) -> None:
         # The text names no case, so that Python shows it once.

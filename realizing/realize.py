@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
 from ..spatial.volume_like import stored_of
 from ..volumes.stores.joining import reads_of
+from .gather import LikelyLabels
 from .realized import Realized
 from .threads import in_threads
 
@@ -24,6 +25,8 @@ class RealizePatches:
 
     origin: Origin
     """Where the user wrote the pipe."""
+    likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
+    """Looks for labels among the images; None where the user has said which are labels."""
 
     def __call__(self, items: Sequence[Any]) -> list[Sample]:
         """Return the samples with voxels in them."""
@@ -37,6 +40,9 @@ class RealizePatches:
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
             arrays = in_threads(_made, lazy.items())
+            for (key, patch), array in zip(lazy.items(), arrays, strict=True):
+                if self.likely is not None:
+                    self.likely.look(key, patch, array)
         except Exception as error:
             raise placed(error, self.origin, item.case)  # noqa: B904
         made = dict(zip(lazy, map(Realized, arrays), strict=True))

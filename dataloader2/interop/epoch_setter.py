@@ -1,8 +1,10 @@
-"""The ``sampler`` of a loader: what training frameworks tell the number of the epoch."""
+"""The samplers of a loader: what training frameworks tell the number of the epoch, and ask."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from ...graph import Traits, traits_of, walk
 
 if TYPE_CHECKING:
     from ..dataloader2 import DataLoader2
@@ -25,3 +27,18 @@ class EpochSetter:
         """
         if not self._loader.is_before(epoch):
             self._loader.set_epoch(epoch)
+
+    @property
+    def batch_size(self) -> int:
+        """Items that the chain gathers in a batch; 1 where it gathers none."""
+        return max(1, self._last_gathering.group)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last, smaller batch is left out."""
+        return self._last_gathering.drop_last
+
+    @property
+    def _last_gathering(self) -> Traits:
+        gathering = [t for t in map(traits_of, walk(self._loader.datapipe)) if t.group]
+        return gathering[-1] if gathering else Traits()

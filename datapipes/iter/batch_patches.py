@@ -12,6 +12,7 @@ from ...spatial.ops.sizes import whole_number
 from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
 from .cases import FromCases, ListCases
+from .likely_labels import likely_labels
 
 
 @chained("batch_patches")
@@ -31,7 +32,8 @@ class BatchPatches(DataPipe):
     ``FuseSpatial`` they are realized straight into the batch's memory, without a
     tensor of their own. Numbers become one tensor, other things a list. Plain mappings are
     stacked too, but without ``meta``; if the chain began with cases, a ``ProvenanceLost``
-    warning says so.
+    warning says so. Where keys of labels were not chosen in ``open_volume()``, the first batches
+    are looked at: an image of few whole numbers brings a ``LikelyLabel`` warning.
 
     Raises
     ------
@@ -60,6 +62,7 @@ class BatchPatches(DataPipe):
         self.straight = False
         self.joins = False
         self.threads: int | None = None
+        self._likely = likely_labels(self.origin, parent)
         self.of_cases = any(isinstance(p, (FromCases, ListCases)) for p in walk(parent))
 
     @property
@@ -89,7 +92,7 @@ class BatchPatches(DataPipe):
 
     def instructions(self) -> tuple[JoinReads | Gather | InThreads, ...]:
         """Return what gathers one batch."""
-        gather = Gather(self.straight, self.origin, self.of_cases)
+        gather = Gather(self.straight, self.origin, self.of_cases, self._likely)
         steps = (JoinReads(self.origin), gather) if self.joins else (gather,)
         if self.threads is None:
             return steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from ...core import Sample
 from ...core.errors import LikelyLabel, LikelyMistake, SampleError, placed
 from ...core.hidden import Hidden
 from ...core.likely_mistakes import colours
-from ...core.origin import shorten, warn
+from ...core.origin import Once, is_looking_ahead, shorten
 from ...graph import Pipe, Traits, parents_of, traits_of, walk
 from ...spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ...spatial.lazy.realized_volume import (
@@ -112,9 +113,9 @@ class OpenVolume(Seeded):
             refuse_unknown_arguments("open_volume", reader_kwargs, own, {}, only_misspelt=True)
         self.axis_map = _checked(axis_map)
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
-        # Keys that nobody needs to be warned of: all, once labels were chosen.
-        self._settled = set(self.labels) if labels is LABELS else None
-        self._told: set[str] = set()
+        self.guesses = labels is LABELS
+        """Whether keys are taken for intensities that nobody has spoken of."""
+        self._once = Once()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
         self._looked = False
         # Readers' options that are given by key.
@@ -243,9 +244,8 @@ class OpenVolume(Seeded):
             self._warn_of_volume(key, source)
             return source
         kind = "label" if key in self.labels else "intensity"
-        if self._settled is not None and key not in self._settled:
-            self._settled.add(key)
-            self._warn_if_likely(key)
+        if self.guesses and kind == "intensity":
+            self._once.warn(key, partial(self._if_likely, key), LikelyLabel, self.origin)
         # One array may stand under two keys, of two kinds.
         own = key if any(key in named for named in self._by_key.values()) else ""
         held = self._of_objects.get((id(source), kind, own))
@@ -282,33 +282,32 @@ class OpenVolume(Seeded):
 
         ``labels=`` says what is opened here, and nothing of what is a Volume already.
         """
-        if volume.kind == "label" or key in self._told:
+        if volume.kind == "label":
             return
-        self._told.add(key)
-        if key in self.labels if self._settled is None else looks_like_label(key):
+        if looks_like_label(key) if self.guesses else key in self.labels:
             text = (
                 f"{key!r} is a Volume of an intensity: interpolated, in float32\n"
                 f"  at {self.origin}\n"
                 '  If it holds classes, write Volume(..., kind="label"). '
                 "If not, give labels= without it: then nothing is guessed."
             )
-            warn(text, LikelyLabel, self.origin)
+            self._once.warn(("a Volume", key), text, LikelyLabel, self.origin)
 
-    def _warn_if_likely(self, key: str) -> None:
+    def _if_likely(self, key: str) -> str:
+        """Return what is told of a key that looks like a label; nothing of others."""
         if not looks_like_label(key):
-            return
+            return ""
         named = f"labels=({', '.join(map(repr, (*self.labels, key)))})"
-        text = (
+        return (
             f"{key!r} is sampled as an intensity: interpolated, in float32\n"
             f"  at {self.origin}\n"
             f"  If it holds classes, write open_volume({named}). "
             "If not, give labels= without it: then nothing is guessed."
         )
-        warn(text, LikelyLabel, self.origin)
 
     def _warn_of_colours(self, sample: Sample, volumes: Mapping[str, Volume]) -> None:
         """Warn where arrays look like planes of colours; labels of their shape say otherwise."""
-        if self._looked or self.axis_map is not None:
+        if self._looked or self.axis_map is not None or is_looking_ahead():
             return
         self._looked = True
         if any(volume.kind == "label" for volume in volumes.values()):
@@ -317,7 +316,7 @@ class OpenVolume(Seeded):
             is_new = key not in sample.patches and in_memory(sample[key])
             if is_new and "affine" not in options_of(key, self.reader_kwargs):
                 for told in colours(key, sample[key].shape):
-                    warn(told, LikelyMistake, self.origin)
+                    self._once.warn(told, told, LikelyMistake, self.origin)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_of_objects": {}}

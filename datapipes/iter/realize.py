@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ...graph import Traits
+from ...graph import Pipe, Traits
 from ...realizing import InThreads, RealizePatches
 from ..datapipe import PerItem, chained
 from ..tensors import applied
+from .likely_labels import likely_labels
 
 
 @chained("realize")
@@ -30,12 +31,16 @@ class Realize(PerItem):
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
 
+    def __init__(self, parent: Pipe) -> None:
+        super().__init__(parent)
+        self._likely = likely_labels(self.origin, parent)
+
     threads: int | None = None
     """Volumes that are realized at once; None leaves it to whoever runs the pipe."""
 
     def instructions(self) -> tuple[RealizePatches | InThreads, ...]:
         """Return what realizes one sample."""
-        realize = RealizePatches(self.origin)
+        realize = RealizePatches(self.origin, self._likely)
         return (realize,) if self.threads is None else (InThreads(self.threads, realize),)
 
     def apply(self, item: Any) -> Any:

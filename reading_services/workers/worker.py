@@ -12,7 +12,7 @@ import threading
 import traceback
 import warnings
 from collections import abc
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from multiprocessing import connection, parent_process
 from typing import Any
@@ -122,8 +122,13 @@ def run_worker(
         AHEAD.bound(settings.ahead_bytes)
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
-    with using_joinings(settings.joinings), using_threads(settings.threads):
-        _serve(channel, inbox, payload, settings)
+    with (
+        using_joinings(settings.joinings),
+        using_threads(settings.threads),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        # For life, and of all threads: what is fetched ahead is planned in another than this one.
+        _serve(channel, inbox, payload, settings, caught)
 
 
 def adopt(settings: abc.Mapping[str, str], environment: MutableMapping[str, str]) -> None:
@@ -195,6 +200,7 @@ def _serve(
     inbox: Inbox,
     payload: bytes,
     settings: Settings,
+    caught: list[warnings.WarningMessage],
 ) -> None:
     if settings.torch:
         import torch
@@ -221,16 +227,15 @@ def _serve(
         if slots is not None:
             slots.release(message.freed)
         job: Any = None
-        caught: list[warnings.WarningMessage] = []
         try:
             if source is None:
                 source = _opened(payload, settings.script)
+                warnings.simplefilter("always")  # the consumer's filters decide
                 if isinstance(source, Fed):
                     source.fed(line.dealt)
                 inbox.look_ahead()
             job = waiting.job()
-            with _noted(caught):
-                data = _made(source, job, message, slots)
+            data = _made(source, job, message, slots)
             report = _report(caught)
             answer = Exhausted(report) if data is None else Done(message.index, data, report)
             told = pickle.dumps(answer)
@@ -281,19 +286,11 @@ def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
     return data
 
 
-@contextlib.contextmanager
-def _noted(caught: list[warnings.WarningMessage]) -> Iterator[None]:
-    """Add what is warned of inside the ``with`` block, also before an error."""
-    with warnings.catch_warnings(record=True) as now:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            caught += now
-
-
 def _report(caught: list[warnings.WarningMessage]) -> Report:
-    told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in caught))
+    """Return what was counted and warned of since the last report."""
+    new = caught[:]  # other threads may add to it meanwhile
+    del caught[: len(new)]
+    told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in new))
     return Report(LEDGER.take(), told)
 
 

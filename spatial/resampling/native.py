@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.native_library import PATHS, address_of, native_library, requested_path
-from ...core.origin import warn
+from ...core.origin import Once
 from ..plans.displacement import Displacement
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Lowered, Stage
@@ -46,6 +46,7 @@ _TYPES = {
 }
 _BFLOAT16 = 11
 _DONE, _UNSUPPORTED, _BAD_JOB, _NO_MEMORY = range(4)
+_TOLD = Once()
 _NO_CONTROL = (0,) * 4 + (0.0,) * 12
 _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
 
@@ -141,18 +142,22 @@ def _control(displacement: Stage | None) -> tuple[Any, ...]:
     return (address_of(points), *points.shape[1:], *displacement.matrix[:3].ravel().tolist())
 
 
-@cache
 def _library() -> Any:
     """Return the loaded library, or None, having said so."""
-    library, problem = native_library(
+    library, problem = _found()
+    if library is None:
+        _TOLD.warn(
+            "native",
+            f"resampling takes the slow path, because the native kernel is missing: {problem}. "
+            "Install with a C++ compiler at hand, or run `make native` in a checkout; "
+            "VOXPIPE_NATIVE=0 silences this.",
+            RuntimeWarning,
+        )
+    return library
+
+
+@cache
+def _found() -> tuple[Any, str]:
+    return native_library(
         ["voxpipe_run"], version="voxpipe_abi", expected=ABI, numbers=["voxpipe_best_path"]
     )
-    if library is not None:
-        return library
-    warn(
-        f"resampling takes the slow path, because the native kernel is missing: {problem}. "
-        "Install with a C++ compiler at hand, or run `make native` in a checkout; "
-        "VOXPIPE_NATIVE=0 silences this.",
-        RuntimeWarning,
-    )
-    return None

@@ -8,6 +8,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.core.errors import LikelyLabel
 from voxpipe.datapipes.iter.likely_labels import looks_like_label
+from voxpipe.realizing import gather
 
 VOLUME = np.zeros((4, 4, 4), np.uint8)
 
@@ -128,3 +129,127 @@ def test_a_volume_that_was_meant_so_is_not_told(volume, labels):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(pipe)
+
+
+def blobs(count=2):
+    """Return cases of 16^3 voxels, an image of noise and a ball of ones in float32."""
+    rng = np.random.default_rng(0)
+    places = np.indices((16, 16, 16)) - 7.5
+    ball = ((places**2).sum(0) < 30).astype(np.float32)
+    image = rng.normal(size=ball.shape).astype(np.float32)
+    return [{"image": image, "gt": ball, "y": ball} for _ in range(count)]
+
+
+def turned(pipe, realize=False):
+    pipe = pipe.lazy_patch((16, 16, 16), samples_per_volume=2).rotate((10, 20))
+    return pipe.realize().batch_patches(2) if realize else pipe.batch_patches(2)
+
+
+def told_by(loader, epochs=2):
+    """Return the LikelyLabel warnings of some epochs, as Python shows them by default."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(epochs):
+            for _ in loader:
+                pass
+    loader.shutdown()
+    return [str(w.message) for w in caught if w.category is LikelyLabel]
+
+
+def guessed(told):
+    return [text for text in told if "is sampled as an intensity: interpolated" in text]
+
+
+def seen(told):
+    return [text for text in told if "few whole numbers" in text]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "report", [None, vp.explain, vp.shuffle_report], ids=["", "explain", "report"]
+)
+def test_a_loader_tells_what_it_looked_at_before(workers, report):
+    """It plans some batches to choose how to read; so do reports. The user sees it once."""
+    pipe = turned(vp.from_cases(blobs()).open_volume())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if report is not None:
+            report(pipe)
+
+    told = told_by(vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(workers)))
+
+    assert ["'gt'" in text for text in guessed(told)] == [True]
+
+
+def test_raised_as_an_error_it_stops_every_epoch():
+    """A look-ahead that swallows the error leaves it to the epoch."""
+    loader = vp.DataLoader2(turned(vp.from_cases(blobs()).open_volume()))
+
+    for _ in range(2):
+        with pytest.raises(LikelyLabel):  # warnings are errors in all tests
+            list(loader)
+    loader.shutdown()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("realize", [False, True])
+def test_classes_in_a_batch_are_told_where_it_is_made(workers, realize):
+    """Whatever their key is called, interpolated or not; the image beside them is not."""
+    pipe = turned(vp.from_cases(blobs()).open_volume(), realize)
+
+    told = seen(told_by(vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(workers))))
+
+    assert sorted(text.split()[0] for text in told) == ["'gt'", "'y'"]
+    place = "realize()" if realize else "batch_patches(2)"
+    assert all(place in text and "open_volume(labels=...)" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"labels": ("gt", "y")},
+        {"labels": ("image_seg", "gt"), "keys": ("image", "gt", "y")},
+        {"policies": dict.fromkeys(("gt", "y"), vp.Policy("nearest"))},
+    ],
+)
+def test_what_was_said_of_a_key_is_not_looked_at(options):
+    """Labels that were chosen, and volumes that are not interpolated."""
+    cases = [{**case, "image_seg": case["y"]} for case in blobs()]
+    if "keys" in options:
+        options["keys"] = (*options["keys"], "image_seg")
+    pipe = turned(vp.from_cases(cases).open_volume(**options))
+
+    assert seen(told_by(vp.DataLoader2(pipe))) == []
+
+
+def test_a_batch_is_looked_at_in_the_beginning_only(monkeypatch):
+    """What it costs ends after a few batches of each key."""
+    looked = []
+    monkeypatch.setattr(gather, "classes", lambda values: looked.append(1) or False)
+    cases = [{"image": case["image"]} for case in blobs(20)]
+
+    assert len(told_by(vp.DataLoader2(turned(vp.from_cases(cases).open_volume())))) == 0
+    assert len(looked) == gather._LOOKED_AT
+
+
+class Loud:
+    """A backend of the user's own that warns when it is opened."""
+
+    shape, affine, dtype = (1, 4, 4, 4), np.eye(4), np.dtype(np.uint8)
+
+    def __init__(self, path, **options):
+        warnings.warn("an old file", UserWarning, stacklevel=1)
+
+    def __getitem__(self, region):
+        return np.zeros(self.shape, np.uint8)[region]
+
+
+def test_warnings_of_other_libraries_are_not_swallowed():
+    """A file that is opened while looking ahead stays open, so that nobody opens it again."""
+    vp.register_backend("loud", lambda request: str(request.path).endswith(".loud"), Loud)
+    pipe = vp.from_cases([{"image": "a.loud"}]).open_volume().lazy_patch(2).batch_patches(1)
+    try:
+        with vp.DataLoader2(pipe) as loader, pytest.warns(UserWarning, match="an old file"):
+            next(iter(loader))
+    finally:
+        vp.unregister_backend("loud")

@@ -278,7 +278,7 @@ def test_sixty_four_bits_are_moved_but_not_calculated_with() -> None:
 
 def test_a_missing_library_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the kernel there is one warning, and the slow path does the work."""
-    native._library.cache_clear()
+    native._found.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     ramp = np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)
     source = Source(ramp, (0, 0, 0), Region.of_shape((4, 1, 1)))
@@ -290,7 +290,7 @@ def test_a_missing_library_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None
         assert not native.available()
         assert native.path() is None
     finally:
-        native._library.cache_clear()
+        native._found.cache_clear()
 
 
 def test_the_environment_switches_the_kernel_off(monkeypatch: pytest.MonkeyPatch) -> None:

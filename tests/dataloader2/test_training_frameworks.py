@@ -1,0 +1,167 @@
+"""A loader in the hands of Lightning and Accelerate, as they are installed."""
+
+import os
+import warnings
+
+import pytest
+import torch
+from ranks import plain, run_ranks
+from scenes import full_chain, same, write_cases
+
+import voxpipe as vp
+from voxpipe.datapipes.iter import IterableWrapper
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return write_cases(tmp_path_factory.mktemp("cases"))
+
+
+def chain_of(cases):
+    return full_chain(cases, samples=4, batch=2)  # 6 batches
+
+
+def loader_of(cases, service=None):
+    return vp.DataLoader2(chain_of(cases), [vp.FuseSpatial()], service, seed=7)
+
+
+@pytest.fixture(scope="module")
+def whole(cases):
+    with loader_of(cases) as loader:
+        return list(loader), list(loader)
+
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, batch):
+        return (self.scale * batch["image"]).mean()
+
+
+def lightning_noting(seen, folder, **options):
+    """Return a module that notes stage and batch of every step, and a trainer."""
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.tiny = Tiny()
+
+        def training_step(self, batch):
+            seen.append(("fit", batch))
+            return self.tiny(batch)
+
+        def validation_step(self, batch):
+            seen.append(("validate", batch))
+            self.log("loss", self.tiny(batch), batch_size=len(batch["meta"]))
+
+        def test_step(self, batch):
+            seen.append(("test", batch))
+
+        def predict_step(self, batch):
+            seen.append(("predict", batch))
+            return batch["image"].mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        **options,
+    )
+    return Module(), trainer
+
+
+def of(stage, seen):
+    return [batch for name, batch in seen if name == stage]
+
+
+# Lightning and torch tell of numbers of workers and of names that will go.
+@pytest.mark.filterwarnings("ignore")
+class TestLightning:
+    @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_stage_takes_the_whole_epoch(self, cases, whole, tmp_path, stage, workers):
+        """In order, with and without workers; predictions come back one by one."""
+        seen = []
+        module, trainer = lightning_noting(seen, tmp_path)
+        loader = loader_of(cases, vp.MultiProcessingReadingService(workers))
+
+        made = getattr(trainer, stage)(module, loader)
+        loader.shutdown()
+
+        assert same(of(stage, seen), whole[0])
+        assert len(seen) == len(whole[0])
+        if stage == "predict":
+            assert made == [batch["image"].mean() for batch in whole[0]]
+
+    def test_fit_validates_after_every_epoch(self, cases, whole, tmp_path):
+        """With one loader for each; a check of sanity comes first and uses up no epoch."""
+        seen = []
+        module, trainer = lightning_noting(seen, tmp_path, max_epochs=2, num_sanity_val_steps=2)
+        train, val = loader_of(cases), loader_of(cases)
+
+        trainer.fit(module, train, val)
+        train.shutdown()
+        val.shutdown()
+
+        assert same(of("fit", seen), [*whole[0], *whole[1]])
+        assert same(of("validate", seen), [*whole[0][:2], *whole[0], *whole[1]])
+
+
+def test_the_size_of_a_batch_is_known_to_who_asks(cases):
+    """DeepSpeed's strategy takes it from the sampler of batches."""
+    with vp.DataLoader2(full_chain(cases, batch=3)) as loader:
+        assert (loader.batch_sampler.batch_size, loader.batch_sampler.drop_last) == (3, False)
+    with vp.DataLoader2(IterableWrapper(range(9)).batch(4, drop_last=True)) as loader:
+        assert (loader.batch_sampler.batch_size, loader.batch_sampler.drop_last) == (4, True)
+    with vp.DataLoader2(IterableWrapper(range(5))) as loader:
+        assert loader.batch_sampler.batch_size == 1
+
+
+def prepared(rank, cases, service):
+    """Train in one of two processes; return how many Accelerate sees, what came, and the weight."""
+    from accelerate import Accelerator
+
+    # What its launcher sets.
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ.update(own, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # the group is there
+    accelerator = Accelerator(cpu=True)
+    made = loader_of(cases, service)
+    model = Tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, made)
+    seen = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for batch in loader:
+            accelerator.backward(model(batch))
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append(batch)
+    made.shutdown()
+    weight = float(accelerator.unwrap_model(model).scale.detach())
+    return accelerator.num_processes, plain(seen), weight, [str(w.message) for w in told]
+
+
+@pytest.mark.slow  # three seconds of imports in each process
+@pytest.mark.usefixtures("started_store")
+class TestAccelerate:
+    def test_two_processes_train_on_what_prepare_returns(self, cases, whole):
+        """Each has its part of every batch, and both have the same weight in the end."""
+        pytest.importorskip("accelerate")
+
+        service = vp.DistributedReadingService(timeout=60)
+        first, second = run_ranks(2, prepared, cases, service)
+
+        assert first[0] == second[0] == 2
+        parts = [a["meta"] + b["meta"] for a, b in zip(first[1], second[1], strict=True)]
+        assert parts == [batch["meta"] for batch in whole[0]]
+        assert first[2] == second[2] != 1.0
