@@ -284,7 +284,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileOpener:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
-    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str = ..., **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
     def orientation(self, axcodes: str = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:

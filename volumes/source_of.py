@@ -11,8 +11,7 @@ import numpy as np
 from ..core.errors import UnknownFormat
 from .array_source import from_array
 from .formats.zarr_source import ZarrSource
-from .header import IDENTITY, affine_entries
-from .reader import nibabel_affine, nibabel_voxels, read_with_nibabel
+from .header import IDENTITY
 from .source import LocatedSource, Options, Source
 
 
@@ -27,7 +26,9 @@ def source_of(thing: Any, options: Options) -> Source:
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
     if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):
-        return _source_of_image(thing, options)
+        from .reader import source_of_image
+
+        return source_of_image(thing, options)
     if _is_zarr(thing):
         return ZarrSource(thing, options)
     if _is_instance(thing, "SimpleITK", "Image"):
@@ -64,15 +65,3 @@ def _is_zarr(thing: Any) -> bool:
         or _is_instance(thing, "zarr.abc.store", "Store")  # zarr 3
         or _is_instance(thing, "zarr.storage", "BaseStore")  # zarr 2
     )
-
-
-def _source_of_image(image: Any, options: Options) -> Source:
-    """Return the file of an image that was not read yet, else its voxels."""
-    affine = options.affine or affine_entries(nibabel_affine(image), "the image")
-    path = getattr(image.dataobj, "file_like", None)
-    if not isinstance(path, str):
-        return from_array(nibabel_voxels(image), affine)
-    # The image may have been given another affine since it was opened: it has the word.
-    if path.lower().endswith((".nii", ".nii.gz", ".img", ".img.gz")):
-        return LocatedSource(path, Options(affine=affine, io=options.io))
-    return LocatedSource(image.get_filename() or path, Options(affine, read_with_nibabel))

@@ -31,7 +31,7 @@ from .case_names import CASE, name_of
 from .cases import FromCases, Seeded
 from .inherited_options import Inherited, inherited_options, options_for
 from .likely_labels import looks_like_label
-from .options_by_key import BY_KEY, named_by_key, options_of
+from .options_by_key import BY_KEY, named_by_key, options_of, values_of
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
@@ -68,15 +68,17 @@ class OpenVolume(Seeded):
         filled in, or outside) to 1, in float32; of a label volume 0 or 1, in uint8.
     storage_options
         For fsspec, where paths are URLs. They never appear in messages or states. By default
-        those of ``list_cases()``, for URLs in the bucket that it listed.
+        those of ``list_cases()``, for URLs in the bucket that it listed. By key where each value
+        is a mapping, or None.
     io
         How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` or
         ``"auto"``, which maps what is on a disk of this machine and reads what is on a network
         file system. The batches are the same.
     **reader_kwargs
-        For :class:`Volume`: ``affine=`` in place of the stored one, ``level=1`` for a pyramid,
-        ``dataset="ct"`` of an HDF5 file, ``series=``; one value for all volumes, or a mapping
-        by key: ``affine={"label": matrix}``.
+        For :class:`Volume`: ``reader=``, ``affine=`` in place of the stored one, ``level=1`` for
+        a pyramid, ``dataset="ct"`` of an HDF5 file, ``series=``, and whatever a backend or reader
+        of your own takes. These and ``io`` are one value for all volumes, or a mapping by key:
+        ``affine={"label": matrix}``.
 
     Notes
     -----
@@ -103,7 +105,7 @@ class OpenVolume(Seeded):
         policies: Mapping[str, Policy] | None = None,
         axis_map: AxisMap | Mapping[str, AxisMap] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        io: str = "auto",
+        io: str | Mapping[str, str] = "auto",
         **reader_kwargs: Any,
     ) -> None:
         super().__init__()
@@ -118,8 +120,10 @@ class OpenVolume(Seeded):
         self._once = Once()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
         self._looked = False
-        # Readers' options that are given by key.
-        self._by_key = named_by_key(reader_kwargs)
+        self._options = {**reader_kwargs, "io": io}
+        # Options that are given by key; more are found out once the keys are known.
+        self._by_key = named_by_key(self._options)
+        self._seen: set[str] = set()
         # Keys that were named by the user, by argument; the first sample must have them.
         named: dict[str, Iterable[str]] = {
             # The usual names may be there to spare, as in what LikelyLabel recommends.
@@ -137,7 +141,9 @@ class OpenVolume(Seeded):
         self._refuse_no_policies(policies or {})
         self.storage_options = None if storage_options is None else Hidden(storage_options)
         self._inherited: Inherited | None = None
-        self.io = check_io(io)
+        for mode in values_of("io", io):
+            check_io(mode)
+        self.io = io
         self.reader_kwargs = reader_kwargs
 
     def __iter__(self) -> Iterator[Sample]:
@@ -197,6 +203,12 @@ class OpenVolume(Seeded):
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where an argument names a volume that the first sample does not have."""
         named, self._named = self._named, {}
+        if not self._seen.issuperset(keys):
+            self._seen.update(keys)
+            options = {**self._options, "storage_options": self.storage_options}
+            by_key = named_by_key(options, self._seen)
+            named = {**named, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
+            self._by_key = by_key
         for argument, given in named.items():
             for key in given:
                 if key in keys:
@@ -254,18 +266,21 @@ class OpenVolume(Seeded):
         volume = Volume(
             source,
             kind=kind,
-            storage_options=self._options_for(source),
-            io=self.io,
-            **options_of(key, self.reader_kwargs),
+            storage_options=self._options_for(key, source),
+            **options_of(key, self._options, self._seen),
         )
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
             self._of_objects[id(source), kind, own] = (source, volume)
         return volume
 
-    def _options_for(self, source: Any) -> Mapping[str, Any] | None:
-        if self.storage_options is not None:
-            return self.storage_options
+    def _options_for(self, key: str, source: Any) -> Mapping[str, Any] | None:
+        given = self.storage_options
+        if given is not None and "storage_options" not in self._by_key:
+            return given
+        if given is not None and key in given:
+            own: Mapping[str, Any] | None = given[key]
+            return own
         if self._inherited is None:
             self._inherited = inherited_options(self.parent)
         return options_for(source, self._inherited)
@@ -314,7 +329,7 @@ class OpenVolume(Seeded):
             return
         for key in volumes:
             is_new = key not in sample.patches and in_memory(sample[key])
-            if is_new and "affine" not in options_of(key, self.reader_kwargs):
+            if is_new and "affine" not in options_of(key, self._options):
                 for told in colours(key, sample[key].shape):
                     self._once.warn(told, told, LikelyMistake, self.origin)
 
