@@ -12,6 +12,7 @@ from ...spatial.ops.sizes import whole_number
 from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
 from .cases import FromCases, ListCases
+from .from_manifest import FromManifest
 
 
 @chained("batch_patches")
@@ -60,7 +61,9 @@ class BatchPatches(DataPipe):
         self.straight = False
         self.joins = False
         self.threads: int | None = None
-        self.of_cases = any(isinstance(p, (FromCases, ListCases)) for p in walk(parent))
+        self.of_cases = any(
+            isinstance(p, (FromCases, ListCases, FromManifest)) for p in walk(parent)
+        )
 
     @property
     def traits(self) -> Traits:
