@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 from ..core import Origin
 from ..core.errors import LintWarning
+from ..datapipes.cost import passes_of
 from ..graph import Cut, NoCut, Pipe, Rewritten, origin_of, parents_of, walk
 from ..graph.served import split_of
 from .adapter import Adapter
 from .linting import draws, limits, order, places, shares
 from .linting.seen import Seen, after, joined
 from .scattered import scattered
+from .timed import untimed
+
+# What a disk of 2 GB/s brings in half a second: less is not worth a word.
+MUCH_BYTES = 10**9
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Lint(Adapter):
     stranded-functions  a lambda or local function is where workers would run it
     not-split           the graph cannot be split, so workers run all of it
     no-sharding         it cannot, and nothing divides it: every worker or rank has all items
+    whole-volumes       statistics, boxes or masks take a pass over volumes that lie far away
     idle-workers        the loader has workers, and no pipe is left for them: all of them plan
     ==================  ==================================================================
 
@@ -126,13 +132,33 @@ class Lint(Adapter):
         return Rewritten(pipe, pipe)
 
 
+def _whole_volumes(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
+    return tuple(
+        (
+            each.pipe,
+            f"before the first patch of each case it reads all of {each.key!r}: "
+            f"{each.volumes} x {each.bytes_each / 1e6:.3g} MB, {each.bytes / 1e6:.3g} MB in the "
+            "first epoch on this machine",
+            "Write a manifest once (voxpipe index) and begin with from_manifest(), which has these "
+            "numbers; or give them to the pipe. Later epochs and runs find them in the cache.",
+        )
+        for each in passes_of(untimed(sink), 0, 0)
+        if each.remote or each.bytes >= MUCH_BYTES
+    )
+
+
 def _scattered(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
     found = scattered(sink)
     return () if found is None else (found,)
 
 
 _OF_PIPES = {**shares.CHECKS, **order.CHECKS, **draws.CHECKS, **places.CHECKS, **limits.CHECKS}
-_OF_GRAPHS = {"scattered-chunks": _scattered, **places.OF_GRAPHS, **shares.OF_GRAPHS}
+_OF_GRAPHS = {
+    "scattered-chunks": _scattered,
+    "whole-volumes": _whole_volumes,
+    **places.OF_GRAPHS,
+    **shares.OF_GRAPHS,
+}
 # Of a graph and its loader.
 _IDLE = "idle-workers"
 _NAMES = sorted({**_OF_PIPES, **_OF_GRAPHS, _IDLE: None})

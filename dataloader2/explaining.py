@@ -8,7 +8,7 @@ from typing import Any
 
 from ..adapters.timed import untimed
 from ..core.errors import BudgetExceeded, LoaderShutDown
-from ..datapipes.cost import cost_of
+from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_report import BATCHES as REPORTED
 from ..datapipes.shuffle_report import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
@@ -90,6 +90,7 @@ class Explaining:
                 cache_bytes=self._negotiated.cache_bytes,
                 ahead_bytes=self._negotiated.ahead_bytes,
                 joinings=self._negotiated.joinings,
+                remote=self._negotiated.remote,
             )
         return self._negotiated
 
@@ -167,4 +168,6 @@ class Explaining:
         )
         advice = self._agreed().advice
         found = diagnose(subject, Extent(batches, seconds), step)
-        return replace(found, notes=(*found.notes, *advice))
+        passes = passes_of(untimed(self._graph), self._seed or 0, self._position.epoch)
+        whole = (f"read as a whole: {each}." for each in passes)
+        return replace(found, notes=(*found.notes, *whole, *advice))

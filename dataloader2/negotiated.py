@@ -30,6 +30,8 @@ class Negotiated:
     """By key: why it has no scheme."""
     unknown: str = ""
     """Why not."""
+    remote: bool = False
+    """Whether volumes lie behind URLs, also those that are decoded onto the local disk."""
 
     @property
     def cache_bytes(self) -> int:
@@ -87,7 +89,9 @@ def negotiated(
     asked = asked_of(graph, seed, epoch, batches)
     if asked.unknown:
         return Negotiated(unknown=asked.unknown)
-    if getattr(service, "persistent_workers", False):
+    urls = any(v.located is not None and not v.located.path for v in asked.volumes.values())
+    stay = getattr(service, "persistent_workers", False)
+    if urls if stay is None else stay:
         # What they keep in one epoch they have in the next.
         again = {key: replace(d, scattered=True) for key, d in asked.demands.items()}
         asked = replace(asked, demands=again)
@@ -96,7 +100,7 @@ def negotiated(
         offers = service.budgets(work, remote=remote)
     else:
         offers = budgets(None, workers=0, batches_ahead=2, threads=1)
-    return Negotiated(agreed(asked, offers), asked.sampled_anew, asked.left_out)
+    return Negotiated(agreed(asked, offers), asked.sampled_anew, asked.left_out, remote=urls)
 
 
 def agreed(asked: Asked, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:

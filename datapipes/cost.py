@@ -1,26 +1,65 @@
-"""What a patch costs: read from the plans of the first samples, without reading a voxel."""
+"""What a patch costs, and what is read before it: from plans, without reading a voxel."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
-from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
+from ..graph import NoCut, Pipe, clone, cut, describe, parents_of, traits_of, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.made_volume import breaks, interpolations, stored_read
 from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
+from ..spatial.volume_like import stored_of
+from ..volumes import Volume
+from ..volumes.catalog.histogram import has_histogram
+from ..volumes.catalog.occupied import Interest, known_box
+from ..volumes.catalog.statistics import has_statistics
 from .epoch import set_epoch
 from .iter.cases import FromCases, ListCases
+from .iter.from_manifest import FromManifest
+from .iter.lazy_patch import LazyPatches
+from .iter.needing import NeedingPipe
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16
 _MB = 1e6
+
+
+@dataclass(frozen=True)
+class WholePass:
+    """Volumes that a pipe reads from end to end before it can make their first patch."""
+
+    pipe: Pipe
+    """Which."""
+    key: str
+    """Of the volumes."""
+    bytes_each: int
+    """Stored voxels of the first of them, in bytes; chunks that are compressed take fewer."""
+    volumes: int
+    """How many there are."""
+    remote: bool
+    """Whether they lie behind URLs."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return self.bytes_each * self.volumes
+
+    def __str__(self) -> str:
+        many = "volume" if self.volumes == 1 else "volumes"
+        return (
+            f"{self.key}, by {describe(self.pipe)}: {self.volumes} {many} of "
+            f"{self.bytes_each / _MB:.3g} MB, {self.bytes / _MB:.3g} MB together, once; kept in "
+            "the cache for all workers, epochs and runs"
+        )
 
 
 @dataclass(frozen=True)
@@ -47,6 +86,8 @@ class Cost:
     """Per volume of the first sample that is interpolated anew: after which op, and where."""
     slow: tuple[str, ...] = ()
     """Which steps of which plans the kernel does not do together, and what to do."""
+    passes: tuple[WholePass, ...] = ()
+    """Which volumes are read as a whole, once, and by which pipe."""
 
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
@@ -59,6 +100,7 @@ class Cost:
         ]
         lines += [f"  {line}" for line in self.sampled]
         lines += (*self.unfused, *self.slow)
+        lines += [f"read as a whole: {each}" for each in self.passes]
         if self.kernel:
             lines.append(f"resampled by: {self.kernel}")
         return "\n".join(lines)
@@ -92,14 +134,106 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
         kernel=_kernel(),
         unfused=_unfused(first),
         slow=_slow(samples),
+        passes=passes_of(graph, seed, epoch),
     )
+
+
+def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
+    """Return which volumes will be read as a whole, as the first case shows.
+
+    Statistics, boxes of foreground and tables of masks take a pass over each volume, unless a
+    manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
+    """
+    split = cut(graph)
+    asking = [pipe for pipe in walk(graph) if _asks_whole(pipe)]
+    if not asking or isinstance(split, NoCut) or not may_look_ahead(split.planner):
+        return ()
+    planner = clone(split.planner)
+    set_epoch(planner, seed, epoch)
+    try:
+        with without_reading():
+            first = next((dict(_patches(item)) for item in planner), {})
+            volumes = {key: stored_of(patch.volume) for key, patch in first.items()}
+            kept = {key: v for key, v in volumes.items() if isinstance(v, Volume)}
+            sources = [pipe for pipe in walk(graph) if not parents_of(pipe)]
+            return tuple(_passes(asking, kept, sum(map(_count, sources))))
+    except (VoxpipeError, OSError, Warning):
+        return ()
+
+
+def _asks_whole(pipe: Any) -> bool:
+    if isinstance(pipe, LazyPatches):
+        return pipe.mask is not None or pipe.weights is not None
+    op = getattr(getattr(pipe, "step", None), "op", None)
+    return isinstance(pipe, NeedingPipe) or bool(getattr(op, "takes_statistics", False))
+
+
+def _count(source: Any) -> int:
+    try:
+        return len(source)
+    except TypeError:
+        return 1
+
+
+def _passes(asking: list[Pipe], volumes: Mapping[str, Volume], count: int) -> Iterator[WholePass]:
+    told: set[tuple[str, str]] = set()
+    for pipe in asking:
+        for key, volume, what, number in _asked_by(pipe, volumes, count):
+            in_memory = volume.located is None and volume.access == "view"
+            if in_memory or (key, what) in told:
+                continue
+            told.add((key, what))
+            size = math.prod(volume.shape) * volume.disk_dtype.itemsize
+            located = volume.located
+            remote = located is not None and not located.path
+            yield WholePass(pipe, key, size, number, remote)
+
+
+def _asked_by(
+    pipe: Any, volumes: Mapping[str, Volume], count: int
+) -> Iterator[tuple[str, Volume, str, int]]:
+    """Yield which volumes a pipe reads as a whole, what for, and how many there are."""
+    if isinstance(pipe, LazyPatches):
+        given = pipe.weights if pipe.mask is None else pipe.mask
+        if isinstance(given, Volume):
+            yield given.name, given, "table", 1
+        elif given in volumes:
+            yield given, volumes[given], "table", count
+    elif isinstance(pipe, NeedingPipe):
+        needs: Any = pipe.steps[0].op.needs
+        volume = volumes.get(needs.key)
+        if volume is not None and not _box_is_known(volume, needs):
+            yield needs.key, volume, f"box {needs}", count
+    else:
+        yield from _counted_by(pipe, volumes, count)
+
+
+def _counted_by(
+    pipe: Any, volumes: Mapping[str, Volume], count: int
+) -> Iterator[tuple[str, Volume, str, int]]:
+    op = pipe.step.op
+    keys = pipe.keys or op.named_keys or [k for k, v in volumes.items() if v.kind == op.kind]
+    mask = volumes.get(op.mask_key) if op.mask_key else None
+    of_some = mask is not None or getattr(op, "above", None) is not None
+    for key in keys:
+        volume = volumes.get(key)
+        if volume is None:
+            continue
+        if not (has_histogram(volume, mask) if of_some else has_statistics(volume)):
+            yield key, volume, "histogram" if of_some else "statistics", count
+
+
+def _box_is_known(volume: Volume, needs: Any) -> bool:
+    if isinstance(needs.above, str):
+        return False
+    return known_box(volume, Interest(needs.above, needs.labels), needs.level) is not None
 
 
 def may_look_ahead(planner: Pipe) -> bool:
     """Whether planning a few items uses up nothing and runs nothing of the user's."""
     every = list(walk(planner))
     sources = [pipe for pipe in every if not parents_of(pipe)]
-    again = all(isinstance(pipe, (FromCases, ListCases)) for pipe in sources)
+    again = all(isinstance(pipe, (FromCases, ListCases, FromManifest)) for pipe in sources)
     return again and not any(traits_of(p).opaque or not traits_of(p).known for p in every)
 
 

@@ -120,6 +120,11 @@ class ValueChoice(ValueOp):
         return all(op.pointwise for op in self._ops())
 
     @property
+    def takes_statistics(self) -> bool:
+        """Whether one of them does."""
+        return any(op.takes_statistics for op in self._ops())
+
+    @property
     def mask_key(self) -> str | None:
         """The label that one of them takes statistics inside of."""
         return next(filter(None, (op.mask_key for op in self._ops())), None)

@@ -37,6 +37,11 @@ class Contrast(AffineValueOp):
         as_flag("keep_range", self.keep_range)
         object.__setattr__(self, "middle", as_number("middle", self.middle, optional=True))
 
+    @property
+    def takes_statistics(self) -> bool:
+        """For the middle or the range."""
+        return self.middle is None or self.keep_range
+
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
         """Return scale, shift and perhaps a clamp."""
         factor = drawn["factor"]

@@ -43,6 +43,11 @@ class Gamma(RandomValueOp):
         if self.given is not None:
             object.__setattr__(self, "given", as_rising("given", self.given))
 
+    @property
+    def takes_statistics(self) -> bool:
+        """Unless the ends are given."""
+        return self.given is None
+
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place."""
         if self.given is None:

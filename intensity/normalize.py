@@ -74,6 +74,11 @@ class Normalize(ValueOp):
         as_volume_key("inside", self.inside)
 
     @property
+    def takes_statistics(self) -> bool:
+        """Unless both numbers are given."""
+        return self.mean is None or self.std is None
+
+    @property
     def mask_key(self) -> str | None:
         """The label inside which statistics are taken."""
         return self.inside

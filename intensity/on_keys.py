@@ -47,6 +47,11 @@ class OnKeys(ValueOp):
         return self.keys
 
     @property
+    def takes_statistics(self) -> bool:
+        """Whether the op does."""
+        return self.op.takes_statistics
+
+    @property
     def draws_axis(self) -> bool:
         """Whether the op does."""
         return self.op.draws_axis

@@ -79,6 +79,11 @@ class Rescale(AffineValueOp):
         if self.given is not None:
             object.__setattr__(self, "given", as_rising("given", self.given))
 
+    @property
+    def takes_statistics(self) -> bool:
+        """Unless the ends are given."""
+        return self.given is None
+
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
         """Return scale and shift."""
         if self.given is None:
@@ -149,6 +154,11 @@ class RescalePercentiles(AffineValueOp):
     def mask_key(self) -> str | None:
         """The label inside which percentiles are taken."""
         return self.inside
+
+    @property
+    def takes_statistics(self) -> bool:
+        """For the percentiles."""
+        return True
 
     def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
         """Return scale, shift and clamp."""

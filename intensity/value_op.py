@@ -158,6 +158,11 @@ class ValueOp:
         return type(self).halo is not ValueOp.halo
 
     @property
+    def takes_statistics(self) -> bool:
+        """Whether it asks for statistics of whole volumes: then each is read once, as a whole."""
+        return False
+
+    @property
     def mask_key(self) -> str | None:
         """The volume whose voxels above 0 are those that statistics are taken of."""
         return None

@@ -77,8 +77,9 @@ class MultiProcessingReadingService:
         Patches that each worker realizes at once: decoding and resampling release the
         interpreter's lock. By default the machine's cores divided by the workers.
     persistent_workers
-        Keep the workers from epoch to epoch, until ``stop()``. By default they end with
-        the epoch and take all that they opened with them.
+        Keep the workers from epoch to epoch, until ``stop()``; False ends them with the epoch, and
+        they take all that they opened with them. None, the default, keeps them where volumes lie
+        behind URLs: what they have learnt of these took a round trip each.
     slot_bytes
         Shared memory that batches may take together, those that you keep included, in
         bytes; None for an eighth of the memory. When it is used up, batches are copied as
@@ -109,7 +110,7 @@ class MultiProcessingReadingService:
         *,
         order: str = "plan",
         threads_per_worker: int | None = None,
-        persistent_workers: bool = False,
+        persistent_workers: bool | None = None,
         slot_bytes: int | None = None,
         memory_bytes: int | None = None,
         max_restarts: int = USUAL_RESTARTS,
@@ -146,6 +147,7 @@ class MultiProcessingReadingService:
         self.main_prefetch_cnt = whole("main_prefetch_cnt", main_prefetch_cnt, least=0)
         self.hooks = checked_hooks(worker_init_fn, worker_reset_fn)
         self._pool: WorkerPool | None = None
+        self._staying = False
         self._check()
         self._budget = SlotBudget(self.slot_bytes)
 
@@ -209,6 +211,7 @@ class MultiProcessingReadingService:
         if not work.workers or (isinstance(work, Planned) and not work.cut.realizing):
             return InProcessEpoch(work, seed, epoch, place)
         pool = self._pool_for(work)
+        self._staying = self._stay(work)
         kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
         return kind(
             pool,
@@ -263,9 +266,16 @@ class MultiProcessingReadingService:
             )
         return self._pool
 
+    def _stay(self, work: Work) -> bool:
+        """Whether workers are to outlive an epoch of ``work``."""
+        if self.persistent_workers is not None:
+            return self.persistent_workers
+        # Of a graph that is not split they have its place in the epoch, not what it reads.
+        return isinstance(work, Planned) and work.remote
+
     def _end_epoch(self) -> None:
         """Stop the workers unless they are to stay."""
-        if not self.persistent_workers or (self._pool is not None and not self._pool.is_well()):
+        if not self._staying or (self._pool is not None and not self._pool.is_well()):
             self.stop()
 
     def explain(self, work: Work) -> str:

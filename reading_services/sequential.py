@@ -65,9 +65,10 @@ class SequentialReadingService:
             raise ValueError(f'{msg}; give MultiProcessingReadingService(order="plan")')
 
     @property
-    def persistent_workers(self) -> bool:
-        """Whether workers stay from epoch to epoch."""
-        return bool(getattr(self._inner, "persistent_workers", False))
+    def persistent_workers(self) -> bool | None:
+        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
+        stay: bool | None = getattr(self._inner, "persistent_workers", False)
+        return stay
 
     @property
     def num_workers(self) -> int:

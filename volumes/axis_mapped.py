@@ -100,6 +100,10 @@ class AxisMapped(Backend):
         self.remote = inner.remote
         self.lists = inner.lists
 
+    def check_version(self) -> None:
+        """Let the store say whether it is what a manifest says."""
+        self._inner.check_version()
+
     def forget_content_key(self) -> None:
         """Let the store look again."""
         self._inner.forget_content_key()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,14 @@ class Backend(ABC):
         """
         return ""
 
+    version_check: Callable[[], None] | None = None
+    """Waits for what was asked when it was opened: whether it is what a manifest says."""
+
+    def check_version(self) -> None:
+        """Raise ``StaleEntry`` where it is not; called before voxels are handed out."""
+        if self.version_check is not None:
+            self.version_check()
+
     lists: bool = False
     """Whether :attr:`content_key` speaks of more than the stamp in the header: of a listing."""
 
@@ -200,11 +208,13 @@ class Backend(ABC):
 
     def select(self, item: Any) -> tuple[Voxels, tuple[slice, ...]]:
         """Read the box around an index; return it and what remains to be selected from it."""
+        self.check_version()
         channels, region, selection = boxed(index_ranges(item, self.shape, self.name))
         return self.read(region, channels), selection
 
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
+        self.check_version()
         return as_tensor(self.read(Region.of_shape(self.shape[1:])).values())
 
 

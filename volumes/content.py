@@ -79,3 +79,19 @@ def array_key(array: NDArray[Any]) -> str:
         for row in rows:
             digest.update(np.ascontiguousarray(row).reshape(-1).view(np.uint8))
     return content_key("array", (array.dtype.str, rows.shape, order, digest.hexdigest()))
+
+
+def version_key(volume: Any) -> tuple[Any, ...]:
+    """Return a key for what is worked out once of a volume, and kept in memory.
+
+    Equal for what is still the same content, as far as this process knows; no voxel is read.
+    """
+    backend = volume.probe()
+    listed = backend.content_key if backend.lists else ""
+    return (volume.token, volume.header.stamp, listed)
+
+
+def content_key_now(volume: Any) -> str:
+    """Return the content key of a volume after looking again: it may have changed since."""
+    volume.probe().forget_content_key()
+    return str(volume.content_key)

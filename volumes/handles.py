@@ -20,6 +20,8 @@ from .stores.read_ahead import AHEAD
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
 # by default; all of voxpipe's shall stay below 64 (testing/store_contract.py).
 MOST_HANDLES = 48
+# What lies behind a URL takes no descriptor; what was read of its metadata, 11 kB as measured.
+MOST_REMOTE_HANDLES = 4096
 # Voxels that a reader returned live in memory as long as their handle.
 MOST_RESIDENT_BYTES = 2 * 1024**3
 
@@ -46,8 +48,13 @@ class _Handle:
 class Handles:
     """Open backends of one process, the least recently used first."""
 
-    def __init__(self, most: int = MOST_HANDLES, most_bytes: int = MOST_RESIDENT_BYTES) -> None:
-        self._most = most
+    def __init__(
+        self,
+        most: int = MOST_HANDLES,
+        most_bytes: int = MOST_RESIDENT_BYTES,
+        most_remote: int = MOST_REMOTE_HANDLES,
+    ) -> None:
+        self._most, self._most_remote = most, most_remote
         self._most_bytes = most_bytes
         self._owner = os.getpid()
         self._lock = Turns()
@@ -101,16 +108,25 @@ class Handles:
     def _evict(self) -> None:
         with self._lock:
             resident = sum(_resident(handle) for handle in self._handles.values())
+            remote = sum(_remote(handle) for handle in self._handles.values())
+            local = len(self._handles) - remote
             # The newest stays, however large: it is about to be read.
-            while len(self._handles) > 1 and (
-                len(self._handles) > self._most or resident > self._most_bytes
-            ):
-                _, handle = self._handles.popitem(last=False)
-                resident -= _resident(handle)
+            for token in list(self._handles)[:-1]:
+                many, few = resident > self._most_bytes, local <= self._most
+                if not many and few and remote <= self._most_remote:
+                    return
+                far = _remote(self._handles[token])
+                if many or (remote > self._most_remote if far else not few):
+                    resident -= _resident(self._handles.pop(token))
+                    remote, local = remote - far, local - (not far)
 
 
 def _resident(handle: _Handle) -> int:
     return 0 if handle.backend is None else handle.backend.resident_bytes
+
+
+def _remote(handle: _Handle) -> bool:
+    return handle.backend is not None and handle.backend.remote
 
 
 HANDLES = Handles()

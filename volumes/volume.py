@@ -145,8 +145,7 @@ class Volume:
     def with_axis_map(self, axis_map: AxisMap) -> Volume:
         """Return the volume with its sections where a map says; nothing is read now.
 
-        The affine is unchanged: index ``i`` lies in the world where it lay, and what is shown
-        there moves. The map is part of the token and of every cache key.
+        Index ``i`` lies in the world where it lay, what is shown there moves; so does every key.
         """
         return self._of(seen_through(self._source, axis_map), self.kind)
 
@@ -165,24 +164,8 @@ class Volume:
     def content_key(self) -> str:
         """Equal for the same part of a file with the same content; empty if nobody can tell."""
         content = content_of(self._backend())
-        chosen: Any = self.located or self._source
-        part_of = getattr(chosen, "part_of", None)
-        return content if part_of is None else part_of(content)
-
-    @property
-    def version(self) -> tuple[Any, ...]:
-        """Equal for what is still the same content as far as this process knows.
-
-        A key for what is worked out once and kept in memory; hashing it reads no voxel.
-        """
-        backend = self._backend()
-        listed = backend.content_key if backend.lists else ""
-        return (self.token, self.header.stamp, listed)
-
-    def content_key_now(self) -> str:
-        """Return :attr:`content_key` after looking again: the content may have changed since."""
-        self._backend().forget_content_key()
-        return self.content_key
+        part_of = getattr(self.located or self._source, "part_of", None)
+        return content if part_of is None else str(part_of(content))
 
     @property
     def shape(self) -> Shape:
@@ -201,8 +184,7 @@ class Volume:
             # The one of the open backend: all volumes that come with the batches share it.
             self._grid = self._backend().grid
         if self._grid is None:
-            affine = affine_matrix(self._affine or self.header.affine)
-            self._grid = Grid(self.spatial_shape, affine)
+            self._grid = Grid(self.spatial_shape, affine_matrix(self._affine or self.header.affine))
         return self._grid
 
     @property
@@ -308,16 +290,17 @@ class Volume:
 
         Returns
         -------
-        Bytes: as stored for chunks, of the region where its voxels lie bare. None, and nothing
-        is fetched, where the format cannot tell fetching from decoding.
+        Bytes: stored chunks, or bare voxels. None, and nothing is fetched, where the format cannot
+        tell fetching from decoding.
 
         Raises
         ------
         OutOfVolume
             The region reaches outside; this is an ``IndexError``.
         """
-        check_inside(region, self._backend().shape, self.name)
-        return 0 if region.is_empty else self._backend().fetch(region)
+        backend = self.probe()
+        check_inside(region, backend.shape, self.name)
+        return 0 if region.is_empty else backend.fetch(region)
 
     def __getitem__(self, item: Any) -> Volume:
         """Read a part and return it as a volume in memory, with its place in the world.
@@ -367,7 +350,9 @@ class Volume:
         VolumeError
             It cannot be opened, or is not what was known of it.
         """
-        return self._backend()
+        backend = self._backend()
+        backend.check_version()
+        return backend
 
     def numpy(self) -> NDArray[Any]:
         """Return all values, (C, I, J, K); maybe a read-only view of the mapped file."""

@@ -13,6 +13,7 @@ from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
 from .cases import FromCases, ListCases
 from .likely_labels import likely_labels
+from .from_manifest import FromManifest
 
 
 @chained("batch_patches")
@@ -63,7 +64,9 @@ class BatchPatches(DataPipe):
         self.joins = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
-        self.of_cases = any(isinstance(p, (FromCases, ListCases)) for p in walk(parent))
+        self.of_cases = any(
+            isinstance(p, (FromCases, ListCases, FromManifest)) for p in walk(parent)
+        )
 
     @property
     def traits(self) -> Traits:

@@ -29,12 +29,13 @@ class OneRank:
         self._inner: Any = inner
 
     @property
-    def persistent_workers(self) -> bool:
-        """Whether workers stay from epoch to epoch."""
-        return bool(getattr(self._inner, "persistent_workers", False))
+    def persistent_workers(self) -> bool | None:
+        """Whether workers stay from epoch to epoch; None where that is left to what they read."""
+        stay: bool | None = getattr(self._inner, "persistent_workers", False)
+        return stay
 
     @persistent_workers.setter
-    def persistent_workers(self, stay: bool) -> None:
+    def persistent_workers(self, stay: bool | None) -> None:
         if hasattr(self._inner, "persistent_workers"):
             self._inner.persistent_workers = stay
 

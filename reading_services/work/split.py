@@ -39,6 +39,8 @@ class Planned:
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
+    remote: bool = False
+    """Whether volumes lie behind URLs."""
     part: Part = WHOLE
     """Which part of every batch this rank makes."""
     errors: ErrorPolicy = _RAISES

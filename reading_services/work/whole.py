@@ -45,6 +45,8 @@ class Replicated:
     """What each process may fetch for later patches and keep, in bytes; None: as usual."""
     joinings: Table = field(default_factory=dict)
     """Which ranges become one request, by key."""
+    remote: bool = False
+    """Whether volumes lie behind URLs."""
     part: Part = WHOLE
     """Which rank runs it; the workers of all ranks have shares."""
 

@@ -17,6 +17,7 @@ from ...core.histogram import Floats, Histogram
 from ...core.remembered import Remembered
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import kept_percentile
+from ...volumes.content import version_key
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
 
@@ -107,9 +108,9 @@ class PatchFacts:
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
         masks = [self.mask, *(step.mask for step, _, _ in changing)]
-        if not all(v is None or hasattr(v, "version") for v in (self.stored, *masks)):
+        if not all(v is None or hasattr(v, "probe") for v in (self.stored, *masks)):
             return None
-        volumes = [None if v is None else v.version for v in (self.stored, *masks)]
+        volumes = [None if v is None else version_key(v) for v in (self.stored, *masks)]
         return (
             *volumes,
             self._channels,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ...core.remembered import Remembered
 from ...volumes.cache.cache_directory import cache_directory
 from ...volumes.cache.waiting import made_once
-from ...volumes.content import content_key
+from ...volumes.content import content_key, content_key_now
 from ..estimating import may_read
 
 T = TypeVar("T")
@@ -52,9 +52,7 @@ def kept_table(
     if not may_read():
         return None if file is None else load(file)
     content = volume.content_key
-    return made_once(
-        file, load, make, save, unchanged=lambda: bool(volume.content_key_now() == content)
-    )
+    return made_once(file, load, make, save, unchanged=lambda: content_key_now(volume) == content)
 
 
 def kept_file(volume: Any, key: Sequence[Any]) -> Path | None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ...core import Grid
 from ...core.errors import PatchSizeError
 from ...volumes.cache.cache_directory import write_kept
+from ...volumes.content import version_key
 from .kept_tables import KNOWN, kept_table
 from .looked_up import cells_of, values_on
 from .sampling_mask import SamplingMask, Triple, counted
@@ -69,7 +70,7 @@ def sampling_mask(volume: Any, grid: Grid, cell: Triple, classes: Classes) -> Sa
         mask. Nothing is kept then, so it is refused by every process.
     """
     kind = volume.kind
-    key = (*volume.version, grid.shape, grid.rows, cell, classes, kind)
+    key = (*version_key(volume), grid.shape, grid.rows, cell, classes, kind)
     found: SamplingMask | None = KNOWN.get_or(key, lambda: _loaded_or_counted(volume, grid, key))
     return found
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
 from ...volumes.cache.cache_directory import write_kept
+from ...volumes.content import version_key
 from .kept_tables import KNOWN, kept_table
 from .looked_up import cells_of, values_on
 from .sampling_mask import Triple
@@ -44,7 +45,7 @@ def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
     PatchSizeError
         The volume has several channels, or weights that are no finite numbers from 0.
     """
-    key = ("weights", *volume.version, grid.shape, grid.rows)
+    key = ("weights", *version_key(volume), grid.shape, grid.rows)
     found: WeightTable | None = KNOWN.get_or(key, lambda: _loaded_or_built(volume, grid))
     return found
 

@@ -1,10 +1,15 @@
 """Workers share what takes a pass over a whole volume, with each other and with later epochs."""
 
+import multiprocessing as mp
+
 import numpy as np
 import pytest
 
 import voxpipe as vp
 from voxpipe.testing.s3 import S3Server
+from voxpipe.volumes import close_volumes
+from voxpipe.volumes.catalog.catalog import index_cases
+from voxpipe.volumes.catalog.manifest import write_manifest
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (32, 32, 32)
@@ -63,3 +68,82 @@ def test_workers_that_need_the_same_volume_read_it_once(server, tmp_path):
     chunks = sum("/c/" in request.key for request in server.requests)
     assert 64 <= chunks <= 64 + 4
     assert len(list((tmp_path / "cache" / "statistics").glob("*.json"))) == 1
+
+
+def test_what_was_learnt_of_a_bucket_outlives_an_epoch(tmp_path):
+    """Of more volumes than there may be open files, metadata and indices are asked for once."""
+    count = 50
+    for number in range(count):
+        array = np.random.default_rng(number).integers(-999, 999, SHAPE).astype(np.int16)
+        place = tmp_path / "bucket" / f"case{number}.zarr"
+        zarr.create_array(place, shape=SHAPE, chunks=(16, 16, 16), shards=SHAPE, dtype="i2")[:] = (
+            array
+        )
+    with S3Server(tmp_path) as server:
+        cases = [{"image": f"s3://bucket/case{number}.zarr"} for number in range(count)]
+        pipe = vp.from_cases(cases).open_volume(storage_options=server.storage_options)
+        pipe = pipe.lazy_patch((8, 8, 8)).batch_patches(5)
+        with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1), seed=0) as loader:
+            asked = []
+            for _ in range(2):
+                server.forget()
+                assert sum(1 for _ in loader) == count // 5
+                asked.append([(r.key.rpartition("/")[2], r.range) for r in server.requests])
+
+    first, second = asked
+    assert sum(key == "zarr.json" for key, _ in first) >= count
+    assert sum(span.startswith("bytes=-") for _, span in first) == count
+    assert all(key == "0" and not span.startswith("bytes=-") for key, span in second)
+    assert len(second) <= count
+
+
+def test_workers_end_with_the_epoch_where_that_is_asked_for(server):
+    """By default those that read by URL stay; those of local files do not."""
+    url = [{"image": "s3://bucket/case0/ct.zarr"}]
+    local = [{"image": np.ones(SHAPE, np.int16)}]
+    for cases, stay, count in ((url, None, 1), (url, False, 0), (local, None, 0), (local, True, 1)):
+        options = {} if cases is local else {"storage_options": server.storage_options}
+        pipe = vp.from_cases(cases).open_volume(**options).batch_patches(1)
+        service = vp.MultiProcessingReadingService(1, persistent_workers=stay)
+        with vp.DataLoader2(pipe, None, service) as loader:
+            assert sum(1 for _ in loader) == 1
+            assert len(mp.active_children()) == count
+
+
+def test_a_manifest_asks_for_less_than_the_headers(server, tmp_path):
+    """One listing says that a volume is what it was; its metadata are in the manifest."""
+    place = tmp_path / "served" / "bucket"
+    for number in range(CASES):
+        vp.convert(place / f"case{number}" / "ct.zarr", place / f"case{number}" / "image.zarr")
+    volumes = [
+        (f"case{n}", "image", vp.Volume(f"s3://bucket/case{n}/image.zarr", **options(server)))
+        for n in range(CASES)
+    ]
+    manifest, bad = index_cases(volumes, statistics=False)
+    assert not bad
+    write_manifest(manifest, tmp_path / "manifest.json")
+    close_volumes()
+
+    asked = {}
+    cases = [{"image": f"s3://bucket/case{n}/image.zarr"} for n in range(CASES)]
+    for name, source in (
+        ("headers", vp.from_cases(cases)),
+        ("manifest", vp.from_manifest(tmp_path / "manifest.json", **options(server))),
+    ):
+        pipe = source.open_volume(**options(server)).lazy_patch((8, 8, 8)).batch_patches(1)
+        with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1), seed=0) as loader:
+            server.forget()
+            assert sum(1 for _ in loader) == CASES
+            asked[name] = [r.key.partition("?")[0] for r in server.requests]
+
+    headers, manifest_of = asked["headers"], asked["manifest"]
+    # Cases are looked at by the loader too, to agree how they are read: of a manifest one is.
+    assert sum(key.endswith("zarr.json") for key in headers) == 2 * 3 * CASES
+    assert not any(key.endswith(("zarr.json", "nifti/c/0")) for key in manifest_of)
+    assert sum("/c/" in key for key in manifest_of) == sum("/0/c/" in key for key in headers)
+    assert sum(key == "bucket" for key in manifest_of) == CASES + 1
+    assert len(manifest_of) == sum("/c/" in key for key in manifest_of) + CASES + 1
+
+
+def options(server):
+    return {"storage_options": server.storage_options}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
-from ...core.errors import StaleEntry, VolumeError, VolumeNotFound
+from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
 from ..backend import Backend
 from ..content import content_key
+from ..formats.zarr_backend import documents_token
 from ..header import Header
 from ..source import LocatedSource, Options
+from ..stores.small_answers import DOCUMENTS
 from ..volume import Volume
 from .examine import Finding
 from .manifest import Entry, Manifest
-from .stamps import content_hash, stamp_at
+from .stamps import Stamp, begin_stamp, content_hash, stamp_at
 from .statistics import Statistics, volume_statistics
 
 
@@ -65,6 +68,7 @@ def describe_volume(
         statistics=volume_statistics(volume) if can else None,
         hash=content_hash(located) if full_hash else "",
         options=tuple(sorted(located.options.reader_kwargs.items())),
+        documents=tuple(sorted(getattr(backend, "documents", {}).items())),
     )
 
 
@@ -163,27 +167,79 @@ class CataloguedSource:
 
     def open(self) -> Backend:
         """Open the volume, if it is still the one of the manifest."""
+        check = VersionCheck(self)
+        if not check.begun:
+            check()
+        self._seed_documents()
         try:
-            change = self.entry.stamp.change(stamp_at(self.located))
-        except VolumeNotFound:
-            change = "it is gone"
-        if change:
-            raise self._stale(change)
-        backend = self.located.open()
+            backend = self.located.open()
+        except VoxpipeError:
+            check()  # what has changed says more than that it cannot be opened
+            raise
+        backend.version_check = check
         if not backend.header.agrees_with(self.entry.header):
             # The stamp may be that of the metadata alone; or another version reads it otherwise.
-            raise self._stale(
+            raise self.stale(
                 f"its header said {_facts(self.entry.header)} and says {_facts(backend.header)}"
             )
         return backend
 
-    def _stale(self, change: str) -> StaleEntry:
+    def _seed_documents(self) -> None:
+        """Let what is opened find its metadata in the manifest; whether they hold is checked."""
+        documents = {
+            (key,): None if data is None else memoryview(data) for key, data in self.entry.documents
+        }
+        if documents and not self.located.path:
+            DOCUMENTS.keep(self._documents_token(), documents)
+
+    def _documents_token(self) -> str:
+        return documents_token(self.located.location, self.located.options.storage_options)
+
+    def change(self, begun: Future[Stamp] | None) -> str:
+        """Return how the volume differs from the manifest, in words; empty if it does not."""
+        try:
+            now = stamp_at(self.located) if begun is None else begun.result()
+        except VolumeNotFound:
+            return "it is gone"
+        return self.entry.stamp.change(now)
+
+    def stale(self, change: str) -> StaleEntry:
+        """Return the error that says so, and forget what it is no more."""
+        DOCUMENTS.forget_all(self._documents_token())
         entry = self.entry
         return StaleEntry(
             f"{entry.key!r} of case {entry.case} in {self.manifest} is stale: {change} "
             f"({self.name}).",
             do="Write the manifest again (voxpipe index), or put the file back.",
         )
+
+
+class VersionCheck:
+    """Compares a volume with its manifest, once: begun when it is opened, there when it is read.
+
+    Where the store can be asked beside everything else, nobody waits for it: a volume is opened
+    with what the manifest says, and its chunks are on their way meanwhile.
+    """
+
+    def __init__(self, source: CataloguedSource) -> None:
+        self._source = source
+        self._begun = begin_stamp(source.located, source.entry.stamp.how)
+        self._passed = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the answer is on its way."""
+        return self._begun is not None
+
+    def __call__(self) -> None:
+        """Wait for the answer; ``StaleEntry`` where the volume has changed."""
+        if self._passed:
+            return
+        begun, self._begun = self._begun, None
+        change = self._source.change(begun)
+        if change:
+            raise self._source.stale(change)
+        self._passed = True
 
 
 def _facts(header: Header) -> str:

@@ -16,6 +16,7 @@ from ...core.histogram import Histogram
 from ...core.remembered import Remembered
 from ..cache.cache_directory import cache_directory, write_kept
 from ..cache.waiting import made_once
+from ..content import content_key_now, version_key
 from ..volume import Volume
 from .distribution import Distribution
 from .statistics import SLAB_VOXELS, slabs
@@ -67,8 +68,23 @@ def volume_histogram(
         )
     both = [v for v in (volume, mask) if v is not None]
     kept = None if channels is None else tuple(channels)
-    key = (kept, *(v.version for v in both))
+    key = (kept, *(version_key(v) for v in both))
     return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume, mask, kept))
+
+
+def has_histogram(volume: Volume, mask: Volume | None = None) -> bool:
+    """Whether :func:`volume_histogram` of all channels would read no voxel."""
+    both = [v for v in (volume, mask) if v is not None]
+    if _REMEMBERED.get((None, *(version_key(v) for v in both))) is not None:
+        return True
+    file = _file([v.content_key for v in both], None)
+    return file is not None and _load(file) is not None
+
+
+def _file(contents: Sequence[str], channels: tuple[int, ...] | None) -> Path | None:
+    which = "" if channels is None else f"-channels{'.'.join(map(str, channels))}"
+    name = f"{'-'.join(contents)}{which}.npy"
+    return cache_directory() / "histograms" / name if all(contents) else None
 
 
 def _loaded_or_computed(
@@ -76,14 +92,12 @@ def _loaded_or_computed(
 ) -> Histogram:
     both = [v for v in (volume, mask) if v is not None]
     contents = [v.content_key for v in both]
-    which = "" if channels is None else f"-channels{'.'.join(map(str, channels))}"
-    name = f"{'-'.join(map(str, contents))}{which}.npy" if all(contents) else None
     return made_once(
-        cache_directory() / "histograms" / name if name else None,
+        _file(contents, channels),
         _load,
         lambda: _compute(volume, mask, channels),
         _save,
-        unchanged=lambda: [v.content_key_now() for v in both] == contents,
+        unchanged=lambda: [content_key_now(v) for v in both] == contents,
     )
 
 

@@ -7,9 +7,11 @@ relative to it, so that both can be moved together. Credentials are never writte
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,9 @@ class Entry:
     """Digest over every stored byte, empty if it was not computed."""
     options: tuple[tuple[str, Any], ...] = ()
     """For the backend, e.g. ``(("level", 1),)``."""
+    documents: tuple[tuple[str, bytes | None], ...] = ()
+    """Of a zarr behind a URL: the small objects that say how it is stored, None for one that is
+    not there. Who has them opens it without a request."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,35 @@ def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
         "stamp": {**asdict(entry.stamp), "header": list(header.stamp)},
         "hash": entry.hash or None,
         "statistics": None if entry.statistics is None else entry.statistics.to_json(),
+        **({"documents": _documents_out(entry.documents)} if entry.documents else {}),
     }
+
+
+def _documents_out(documents: Sequence[tuple[str, bytes | None]]) -> dict[str, Any]:
+    """Return metadata as the JSON that they are, and other bytes in base64."""
+    found: dict[str, Any] = {}
+    for key, data in documents:
+        parsed = None
+        if data is not None:
+            with suppress(ValueError):
+                parsed = json.loads(data)
+        plain = isinstance(parsed, dict) or data is None
+        found[key] = parsed if plain else base64.b64encode(data or b"").decode()
+    return found
+
+
+def _documents_in(found: Mapping[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple(
+        (
+            str(key),
+            None
+            if value is None
+            else json.dumps(value).encode()
+            if isinstance(value, dict)
+            else base64.b64decode(value, validate=True),
+        )
+        for key, value in sorted(found.items())
+    )
 
 
 def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
@@ -203,6 +236,7 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
         statistics=None if statistics is None else Statistics.from_json(statistics),
         hash=str(found["hash"] or ""),
         options=tuple(sorted(dict(found["options"]).items())),
+        documents=_documents_in(found.get("documents") or {}),
     )
 
 

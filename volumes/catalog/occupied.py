@@ -21,7 +21,7 @@ from ...core.errors import VolumeError
 from ...core.remembered import Remembered
 from ..cache.cache_directory import cache_directory, write_kept
 from ..cache.waiting import made_once
-from ..content import content_key
+from ..content import content_key, content_key_now, version_key
 from ..pyramid import at_level, coarser_levels
 from ..volume import Volume
 from .statistics import SLAB_VOXELS, slabs
@@ -90,7 +90,7 @@ def occupied_box(volume: Volume, interest: Interest, level: int = 0) -> Region:
     >>> occupied_box(Volume(array), Interest(above=0))
     Region(2:4, 5:6, 1:7)
     """
-    key = (*volume.version, interest, level)
+    key = (*version_key(volume), interest, level)
     return _REMEMBERED.get_or(key, lambda: _known_or_computed(volume, interest, level))
 
 
@@ -104,13 +104,13 @@ def _known_or_computed(volume: Volume, interest: Interest, level: int) -> Region
         _load,
         lambda: _computed(volume, interest, level),
         _save,
-        unchanged=lambda: volume.content_key_now() == content,
+        unchanged=lambda: content_key_now(volume) == content,
     )
 
 
 def known_box(volume: Volume, interest: Interest, level: int = 0) -> Region | None:
     """Return what :func:`occupied_box` does if that is known; reads no voxel."""
-    found = _REMEMBERED.get((*volume.version, interest, level))
+    found = _REMEMBERED.get((*version_key(volume), interest, level))
     return _known(volume, interest, level) if found is None else found
 
 

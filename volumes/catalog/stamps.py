@@ -7,12 +7,14 @@ alone. Only :func:`content_hash` looks at the bytes.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...core.errors import VolumeNotFound
 from ..content import content_key
@@ -20,10 +22,10 @@ from ..disk.local_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..source import LocatedSource
-from ..stores.fsspec_ranges import with_defaults
+from ..stores.fsspec_ranges import FsspecRanges, SerialFsspecRanges, open_fsspec
 from ..stores.location import file_system, public_name, remote_errors
 from ..stores.remote import open_remote
-from ..stores.signed_get import can_sign
+from ..stores.remote_objects import Entry, version_of
 
 # A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
 # only the metadata are compared when the volume is opened.
@@ -31,8 +33,6 @@ MOST_LISTED = 1000
 _PIECE_BYTES = 1024**2
 METADATA = (*METADATA_FILES, ".zattrs")
 """Of a zarr folder, what is rewritten with it."""
-# Where file systems say which version of a file they speak of.
-_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
 
 
 @dataclass(frozen=True)
@@ -109,52 +109,88 @@ def _listed(entries: list[tuple[str, int, str]]) -> Stamp:
     return Stamp("listing", sum(size for _, size, _ in entries), len(entries), version)
 
 
+def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
+    """Begin to ask for the version of what is stored behind a URL, beside everything else.
+
+    Parameters
+    ----------
+    source
+        A URL.
+    how
+        What an earlier stamp looked at, which is asked for first; empty where there is none.
+
+    Returns
+    -------
+    What will be the stamp, or raise ``VolumeNotFound``. None for local paths, and for file
+    systems that cannot do so.
+    """
+    if source.path:
+        return None
+    store = _store_of(source)
+    return store.begin(_asked(store, source.name, how)) if _can_begin(store) else None
+
+
+def _store_of(source: LocatedSource) -> FsspecRanges | SerialFsspecRanges:
+    # One client, whichever reads the voxels: another one tells versions by other words.
+    return open_fsspec(source.location, source.options.storage_options)
+
+
+def _can_begin(store: Any) -> TypeGuard[FsspecRanges]:
+    return isinstance(store, FsspecRanges)
+
+
 def _remote_stamp(source: LocatedSource) -> Stamp:
+    begun = begin_stamp(source, "")
+    if begun is not None:
+        return begun.result()
     options = source.options.storage_options
-    system, path = file_system(source.location, with_defaults(source.location, options))
+    system, path = file_system(source.location, options)
     with remote_errors(public_name(source.location), options):
         # A listing that somebody made earlier in this process may be of an earlier version.
         system.invalidate_cache(path)
         info = system.info(path)
         if info.get("type") != "directory":
-            return Stamp("file", int(info.get("size") or 0), 1, _version(info))
-        found = _first_listed(system, path)
+            return Stamp("file", int(info.get("size") or 0), 1, version_of(info))
+        found = system.find(path, detail=True)
         if len(found) > MOST_LISTED:
-            return _remote_metadata(system, path.rstrip("/"))
-    entries = [(key[len(path) :], int(i.get("size") or 0), _version(i)) for key, i in found.items()]
+            return _metadata([_named(system, path.rstrip("/"), name) for name in METADATA])
+    entries = [
+        (key[len(path) :], int(i.get("size") or 0), version_of(i)) for key, i in found.items()
+    ]
     if not entries:
         raise VolumeNotFound(f"there is nothing at {source.name}.", do="Check the URL.")
     return _listed(entries)
 
 
-def _first_listed(system: Any, path: str) -> Mapping[str, Any]:
-    """Return the files below a folder; of more than ``MOST_LISTED`` at least one more than that.
+async def _asked(store: FsspecRanges, name: str, how: str) -> Stamp:
+    """Return a stamp with as few requests as there can be: one, of what is a folder or a file."""
+    folder_first = how != "file" if how else ".zarr" in name
+    for folder in (folder_first, not folder_first):
+        if not folder:
+            entry = await store.entry_async("")
+            if entry is not None:
+                return Stamp("file", entry.size, 1, entry.version)
+            continue
+        found = await store.entries_async(MOST_LISTED)
+        if len(found) > MOST_LISTED:
+            return _metadata(await asyncio.gather(*map(store.entry_async, METADATA)))
+        if found:
+            return _listed([(f"/{key}", size, version) for key, size, version in found])
+    raise VolumeNotFound(f"there is nothing at {name}.", do="Check the URL.")
 
-    s3fs can stop there, which is two requests. Other clients list everything or nothing.
-    """
-    if not can_sign(system):
-        found: Mapping[str, Any] = system.find(path, detail=True)
-        return found
-    from fsspec.asyn import sync
 
-    most = MOST_LISTED + 1
-    listed = sync(system.loop, system._lsdir, path, refresh=True, max_items=most, delimiter="")
-    return {entry["name"]: entry for entry in listed if entry.get("type") != "directory"}
+def _named(system: Any, folder: str, name: str) -> Entry | None:
+    with suppress(FileNotFoundError):
+        info = system.info(f"{folder}/{name}")
+        return Entry(name, int(info.get("size") or 0), version_of(info))
+    return None
 
 
-def _remote_metadata(system: Any, path: str) -> Stamp:
+def _metadata(entries: Sequence[Entry | None]) -> Stamp:
     """Return the stamp of the metadata of a remote zarr folder."""
-    found: list[tuple[str, int, str]] = []
-    for name in METADATA:
-        with suppress(FileNotFoundError):
-            info = system.info(f"{path}/{name}")
-            found.append((name, int(info.get("size") or 0), _version(info)))
-    size = sum(size for _, size, _ in found)
+    found = [tuple(entry) for entry in entries if entry is not None]
+    size = sum(entry.size for entry in entries if entry is not None)
     return Stamp("metadata", size, len(found), content_key("", tuple(found)))
-
-
-def _version(info: Mapping[str, Any]) -> str:
-    return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
 
 
 def _contents(source: LocatedSource) -> Iterator[tuple[str, Iterator[bytes]]]:

@@ -22,6 +22,7 @@ from ...core.errors import VolumeError
 from ...core.remembered import Remembered
 from ..cache.cache_directory import cache_directory, write_kept
 from ..cache.waiting import made_once
+from ..content import content_key_now, version_key
 from ..volume import Volume
 from .class_boxes import Box, ClassBoxes
 from .distribution import Distribution
@@ -156,19 +157,33 @@ def volume_statistics(volume: Volume) -> Statistics:
     recorded: Statistics | None = volume.recorded_statistics
     if recorded is not None:
         return recorded
-    key = (*volume.version, volume.kind)
+    key = (*version_key(volume), volume.kind)
     return _REMEMBERED.get_or(key, lambda: _loaded_or_computed(volume))
+
+
+def has_statistics(volume: Volume) -> bool:
+    """Whether :func:`volume_statistics` would read no voxel: a manifest or the cache has them."""
+    if volume.recorded_statistics is not None or _REMEMBERED.get(
+        (*version_key(volume), volume.kind)
+    ):
+        return True
+    content = volume.content_key
+    return bool(content) and _load(_file(content, volume.kind)) is not None
+
+
+def _file(content: str, kind: str) -> Path:
+    name = f"{content}-label.json" if kind == "label" else f"{content}.json"
+    return cache_directory() / "statistics" / name
 
 
 def _loaded_or_computed(volume: Volume) -> Statistics:
     content = volume.content_key
-    name = f"{content}-label.json" if volume.kind == "label" else f"{content}.json"
     return made_once(
-        cache_directory() / "statistics" / name if content else None,
+        _file(content, volume.kind) if content else None,
         _load,
         lambda: _compute(volume),
         _save,
-        unchanged=lambda: volume.content_key_now() == content,
+        unchanged=lambda: content_key_now(volume) == content,
     )
 
 

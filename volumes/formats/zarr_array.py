@@ -248,6 +248,9 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
                 if document.get("node_type") == "array":
                     return array(parse_v3(document, name), path)
                 attrs = document.get("attributes") or {}
+                if getattr(store, "keeps_documents", False):
+                    # Side by side, and not one after another as they are looked at.
+                    store.get_ranges([ReadRange(f"{path}{key}") for key in _members(attrs)])
                 return ZarrGroup(attrs, path, store, 3, node)
             if version == 3:
                 return None
@@ -269,6 +272,25 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
             do="Give the path of a zarr array or group; of DICOM, a folder on a local disk.",
         )
     return found
+
+
+def _members(attrs: Any) -> list[str]:
+    """Return which objects opening an image reads besides the document of its group.
+
+    Examples
+    --------
+    >>> _members({"ome": {"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}})
+    ['nifti/zarr.json', '0/zarr.json']
+    >>> _members({"colour": "red"})
+    []
+    """
+    try:
+        found = attrs.get("ome", attrs)["multiscales"][0]["datasets"][0]["path"]
+    except (AttributeError, KeyError, TypeError, IndexError):
+        return []
+    # Those that voxpipe wrote have a NIfTI header, in one chunk.
+    header = ["nifti/c/0"] if "voxpipe" in attrs else []
+    return ["nifti/zarr.json", *header, f"{found}/zarr.json"]
 
 
 def _json(data: bytes | None, what: str) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from ..stores.ranges import LocalRanges
 from ..stores.read_ahead import Closes
 from ..stores.remote import open_remote
 from ..stores.remote_file import RemoteFile
+from ..stores.small_answers import DOCUMENTS
 from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
 from .one_remote_file import OneRemoteFile
@@ -246,11 +247,19 @@ class RemoteZarr(ListedZarr):
         self._url, self._storage_options = url, storage_options
         with remote_errors(name, storage_options):
             self._store = store = open_remote(url, storage_options)
+            self._token = token = documents_token(url, storage_options)
             try:
-                token = content_key(url, (sorted(map(str, storage_options.items())),))
-                super().__init__(open_node(store, name, CHUNKS, token), name, options)
+                with store.documents(token):
+                    node = open_node(store, name, CHUNKS, token)
+                    super().__init__(node, name, options)
             except NotOurs:
                 super().__init__(open_remote_node(url, storage_options, name), name, options)
+
+    @property
+    def documents(self) -> dict[str, bytes | None]:
+        """What was read to open it: small objects by key, None for one that is not there."""
+        found = DOCUMENTS.all_of(self._token)
+        return {key: None if d is None else bytes(d) for (key,), d in found.items()}
 
     def _list(self) -> str:
         with remote_errors(self.name, self._storage_options):
@@ -293,6 +302,11 @@ class RemoteZipZarr(OneRemoteFile, ZarrBackend):
         """Fetch the stored chunks; errors name the URL."""
         with self._file.errors():
             return super().fetch(region, channels)
+
+
+def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
+    """Return under which name the metadata of a remote zarr are kept by a process."""
+    return content_key(url, (sorted(map(str, storage_options.items())),))
 
 
 def metadata_stamp(path: str) -> tuple[int, ...]:

@@ -131,6 +131,19 @@ class FsspecRanges(_Folder, RemoteRanges):
         found = await self._system._find(self._path(prefix))
         return self._keys(found)
 
+    async def entry_async(self, key: str) -> Entry | None:
+        """Return what a listing would say of one object; for coroutines given to :meth:`begin`."""
+
+        async def ask() -> Entry:
+            info = await self._system._info(self._path(key))
+            if info.get("type") == "directory":
+                raise FileNotFoundError(key)
+            return Entry(key, int(info.get("size") or 0), version_of(info))
+
+        self._system.invalidate_cache(self._path(key))
+        found: Entry | None = await self._tried(key, ask, 0, limit=self._retry.attempt)
+        return found
+
     async def ask_entries(self, most: int | None) -> list[Entry]:
         """List everything; s3fs can stop, other clients list all or nothing."""
         # A listing that somebody made earlier in this process may be of an earlier version.
@@ -177,6 +190,8 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range."""
+        if self._documents:
+            return self._documented(ranges, lambda r: [self._piece(*wanted) for wanted in r])
         return [self._piece(*wanted) for wanted in ranges]
 
     def _piece(self, key: str, start: int, stop: int | None) -> bytes | None:

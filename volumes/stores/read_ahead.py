@@ -21,7 +21,7 @@ from weakref import ref
 from .in_flight import Later
 from .ranges import ReadRange
 from .shared_answers import SharedAnswers
-from .small_answers import SmallAnswers
+from .small_answers import DOCUMENTS, SmallAnswers
 
 Index = tuple[int, ...]
 # May leave out what did not come whole.
@@ -266,12 +266,14 @@ class ReadAhead:
             self._forget(deliveries)
         self._cancel(deliveries)
         self.small.clear()
+        DOCUMENTS.clear()
         self.shared.clear_idle()
 
     def forget_parent(self) -> None:
         """Start empty in a forked child, where nothing is on its way."""
         self._start()
         self.small = SmallAnswers(self.small.most_bytes)
+        DOCUMENTS.forget_parent()
 
     def __len__(self) -> int:
         return len(self._chunks)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from .location import public_name
 from .ranges import ReadRange
 from .redaction import Secrets
 from .retry import Retry, default_retry
+from .small_answers import DOCUMENTS
 
 # What an object store sends during one round trip: a request costs as much as these bytes.
 GAP_BYTES = 1024**2
@@ -70,6 +72,7 @@ class RemoteObjects(ABC):
         self._name = public_name(url).rstrip("/")
         self._retry = retry or default_retry()
         self._secrets = Secrets(options)
+        self._documents = ""
 
     @property
     def name(self) -> str:
@@ -79,6 +82,39 @@ class RemoteObjects(ABC):
     def get(self, key: str) -> bytes | None:
         """Return a whole object; None where there is none."""
         return self.get_ranges([ReadRange(key)])[0]
+
+    @contextmanager
+    def documents(self, token: str) -> Iterator[None]:
+        """Keep what is read inside the ``with`` block of whole objects, and read it only once.
+
+        That is what opening a volume reads; ``token`` names it. What cannot be opened is not kept.
+        """
+        self._documents = token
+        try:
+            yield
+        except BaseException:
+            DOCUMENTS.forget_all(token)
+            raise
+        finally:
+            self._documents = ""
+
+    @property
+    def keeps_documents(self) -> bool:
+        """Whether what is asked for now is kept, and may be asked for ahead."""
+        return bool(self._documents)
+
+    def _documented(
+        self, ranges: Sequence[ReadRange], read: Callable[[Sequence[ReadRange]], list[bytes | None]]
+    ) -> list[bytes | None]:
+        """Return the bytes of ranges, of which whole objects are kept or here."""
+        token = self._documents
+        here = DOCUMENTS.found(token, [(r.object,) for r in ranges if r == ReadRange(r.object)])
+        asked = [r for r in ranges if (r.object,) not in here or r != ReadRange(r.object)]
+        answers = dict(zip(asked, read(asked) if asked else (), strict=True))
+        whole = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
+        DOCUMENTS.keep(token, {k: None if a is None else memoryview(a) for k, a in whole.items()})
+        kept = {key: None if piece is None else bytes(piece) for key, piece in here.items()}
+        return [answers[r] if r in answers else kept[r.object,] for r in ranges]
 
     @abstractmethod
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:

@@ -93,6 +93,8 @@ class RemoteRanges(RemoteObjects):
         """
         if not ranges:
             return []
+        if self._documents:
+            return self._documented(ranges, lambda r: self._wait(self.get_ranges_async(r)))
         return self._wait(self.get_ranges_async(ranges, whole=whole))
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:

@@ -31,6 +31,8 @@ class SmallAnswers:
     ----------
     most_bytes
         Of all together, entries included.
+    most_each
+        Of one that is kept.
 
     Examples
     --------
@@ -41,8 +43,8 @@ class SmallAnswers:
     {(0,): b'xyz', (1,): None}
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, most_bytes: int, most_each: int = SMALL_BYTES) -> None:
+        self.most_bytes, self.most_each = most_bytes, most_each
         self.held_bytes = 0
         self._answers: OrderedDict[tuple[str, tuple[Any, ...]], memoryview | None] = OrderedDict()
         self._lock = Turns()
@@ -60,7 +62,7 @@ class SmallAnswers:
         small = {
             index: None if piece is None else memoryview(bytes(piece))
             for index, piece in answers.items()
-            if piece is None or len(piece) <= SMALL_BYTES
+            if piece is None or len(piece) <= self.most_each
         }
         with self._lock:
             for index, piece in small.items():
@@ -69,6 +71,11 @@ class SmallAnswers:
                 self.held_bytes += _size(piece)
             while self.held_bytes > self.most_bytes:
                 self._drop(next(iter(self._answers)))
+
+    def all_of(self, token: str) -> dict[tuple[Any, ...], memoryview | None]:
+        """Return all that is here of one array."""
+        with self._lock:
+            return {key[1]: piece for key, piece in self._answers.items() if key[0] == token}
 
     def forget(self, token: str, index: tuple[Any, ...]) -> None:
         """Drop one that turned out to be damaged: it is asked for again."""
@@ -89,6 +96,10 @@ class SmallAnswers:
         self._answers.clear()
         self.held_bytes = 0
 
+    def forget_parent(self) -> None:
+        """Leave behind a lock that a thread of the parent may have held at the fork."""
+        self._lock = Turns()
+
     def __len__(self) -> int:
         return len(self._answers)
 
@@ -99,3 +110,11 @@ class SmallAnswers:
 
 def _size(piece: memoryview | None) -> int:
     return ENTRY_BYTES + (0 if piece is None else len(piece))
+
+
+# The documents of some ten thousand arrays, of a kilobyte each.
+_DOCUMENT_BYTES = 32 * 1024**2
+# Metadata of a pyramid with many channels; a NIfTI header with extensions.
+_LONGEST_DOCUMENT = 256 * 1024
+DOCUMENTS = SmallAnswers(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
+"""What was read to open volumes behind URLs: it outlives their handles, until they are closed."""
