@@ -9,8 +9,9 @@ from typing import Any
 from ...core.remembered import Remembered
 from ...volumes.cache.cache_directory import cache_directory
 from ...volumes.content import content_key
+from .weight_table import forget_decoded
 
-# A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
+# Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
 MOST_BYTES = 256 * 1024**2
 
 KNOWN: Remembered[Any] = Remembered(
@@ -22,6 +23,7 @@ KNOWN: Remembered[Any] = Remembered(
 def forget_masks() -> None:
     """Drop the masks and weights that are kept in memory."""
     KNOWN.clear()
+    forget_decoded()
 
 
 def kept_file(volume: Any, key: Sequence[Any]) -> Path | None:
