@@ -385,7 +385,7 @@ class LintWarning(UserWarning):
 
 
 class LikelyMistake(UserWarning):
-    """A number is allowed, and looks as if it were meant in another unit."""
+    """A setting is allowed, and looks as if something else were meant: another unit, say."""
 
 
 class MissingLabel(UserWarning):

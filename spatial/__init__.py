@@ -31,12 +31,11 @@ from .ops.spacing import Spacing
 from .ops.translate import Translate
 from .ops.zoom import Zoom
 from .placing.kept_tables import forget_masks
-from .placing.mask_index import sampling_mask
 from .placing.masked_patch import MaskedPatch, MaskedRegion
 from .placing.patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
 from .placing.sampling_mask import SamplingMask
 from .placing.uniform_region import UniformRegion, usual_align
-from .placing.weight_index import weight_table
+from .placing.weight_index import sampling_mask, weight_table
 from .placing.weight_table import WeightTable
 from .placing.weighted_patch import WeightedPatch
 from .plans.clip import Clip

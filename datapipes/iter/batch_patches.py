@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-from ...core.errors import PatchSizeError
-from ...graph import Pipe, Traits, walk
+from ...core.errors import LikelyMistake, PatchSizeError
+from ...core.origin import warn
+from ...graph import Pipe, Traits, describe, parents_of, traits_of, walk
 from ...realizing import Gather, InThreads, JoinReads
+from ...spatial.lazy.replayed import in_batch
 from ...spatial.ops.sizes import whole_number
+from ...spatial.placing.masked_patch import first_forced
 from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
 from .cases import FromCases, ListCases
-from .likely_labels import likely_labels
 from .from_manifest import FromManifest
+from .lazy_patch import LazyPatches
+from .likely_labels import likely_labels
+from .moving import Moving
 
 
 @chained("batch_patches")
@@ -29,6 +35,11 @@ class BatchPatches(DataPipe):
 
     Notes
     -----
+    The share of ``lazy_patch(oversample=)`` is one of each batch here: the last samples of a batch
+    are drawn about foreground. A pipe in between that looks at voxels, moves places or runs a
+    function has to know where a patch is before its batch is known; then each patch draws whether
+    it is about foreground, and a warning says so.
+
     Lazy patches are realized here, and tensors are stacked. Rewritten by
     ``FuseSpatial`` they are realized straight into the batch's memory, without a
     tensor of their own. Numbers become one tensor, other things a list. Plain mappings are
@@ -64,6 +75,7 @@ class BatchPatches(DataPipe):
         self.joins = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
+        self._tell_of_shares()
         self.of_cases = any(
             isinstance(p, (FromCases, ListCases, FromManifest)) for p in walk(parent)
         )
@@ -79,14 +91,39 @@ class BatchPatches(DataPipe):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield batches."""
-        held: list[Any] = []
-        for sample in self.parent:
-            held.append(sample)
-            if len(held) == self.batch_size:
-                yield self.gather(held)
-                held = []
-        if held and not self.drop_last:
-            yield self.gather(held)
+        samples = iter(self.parent)
+        has_shares = self.has_shares
+        while held := list(islice(samples, self.batch_size)):
+            if len(held) == self.batch_size or not self.drop_last:
+                yield self.gather(in_batch(held) if has_shares else held)
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether patches are to know where in a batch they are."""
+        shares, looking = _oversampled(self.parent)
+        return bool(shares) and looking is None
+
+    def _tell_of_shares(self) -> None:
+        """Warn where a share is not one of each batch, or none of it."""
+        shares, looking = _oversampled(self.parent)
+        for share in shares:
+            if looking is not None:
+                warn(
+                    f"oversample={share:.3g} is a share of all patches here, not of each batch: "
+                    f"{describe(looking)} looks at a patch before its batch is known\n"
+                    f"  at {self.origin}\n"
+                    "  Put that pipe after batch_patches() if it can stand there.",
+                    LikelyMistake,
+                    self.origin,
+                )
+            elif share and first_forced(self.batch_size, share) == self.batch_size:
+                warn(
+                    f"oversample={share:.3g} of {self.batch_size} patches in a batch is none, as "
+                    f"in nnU-Net: no patch is drawn about foreground\n  at {self.origin}\n"
+                    "  Make larger batches, or the share larger.",
+                    LikelyMistake,
+                    self.origin,
+                )
 
     def __len__(self) -> int:
         """Return the number of batches; TypeError if the parent has no length."""
@@ -107,3 +144,22 @@ class BatchPatches(DataPipe):
         for instruction in self.instructions():
             items = instruction(items)
         return dict(as_tensors(items[0]))
+
+
+def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
+    """Return the shares that patches are drawn with, and a pipe that looks at them before."""
+    shares: list[float] = []
+    looking: Pipe | None = None
+    behind: dict[int, bool] = {}
+    for pipe in walk(sink):
+        after = any(behind[id(parent)] for parent in parents_of(pipe))
+        traits = traits_of(pipe)
+        if after and (
+            traits.voxels or traits.opaque or not traits.known or isinstance(pipe, Moving)
+        ):
+            looking = looking or pipe
+        if isinstance(pipe, LazyPatches) and pipe.oversample is not None:
+            shares.append(pipe.oversample)
+            after = True
+        behind[id(pipe)] = after
+    return shares, looking

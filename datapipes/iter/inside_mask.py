@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core import Origin, Sample
-from ...core.errors import PatchSizeError, SampleError
+from ...core.errors import LikelyMistake, PatchSizeError, SampleError
+from ...core.origin import warn
 from ...spatial import LazyPatch, MaskedPatch, WeightedPatch, refuse_changed, stored_labels
-from ...spatial.placing.mask_index import OTHER, Classes
+from ...spatial.placing.weight_index import OTHER, Classes
 from ...volumes import Volume
 
 
@@ -82,22 +83,22 @@ class ByWeights:
 def weighted_by(
     size: Sequence[int],
     weights: Any,
-    given: Mapping[str, bool],
+    given: Mapping[str, Any],
     otherwise: str,
     sampling: str,
     origin: Origin,
 ) -> ByWeights:
     """Return what makes the ops of a pipe that draws by weights.
 
-    ``given`` says which arguments that belong to a mask are there too.
+    ``given`` has the arguments that belong to a mask, which must not be there.
 
     Raises
     ------
     PatchSizeError
         The arguments make no sense, or do not go together.
     """
-    for name, is_given in given.items():
-        if is_given:
+    for name, value in given.items():
+        if _is_given(name, value):
             raise PatchSizeError(
                 f"{name} says what is inside, where every voxel counts alike; weights= says how "
                 "often each is drawn. Give one of them.",
@@ -121,8 +122,7 @@ def _refuse_no_volume(argument: str, given: Any) -> None:
 def masked_by(
     size: Sequence[int],
     mask: Any,
-    min_share: float,
-    class_weights: Mapping[Any, float] | None,
+    given: Mapping[str, Any],
     otherwise: str,
     sampling: str,
     origin: Origin,
@@ -134,20 +134,59 @@ def masked_by(
     PatchSizeError
         They make no sense, or do not go together.
     """
-    given = {"min_share": min_share, "class_weights": class_weights}
     if mask is None:
-        named = [name for name, value in given.items() if value]
+        named = [name for name, value in given.items() if _is_given(name, value)]
         if named or otherwise != "error":
             msg = f"{(named or ['otherwise'])[0]} belongs to mask="
             raise PatchSizeError(msg, do='Give mask= too: the key of a label, e.g. "label".')
         return None
     if sampling != "uniform":
-        raise PatchSizeError("mask belongs to sampling='uniform'; a grid covers everything")
+        drawing = {name: given[name] for name in ("class_weights", "oversample")}
+        named = [name for name, value in drawing.items() if _is_given(name, value)]
+        if named or otherwise != "error":
+            msg = (
+                f"{(named or ['otherwise'])[0]} belongs to sampling='uniform': a grid draws nothing"
+            )
+            raise PatchSizeError(msg, do="Leave it out: patches of the grid that touch mask= stay.")
     _refuse_no_volume("mask", mask)
     found = InsideMask(size, mask, {**given, "otherwise": otherwise, "origin": origin})
     # One op of nothing: what the arguments alone show is refused where they were written.
-    MaskedPatch(size, _Nothing(), **found.settings)
+    patch = MaskedPatch(size, _Nothing(), **found.settings)
+    _tell_of_background(patch, origin)
     return found
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """Whether an argument is not as it is by default; a volume is not asked for its truth."""
+    if value is None or name == "oversample":
+        return value is not None
+    return not (isinstance(value, (int, float, Mapping)) and not value)
+
+
+def _tell_of_background(patch: MaskedPatch, origin: Origin) -> None:
+    """Refuse, or tell of, the background as a class where patches anywhere are meant."""
+    weights = dict(patch.class_weights)
+    background = weights.get(0, 0.0)
+    if not background:
+        return
+    if patch.oversample is not None:
+        raise PatchSizeError(
+            "oversample draws the other patches anywhere, and class_weights lists 0: the voxels "
+            "in the middle of patches about foreground would be background",
+            do="Leave 0 out of class_weights.",
+        )
+    others = sum(weights.values()) - background
+    # MONAI's pos and neg are as much by default; nnU-Net's two thirds are more.
+    if others < background and others:
+        share = others / (others + background)
+        text = (
+            f"class_weights={{0: {background:g}, ...}} puts a voxel of label 0 into the middle of "
+            f"{1 - share:.0%} of the patches, which then avoid the others: that is not a patch "
+            f"anywhere, as nnU-Net draws its rest\n  at {origin}\n"
+            f"  Write oversample={share:.2g} in its place, without 0 in class_weights; or leave it "
+            "if it is meant, and filter this warning."
+        )
+        warn(text, LikelyMistake, origin)
 
 
 class _Nothing:

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ...core import Sample
 from ...core.errors import PatchSizeError, VoxpipeError
 from ...graph import Pipe, Traits
 from ...spatial import (
+    FixedPatch,
     GridPatch,
     MaskedPatch,
     MaskedRegion,
+    PendingPlan,
     SpatialOp,
-    SpatialPlan,
     Step,
     UniformPatch,
     UniformRegion,
@@ -42,6 +45,7 @@ WORDS = {
     "probability_map": "weights",
     "weight_map": "weights",
     "w_key": "weights",
+    "oversample_foreground_percent": "oversample",
 }
 """What MONAI and TorchIO call our arguments."""
 
@@ -69,8 +73,9 @@ class LazyPatches(DataPipe):
         closer to each other, so that chunks are decoded once for several of them. What it should
         be is in the loader's ``explain()``. One number or three, at least ``size + align - 1``.
     mask
-        With ``"uniform"``: patches lie where this says so. Key of a label or boolean volume of the
-        sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An
+        With ``"uniform"``: patches lie where this says so. With ``"grid"``: patches that hold none
+        of it are left out, and with ``min_share`` those that hold less. Key of a label or boolean
+        volume of the sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An
         image is refused, told by its many values, unless ``class_weights`` names labels. It may be
         coarser than the volumes and lie on a grid of its own: then leave its key out of
         ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
@@ -81,6 +86,13 @@ class LazyPatches(DataPipe):
         With ``mask``: how often a voxel of each label is in the middle, ``{0: 1, 2: 3}``. Labels
         that a volume lacks leave their part to the others; ``min_share`` is of the drawn one.
         ``"other"`` stands for all that are not listed, together.
+    oversample
+        With ``mask``: the share of each batch that is drawn about foreground, as nnU-Net's
+        ``oversample_foreground_percent``; the rest lies anywhere. The foreground's class is drawn
+        uniformly among the labels that the case has, 0 apart, or by ``class_weights``. The last
+        patches of a batch are those, as many as ``n - round(n * (1 - oversample))`` of n. Patches
+        that come in no batch of ``batch_patches()`` draw each whether they are one. A case without
+        foreground gives patches anywhere.
     weights
         With ``"uniform"``, and instead of ``mask``: how likely each voxel is to be the middle of a
         patch, voxel ``n // 2`` of n, wherever the patch fits. Key of a volume of the sample, or a
@@ -161,6 +173,7 @@ class LazyPatches(DataPipe):
         mask: str | Volume | None = None,
         min_share: float = 0.0,
         class_weights: Mapping[Any, float] | None = None,
+        oversample: float | None = None,
         weights: str | Volume | None = None,
         otherwise: str = "error",
         name: str = "lazy_patch",
@@ -180,23 +193,29 @@ class LazyPatches(DataPipe):
             self.overlap = self._overlap(overlap)
             self._check()
             self.region = self._region(region, align)
-            self._placed = self._placing(mask, min_share, class_weights, weights, otherwise)
+            about = {"class_weights": class_weights, "oversample": oversample}
+            self._placed = self._placing(
+                mask, {"min_share": min_share, **about}, weights, otherwise
+            )
+            self.oversample = oversample
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
 
     def _placing(
-        self, mask: Any, min_share: float, class_weights: Any, weights: Any, otherwise: str
+        self, mask: Any, given: Mapping[str, Any], weights: Any, otherwise: str
     ) -> InsideMask | ByWeights | None:
         """Return what makes the op of each sample, where not every place is as likely."""
-        rest = (otherwise, self.sampling, self.origin)
+        if given["oversample"] is not None and self.region is not None:
+            raise PatchSizeError(
+                "oversample says that the other patches lie anywhere, and region that all of a "
+                "visit lie beside each other",
+                do="Leave one of them out.",
+            )
         if weights is None:
-            return masked_by(self.asked, mask, min_share, class_weights, *rest)
-        given = {
-            "mask": mask is not None,
-            "min_share": bool(min_share),
-            "class_weights": bool(class_weights),
-        }
-        return weighted_by(self.asked, weights, given, *rest)
+            return masked_by(self.asked, mask, given, otherwise, self.sampling, self.origin)
+        return weighted_by(
+            self.asked, weights, {"mask": mask, **given}, otherwise, self.sampling, self.origin
+        )
 
     def _overlap(self, overlap: Size) -> tuple[int, int, int]:
         """Return it per axis; one number leaves axes of one voxel alone, which share nothing."""
@@ -244,12 +263,14 @@ class LazyPatches(DataPipe):
             return
         for sample in self.parent:
             try:
-                patches = self._grid(sample, pending_of(self, sample).plan)
+                patches = self._grid(sample, pending_of(self, sample))
             except Exception as error:
                 if not excused(self, sample, error):
                     raise
                 continue
-            yield from patches
+            for ordinal, patch in patches:
+                step = Step(patch, self.stream_names[0], self.origin)
+                yield stepped(self, sample, Adding([step]), ordinal=ordinal)
 
     def _drawing(
         self, sample: Any, steps: tuple[Adding, Adding | None] | None
@@ -312,18 +333,31 @@ class LazyPatches(DataPipe):
         hidden = progress is not None
         for number, sample in enumerate(tqdm(samples, "masks", unit="case", disable=hidden)):
             patch, _ = self._ops(sample)
-            patch.ready(pending_of(self, sample).from_stored)
+            pending = pending_of(self, sample)
+            if self.sampling == "grid":
+                patch.touched(pending.from_stored, self._grid_of(pending))
+            else:
+                patch.ready(pending.from_stored)
             if progress is not None:
                 progress(number + 1, len(samples))
         return len(samples)
 
-    def _grid(self, sample: Sample, plan: SpatialPlan) -> Iterator[Sample]:
-        size = of_grid(self.asked, plan)
+    def _grid(self, sample: Sample, pending: PendingPlan) -> list[tuple[int, FixedPatch]]:
+        """Return the patches of a volume that stay, with their ordinals among all of them."""
+        grid = self._grid_of(pending)
+        patches = list(enumerate(grid.patches(pending.plan.shape)))
+        if self._placed is None:
+            return patches
+        try:
+            stays = self._ops(sample)[0].touched(pending.from_stored, grid)
+        except VoxpipeError as error:
+            raise error.at(self.origin, sample.case)  # noqa: B904
+        return patches if stays is None else [patches[n] for n in np.flatnonzero(stays)]
+
+    def _grid_of(self, pending: PendingPlan) -> GridPatch:
+        size = of_grid(self.asked, pending.plan)
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
-        patches = GridPatch(size, overlap, self.origin).patches(plan.shape)
-        for ordinal, patch in enumerate(patches):
-            step = Step(patch, self.stream_names[0], self.origin)
-            yield stepped(self, sample, Adding([step]), ordinal=ordinal)
+        return GridPatch(size, overlap, self.origin)
 
     def __len__(self) -> int:
         """Return the number of patches; TypeError for a grid, which depends on the headers."""

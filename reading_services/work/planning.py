@@ -11,6 +11,7 @@ from ...core import Stream
 from ...core.errors import placed
 from ...datapipes.epoch import set_epoch
 from ...datapipes.excuse import Excuses, excusing
+from ...datapipes.iter.batch_patches import BatchPatches
 from ...datapipes.skipping import items_from
 from ...graph import (
     Cut,
@@ -21,6 +22,7 @@ from ...graph import (
     walk,
 )
 from ...realizing import ErrorPolicy, Failure, Job
+from ...spatial.lazy.replayed import in_batch
 from ..place import Place
 from ..seeds.seeding import seeded_globals
 from ..shares.part import WHOLE, WRAP, Part
@@ -51,7 +53,11 @@ def jobs(
     if part.uneven != WRAP and not errors.tolerates:  # wrap wants the first items, too
         index = place.next
 
+    # A patch that knows its place in the batch knows it before anybody asks what it reads.
+    has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
+
     def job(items: Sequence[Any]) -> Job:
+        items = in_batch(items) if has_shares else items
         noted: tuple[Failure, ...] = ()
         if excuses.noted:
             noted = tuple(replace(failure, batch=index) for failure in excuses.noted)

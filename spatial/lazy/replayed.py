@@ -1,16 +1,19 @@
-"""What was drawn for one item, done to another."""
+"""Steps of patches put in the place of others: what was drawn for another, or where a batch is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ...core import Sample
 from ...core.recorded import Recorded
 from ...intensity import ValueStep
 from ..ops.op import Step
+from ..placing.masked_patch import MaskedPatch
 from .lazy_patch import LazyPatch
 from .made_volume import MadeVolume, made_of
+from .pending import PendingPlan
 
 S = TypeVar("S", Step, ValueStep)
 
@@ -32,11 +35,59 @@ def replayed(patch: LazyPatch, draws: Mapping[str, Any]) -> LazyPatch:
         the recorded sample where the patch lies as that did.
     """
     if isinstance(patch.volume, MadeVolume):
-        patch = made_of(patch, replayed(patch.volume.patch, draws), patch.volume.soft)
+        patch = made_of(
+            patch, replayed(patch.volume.patch, draws), patch.volume.soft, patch.volume.because
+        )
     steps = tuple(_recorded(step, draws) for step in patch.pending.steps)
     values = tuple(_recorded(step, draws) for step in patch.values)
     pending = patch.pending.following(patch.pending.identity, steps)
     return replace(patch.with_pending(pending), values=values)
+
+
+def in_batch(samples: Sequence[Any]) -> list[Any]:
+    """Return the samples of a batch, whose patches know where in it they are.
+
+    ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
+    place already keeps it.
+    """
+    size = len(samples)
+    return [
+        _at_position(sample, position, size) if isinstance(sample, Sample) else sample
+        for position, sample in enumerate(samples)
+    ]
+
+
+def _at_position(sample: Sample, position: int, size: int) -> Sample:
+    # Volumes of a sample share a plan, which is worked out once. The old one is kept beside the
+    # new: its id is its name here.
+    shared: dict[int, tuple[PendingPlan, PendingPlan]] = {}
+
+    def step_at(step: Step) -> Step:
+        op = step.op
+        bound = op.bound(position, size) if isinstance(op, MaskedPatch) else op
+        return step if bound is op else replace(step, op=bound)
+
+    def pending_at(pending: PendingPlan) -> PendingPlan:
+        if id(pending) not in shared:
+            steps = tuple(map(step_at, pending.steps))
+            same = all(a is b for a, b in zip(steps, pending.steps, strict=True))
+            after = pending if same else pending.following(pending.identity, steps)
+            shared[id(pending)] = (pending, after)
+        return shared[id(pending)][1]
+
+    def patch_at(patch: LazyPatch) -> LazyPatch:
+        made = patch.volume
+        if isinstance(made, MadeVolume):
+            before = patch_at(made.patch)
+            if before is not made.patch:
+                patch = made_of(patch, before, made.soft, made.because)
+        pending = pending_at(patch.pending)
+        return patch if pending is patch.pending else patch.with_pending(pending)
+
+    lazy = {key: patch for key, patch in sample.items() if isinstance(patch, LazyPatch)}
+    after = {key: patch_at(patch) for key, patch in lazy.items()}
+    changed = {key: patch for key, patch in after.items() if patch is not lazy[key]}
+    return sample.with_data(**changed) if changed else sample
 
 
 def streams_of(patch: LazyPatch) -> set[str]:

@@ -11,10 +11,11 @@ from ...volumes.cache.cache_directory import cache_directory
 from ...volumes.cache.waiting import made_once
 from ...volumes.content import content_key, content_key_now
 from ..estimating import may_read
+from .weight_table import forget_decoded
 
 T = TypeVar("T")
 
-# A hundred scans of 512 cubed with one class, whose voxels would take 13 GB.
+# Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
 MOST_BYTES = 256 * 1024**2
 
 KNOWN: Remembered[Any] = Remembered(
@@ -26,6 +27,7 @@ KNOWN: Remembered[Any] = Remembered(
 def forget_masks() -> None:
     """Drop the masks and weights that are kept in memory."""
     KNOWN.clear()
+    forget_decoded()
 
 
 def kept_table(

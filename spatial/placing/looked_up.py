@@ -14,10 +14,12 @@ from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
 from ..resampling.resample import Source, resample
-from .sampling_mask import Triple
+from .weight_table import Triple
 
 
-def values_on(volume: Any, grid: Grid, cell: Triple) -> Iterator[tuple[Region, NDArray[Any]]]:
+def values_on(
+    volume: Any, grid: Grid, cell: Triple = (1, 1, 1), inside: Region | None = None
+) -> Iterator[tuple[Region, NDArray[Any]]]:
     """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there.
 
     Parameters
@@ -28,13 +30,16 @@ def values_on(volume: Any, grid: Grid, cell: Triple) -> Iterator[tuple[Region, N
         Where values are wanted.
     cell
         Extent of the cells; those at the ends of the grid are cut.
+    inside
+        Regions that do not touch this one are left out.
     """
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
     is_same = plan.is_copy and plan.source_region(LABEL) == volume.grid.region == grid.region
     unit = _unit(cell, volume.chunks) if is_same else cell
     for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
-        yield region, volume.read(region).values() if is_same else _moved(volume, plan, region)
+        if inside is None or not region.intersect(inside).is_empty:
+            yield region, volume.read(region).values() if is_same else _moved(volume, plan, region)
 
 
 def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:

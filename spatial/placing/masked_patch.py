@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,37 +14,33 @@ from ...core import Origin, Region
 from ...core.amounts import entries_of, is_number
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.origin import warn
-from ..ops.crop import centred_start
 from ..ops.op import Drawn
 from ..ops.sizes import of_grid, told_size
-from ..plans import inverse
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
-from .mask_index import OTHER, Classes, Label, sampling_mask
-from .patch import UniformPatch, patch_size, warn_if_larger
+from .patch import GridPatch, UniformPatch, patch_size, warn_if_larger
 from .sampling_mask import SamplingMask, cell_for
 from .source_box import source_box
 from .uniform_region import UniformRegion
-from .weighted_patch import WeightedPatch
+from .weight_index import EACH, OTHER, Classes, Label, box_counts, sampling_mask
+from .weight_table import Triple
+from .weighted_patch import NUMBERS, OTHERWISE, WeightedPatch, drawn_middle, start_about
 
-# Places that are tried at once. Where one in fifty has the share that is asked for, three draws in
-# four find it among these; all others look at every cell, which takes milliseconds.
-_TRIES = 64
-# In voxels: more than two ways to compose a plan differ by.
-_TIE = 1e-6
 # Shares are quotients of whole numbers in float64.
 _ROUNDING = 1e-9
-OTHERWISE = ("error", "anywhere")
 
 
 @dataclass(frozen=True)
 class MaskedPatch:
     """A patch about a voxel that is drawn from a mask, so that it lies in the present grid.
 
-    The voxel lies in a cell of the mask's grid that holds voxels of the class, and each cell is as
-    likely as it holds such voxels. A patch that is cut from a volume as it is stored, or from a
-    flip or quarter turn of it, holds that cell whole, and so a voxel of the class at least. (Of a
-    crop, a cell on its face may have its voxels outside.)
+    Each voxel of the class is as likely as another, and is the middle of the patch, voxel n // 2 of
+    n; near a face the patch is moved inward, so that it lies in the grid and still holds it. That
+    holds for a volume as it is stored, and for a crop, flip or quarter turn of it. Behind ops that
+    interpolate, a voxel of the grid is taken that looks one of the class up, and if no draw finds
+    one, that which is nearest to one.
+
+    With ``oversample`` that is done for a share of the patches, and the others lie anywhere.
 
     Examples
     --------
@@ -79,6 +75,10 @@ class MaskedPatch:
     """Of the mask: ops are equal if their masks are."""
     stored: Classes = ()
     """The labels of the mask that each class is, where they were given other numbers."""
+    oversample: float | None = None
+    """Share of the patches that lie about the mask; None for all of them."""
+    forced: bool | None = None
+    """With ``oversample``: whether this patch is one of them; None for one that draws it."""
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
@@ -94,6 +94,10 @@ class MaskedPatch:
         if not is_number(share) or not 0 <= share <= 1:
             msg = f"min_share is a part from 0 to 1, got {self.min_share!r}"
             raise PatchSizeError(msg)
+        part: Any = self.oversample
+        if part is not None and (not is_number(part) or not 0 <= part <= 1):
+            msg = f"oversample is a part from 0 to 1, got {self.oversample!r}"
+            raise PatchSizeError(msg)
         if self.otherwise not in OTHERWISE:
             msg = f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}"
             raise PatchSizeError(msg)
@@ -106,40 +110,71 @@ class MaskedPatch:
     @property
     def classes(self) -> Classes:
         """Labels that are told apart; none if all that is not 0 is one class."""
-        return tuple(label for label, _ in self.class_weights)
+        listed = tuple(label for label, _ in self.class_weights)
+        return listed or (() if self.oversample is None else (EACH,))
+
+    def bound(self, position: int, size: int) -> MaskedPatch:
+        """Return what draws the patch that is at a position of a batch: about the mask or not.
+
+        The last ones of a batch lie about it, as many as in nnU-Net: see :func:`first_forced`.
+        """
+        if self.oversample is None or self.forced is not None:
+            return self
+        return replace(self, forced=position >= first_forced(size, self.oversample))
 
     def sampling_mask(self, plan: SpatialPlan) -> SamplingMask | None:
         """Return what the mask says of the volume of a plan; None if it must not be read now."""
-        # A random turn must not ask for another mask every time.
-        size = self._across(plan) if plan.is_copy else of_grid(self.size, plan)
-        return sampling_mask(self.mask, plan.source, cell_for(size), self.stored or self.classes)
+        cell: Triple | None = None
+        if self.min_share:
+            # A random turn must not ask for another mask every time.
+            cell = cell_for(self._across(plan) if plan.is_copy else of_grid(self.size, plan))
+        return sampling_mask(self.mask, plan.source, cell, self.stored or self.classes)
 
     def ready(self, plan: SpatialPlan) -> None:
         """Read the mask now."""
         self.sampling_mask(plan)
 
+    def touched(self, plan: SpatialPlan, grid: GridPatch) -> NDArray[np.bool_] | None:
+        """Return which patches of a grid hold something of the mask, ``min_share`` at least.
+
+        None where the mask must not be read now.
+        """
+        if plan.is_displaced:
+            raise PatchSizeError(
+                "which patches of a grid touch a mask is not known after a displacement",
+                do="Put lazy_patch() before it, or leave mask= out.",
+            )
+        held = box_counts(self.mask, plan.grid, grid)
+        if held is None:
+            return None
+        stays: NDArray[np.bool_] = held / math.prod(grid.size) >= self.min_share - _ROUNDING
+        return stays & (held > 0)
+
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box, and the class that was drawn if classes are told apart."""
-        # All numbers that may be needed, whichever are: the first row chooses, the rest are tries.
-        numbers = generator.random((_TRIES + 1, 4))
+        numbers = generator.random(NUMBERS)
         if self.min_share and not plan.is_copy:
             raise PatchSizeError(
                 "how much of a patch a mask covers is known of whole voxels only, and the volume "
                 "has been turned or scaled before",
                 do="Put lazy_patch() before such pipes, or leave min_share out.",
             )
+        if not self._is_forced(float(numbers[0, 4])):
+            return self._anywhere(numbers[0], plan)
         mask = self.sampling_mask(plan)
         if mask is None:  # an estimate: where patches lie does not change what they cost
             return self._anywhere(numbers[0], plan)
         self._warn_of_missing(mask)
-        present = source_box(plan)
-        for index in self._order(mask, present, numbers[0, 0]):
-            start = self._place(mask, index, present, numbers, plan)
-            if start is not None:
-                size = list(of_grid(self.size, plan))
-                drawn: dict[str, Any] = {"start": start, "size": size}
-                return {**drawn, "class": self.classes[index]} if self.classes else drawn
-        if self.otherwise == "anywhere":
+        size = of_grid(self.size, plan)
+        mask = self._with_all(mask, plan)
+        for index in self._order(mask, source_box(plan), numbers[0, 0]):
+            middle = self._middle(mask, index, numbers, plan)
+            if middle is not None:
+                start = start_about(middle, size, plan).tolist()
+                drawn: dict[str, Any] = {"start": start, "size": list(size)}
+                label = self._label(mask, index)
+                return drawn if label is None else {**drawn, "class": label}
+        if self.otherwise == "anywhere" or self.oversample is not None:
             return self._anywhere(numbers[0], plan)
         raise self._nowhere(mask)
 
@@ -154,13 +189,44 @@ class MaskedPatch:
         weights = ", ".join(f"{label}: {weight:g}" for label, weight in self.class_weights)
         where = f"by the classes {{{weights}}} of" if weights else "inside"
         least = f", at least {self.min_share:g} of it" if self.min_share else ""
-        return f"patch {size} {where} {self.key!r}{least}"
+        part = ""
+        if self.oversample is not None:
+            part = f", {self.oversample:.3g} of them, the others anywhere"
+        return f"patch {size} {where} {self.key!r}{least}{part}"
+
+    def _is_forced(self, number: float) -> bool:
+        """Return whether the patch lies about the mask; one that is in no batch draws it."""
+        if self.forced is None:
+            return self.oversample is None or number < self.oversample
+        return self.forced
+
+    def _with_all(self, mask: SamplingMask, plan: SpatialPlan) -> SamplingMask:
+        """Return the mask; one of what is present alone if a class has no place there by chance.
+
+        A table that is not exact knows some thousand places of a class, of which a small crop may
+        have none though it has voxels of it.
+        """
+        present = source_box(plan)
+        absent = [t for t in mask.tables if not t.is_exact and not t.has_some(present)]
+        if not absent or present.is_empty:
+            return mask
+        classes = self.stored or self.classes
+        if classes == (EACH,):
+            classes = mask.labels
+        cell = None if mask.shares is None else mask.shares.cell
+        return sampling_mask(self.mask, plan.source, cell, classes, present) or mask
+
+    def _label(self, mask: SamplingMask, index: int) -> Label | None:
+        """Return a class as the user calls it."""
+        return self.class_weights[index][0] if self.class_weights else mask.labels[index]
 
     def _warn_of_missing(self, mask: SamplingMask) -> None:
         """Warn where a listed label is missing, and there are others that are not listed."""
-        totals = [mask.total(index) for index in range(len(self.classes))]
+        if not self.class_weights:
+            return
+        totals = [table.voxels for table in mask.tables]
         # Without any of them there is an error, or the user asked for none.
-        if all(totals) or not any(totals) or sum(totals) == math.prod(mask.shape):
+        if all(totals) or not any(totals) or sum(totals) == math.prod(mask.tables[0].shape):
             return
         missing = [label for label, total in zip(self.classes, totals, strict=True) if not total]
         # The text names no case, so that Python shows it once.
@@ -173,8 +239,9 @@ class MaskedPatch:
 
     def _order(self, mask: SamplingMask, present: Region, number: float) -> list[int]:
         """Return the class that is drawn, then the others as they would be without it."""
-        weights = dict(enumerate(weight for _, weight in self.class_weights)) or {0: 1.0}
-        there = [i for i, weight in weights.items() if weight > 0 and mask.is_present(i, present)]
+        given = [weight for _, weight in self.class_weights] or [1.0] * len(mask.tables)
+        weights = dict(enumerate(given))
+        there = [n for n, w in weights.items() if w > 0 and mask.tables[n].has_some(present)]
         order = []
         while there:
             upto = np.cumsum([weights[index] for index in there])
@@ -182,44 +249,20 @@ class MaskedPatch:
             order.append(there.pop(min(place, len(there) - 1)))
         return order
 
-    def _place(
-        self,
-        mask: SamplingMask,
-        index: int,
-        present: Region,
-        numbers: NDArray[np.float64],
-        plan: SpatialPlan,
-    ) -> list[int] | None:
-        """Return where the patch starts; None where no place has the share."""
-        voxels = mask.pick(index, present, numbers[1:])
-        if voxels is None:
-            return None
-        starts, fits = self._fitting(mask, index, voxels, plan)
-        if fits.any():
-            return [int(n) for n in starts[np.argmax(fits)]]
-        # Few places fit: the middles of all cells, each as likely as its cell.
-        voxels, weights = mask.middles(index, present)
-        starts, fits = self._fitting(mask, index, voxels, plan)
-        if not fits.any():
-            return None
-        upto = np.cumsum(np.where(fits, weights, 0))
-        chosen = np.searchsorted(upto, numbers[0, 1] * upto[-1], side="right")
-        return [int(n) for n in starts[min(int(chosen), len(upto) - 1)]]
+    def _middle(
+        self, mask: SamplingMask, index: int, numbers: NDArray[np.float64], plan: SpatialPlan
+    ) -> NDArray[np.int64] | None:
+        """Return the middle of a patch about a class; None where no place has the share."""
 
-    def _fitting(
-        self, mask: SamplingMask, index: int, voxels: NDArray[np.int64], plan: SpatialPlan
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return where patches about source voxels start, and which of them will do."""
-        shape, size = np.array(plan.shape), np.array(of_grid(self.size, plan))
-        places, reached = inverse.reached(plan, voxels.astype(np.float64))
-        # Never on the edge between two: volumes of a sample compute this place differently.
-        middle = np.rint(places + _TIE).astype(np.int64)
-        fits: Any = ((middle >= 0) & (middle < shape)).all(axis=1) & reached
-        starts = np.clip(middle - size // 2, 0, np.maximum(shape - size, 0))
-        starts = np.where(shape < size, centred_start(plan.shape, size.tolist()), starts)
-        if self.min_share:
-            fits[self._shares(mask, index, starts, plan) < self.min_share - _ROUNDING] = False
-        return starts, fits
+        def has_share(middles: NDArray[np.int64]) -> NDArray[np.bool_]:
+            starts = start_about(middles, of_grid(self.size, plan), plan)
+            shares = self._shares(mask, index if self.class_weights else 0, starts, plan)
+            enough: NDArray[np.bool_] = shares >= self.min_share - _ROUNDING
+            return enough
+
+        low, high = np.zeros(3, np.int64), np.array(plan.shape) - 1
+        will_do = has_share if self.min_share else None
+        return drawn_middle(mask.tables[index], low, high, numbers, plan, will_do)
 
     def _shares(
         self, mask: SamplingMask, index: int, starts: NDArray[np.int64], plan: SpatialPlan
@@ -230,7 +273,8 @@ class MaskedPatch:
             np.rint(corner @ matrix[:3, :3].T + matrix[:3, 3]).astype(np.int64)
             for corner in (starts, starts + np.array(of_grid(self.size, plan)) - 1)
         )
-        return mask.share(index, np.minimum(one, other), self._across(plan))
+        assert mask.shares is not None
+        return mask.shares.share(index, np.minimum(one, other), self._across(plan))
 
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
         """Return the size along the axes of the source; about it, where the plan is turned."""
@@ -241,9 +285,10 @@ class MaskedPatch:
         return UniformPatch(self.size, self.origin).placed(numbers[:3].tolist(), plan)
 
     def _nowhere(self, mask: SamplingMask) -> PatchSizeError:
-        what = f"labels {list(self.classes)}" if self.classes else "voxels other than 0"
+        listed = [label for label, _ in self.class_weights]
+        what = f"labels {listed}" if listed else "voxels other than 0"
         least = f" with {self.min_share:g} of a patch {self.size} inside" if self.min_share else ""
-        held = sum(mask.total(index) for index in range(len(mask.counts)))
+        held = sum(table.voxels for table in mask.tables)
         return PatchSizeError(
             f"{self.mask.name} ({self.key!r}) has no place{least} among its {held} {what}, in what "
             "patches are cut from",
@@ -283,6 +328,20 @@ class MaskedRegion:
     def describe(self) -> str:
         """Return the regions in words."""
         return f"{self.region.describe()}, {self.patch.where}"
+
+
+def first_forced(size: int, oversample: float) -> int:
+    """Return from which position on the patches of a batch lie about foreground.
+
+    nnU-Net 2.8's rule (``_oversample_last_XX_percent``), with Python's ``round``, which takes the
+    even number of two that are as near.
+
+    Examples
+    --------
+    >>> [size - first_forced(size, 1 / 3) for size in (1, 2, 3, 4, 5, 6, 12)]
+    [0, 1, 1, 1, 2, 2, 4]
+    """
+    return round(size * (1 - oversample))
 
 
 def weights_of(given: Any) -> tuple[tuple[Label, float], ...]:

@@ -1,8 +1,8 @@
-"""Where patches may lie: how many voxels of each class a coarse grid of cells holds.
+"""Where patches may lie: the voxels of every class, and what part of a patch a class takes up.
 
-A cell is a few voxels wide, so a scan of 512 cubed takes 1 MB instead of 128, and is read once.
-Sums over boxes come from the integral image: eight numbers, whatever the size of the box, in
-which a cell that a face cuts counts by its part inside, as if its voxels were spread evenly.
+Shares of patches come from counts per cell of a few voxels and their integral image: eight numbers
+for a box of any size, in which a cell that a face cuts counts by its part inside, as if its voxels
+were spread evenly.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
+from .weight_table import Triple, WeightTable
 
-Triple = tuple[int, int, int]
 Counts = NDArray[np.uint32]
 
-# Small against a patch, which must hold the cell that it was drawn for, and 512 times less data.
+# Small against a patch.
 MOST_CELL = 8
 # A patch is this many cells long at least, so that faces that cut cells matter little.
 _CELLS_PER_PATCH = 4
@@ -42,15 +41,42 @@ def cell_for(size: Sequence[int]) -> Triple:
 
 @dataclass(frozen=True, eq=False)
 class SamplingMask:
+    """The voxels of each class of a mask, of which each is as likely to be drawn as another."""
+
+    labels: tuple[Any, ...]
+    """The classes: labels, tuples of labels, or ``"other"``; of a mask without classes one entry,
+    None."""
+    tables: tuple[WeightTable, ...]
+    """The voxels of each."""
+    shares: CellCounts | None = None
+    """What boxes hold of each, where somebody asked for shares."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes."""
+        return sum(table.nbytes for table in self.tables) + (self.shares or _NOTHING).nbytes
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every voxel of every class can be drawn."""
+        return all(table.is_exact for table in self.tables)
+
+    def total(self, index: int) -> int:
+        """Return the number of voxels of a class."""
+        return self.tables[index].voxels
+
+
+@dataclass(frozen=True, eq=False)
+class CellCounts:
     """Voxels of each class in every cell of a grid.
 
     Examples
     --------
     >>> inside = np.zeros((1, 4, 4, 4), bool)
     >>> inside[0, :2] = True
-    >>> mask = SamplingMask((4, 4, 4), (2, 2, 2), counted(inside, (2, 2, 2)))
-    >>> mask.total(0), mask.share(0, np.array([[0, 0, 0], [1, 0, 0]]), (2, 4, 4)).tolist()
-    (32, [1.0, 0.5])
+    >>> cells = CellCounts((4, 4, 4), (2, 2, 2), counted(inside, (2, 2, 2)))
+    >>> cells.share(0, np.array([[0, 0, 0], [1, 0, 0]]), (2, 4, 4)).tolist()
+    [1.0, 0.5]
     """
 
     shape: Triple
@@ -62,16 +88,8 @@ class SamplingMask:
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, its sums included."""
-        return self.counts.nbytes * 5  # counters of 4 bytes, sums of 8 twice
-
-    def total(self, index: int) -> int:
-        """Return the number of voxels of a class."""
-        return int(self._sums[index, -1, -1, -1])
-
-    def is_present(self, index: int, inside: Region) -> bool:
-        """Return whether a cell that touches a region has voxels of a class."""
-        return len(self._cells(index, inside)[0]) > 0
+        """Memory that they take, their sums included."""
+        return self.counts.nbytes * 3  # counters of 4 bytes, sums of 8
 
     def share(self, index: int, start: NDArray[Any], size: Sequence[int]) -> NDArray[np.float64]:
         """Return what part of boxes a class takes up, between 0 and 1.
@@ -91,51 +109,6 @@ class SamplingMask:
             part = slice(first, first + _BOXES_AT_ONCE)
             shares[part] = self._held(index, start[part], size) / voxels
         return shares
-
-    def pick(
-        self, index: int, inside: Region, numbers: NDArray[np.float64]
-    ) -> NDArray[np.int64] | None:
-        """Return voxels in the cells of a class: each cell as likely as it holds voxels.
-
-        Parameters
-        ----------
-        index
-            Which class.
-        inside
-            Only cells that touch this region.
-        numbers
-            (N, 4) in [0, 1): for the cell, and for the place in it.
-
-        Returns
-        -------
-        (N, 3) voxels, or None where no cell has any.
-        """
-        cells, upto = self._cells(index, inside)
-        if not len(cells):
-            return None
-        chosen = np.searchsorted(upto, numbers[:, 0] * upto[-1], side="right")
-        low = cells[np.minimum(chosen, len(cells) - 1)] * self.cell
-        room = np.minimum(self.cell, np.array(self.shape) - low)
-        voxels: NDArray[np.int64] = low + (numbers[:, 1:] * room).astype(np.int64)
-        return voxels
-
-    def middles(self, index: int, inside: Region) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the middle voxel of every cell that has voxels of a class, and how many."""
-        cells, upto = self._cells(index, inside)
-        low = cells * self.cell
-        high = np.minimum(low + self.cell, self.shape)
-        return (low + high - 1) // 2, np.diff(upto, prepend=0)
-
-    def _cells(self, index: int, inside: Region) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the cells with voxels of a class, and these voxels up to each."""
-        if inside == Region.of_shape(self.shape):
-            return self._all_cells[index]
-        return _occupied(self.counts[index], inside, self.cell)
-
-    @cached_property
-    def _all_cells(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        whole = Region.of_shape(self.shape)
-        return [_occupied(counts, whole, self.cell) for counts in self.counts]
 
     @cached_property
     def _sums(self) -> NDArray[np.int64]:
@@ -164,15 +137,7 @@ class SamplingMask:
         return held
 
 
-def _occupied(
-    counts: Counts, inside: Region, cell: Triple
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    first = np.array(inside.start) // cell
-    last = -(-np.array(inside.stop) // cell)
-    part = counts[tuple(slice(a, b) for a, b in zip(first, last, strict=True))]
-    where = np.nonzero(part)
-    cells: NDArray[np.int64] = np.stack(where, axis=1) + first.astype(np.int64)
-    return cells, np.cumsum(part[where], dtype=np.int64)
+_NOTHING = CellCounts((0, 0, 0), (1, 1, 1), np.zeros((0, 0, 0, 0), np.uint32))
 
 
 def counted(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:

@@ -1,9 +1,15 @@
-"""Weight tables of volumes: built once, kept in memory and on the local disk, as masks are."""
+"""Tables of masks and weights: made once by reading a volume from end to end, then kept.
+
+They are kept in memory, and on the local disk for what has a content key. After that no voxel is
+read to draw a patch, in this process or any other of the machine.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,13 +22,36 @@ from ...core import Grid, Region
 from ...core.errors import PatchSizeError
 from ...volumes.cache.cache_directory import write_kept
 from ...volumes.content import version_key
+from ..estimating import may_read
 from .kept_tables import KNOWN, kept_table
 from .looked_up import cells_of, values_on
-from .sampling_mask import Triple
-from .weight_table import CELL, MOST_DETAIL, Detail, Floats, WeightTable, packed
+from .mask_values import refuse_image, refuse_shares
+from .patch import GridPatch
+from .sampling_mask import CellCounts, SamplingMask, counted
+from .weight_table import Collected, Runs, Triple, WeightTable, runs_of, tabulated
+
+Label = Any
+"""A whole number, several that are one class, or ``OTHER``."""
+OTHER = "other"
+"""All labels that are not listed, as one class."""
+EACH = "each"
+"""As the only class: every label that is not 0 is a class of its own."""
+Classes = tuple[Label, ...]
+"""Labels; empty for one class of all that is not 0."""
 
 # Of what is kept on disk: another one is not read.
-_VERSION = 1
+_VERSION = 4
+VOXELS_PER_BYTE = 500
+"""Voxels of a mask for which its table has one byte, all classes together."""
+# What a file on disk takes beside the runs.
+_BESIDE = 1024
+LEAST_BYTES = 2048
+"""What the table of a mask may take however small it is: that of a million voxels."""
+MOST_BYTES = 1024**2
+"""What the table of a map of weights may take: half a million voxels that differ everywhere."""
+MOST_EACH = 1024
+"""How many classes a mask may have that nobody listed: whole-body labels have some hundred, a
+segmentation of cells has thousands, of which none is a class."""
 
 
 def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
@@ -45,19 +74,130 @@ def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
     PatchSizeError
         The volume has several channels, or weights that are no finite numbers from 0.
     """
-    key = ("weights", *version_key(volume), grid.shape, grid.rows)
-    found: WeightTable | None = KNOWN.get_or(key, lambda: _loaded_or_built(volume, grid))
-    return found
+
+    def made() -> SamplingMask:
+        return SamplingMask((None,), (_weighed(volume, grid),))
+
+    found = _known(volume, grid, ("weights", MOST_BYTES), None, made)
+    return None if found is None else found.tables[0]
 
 
-def _loaded_or_built(volume: Any, grid: Grid) -> WeightTable | None:
-    key = ("weights", _VERSION, MOST_DETAIL, grid.shape, grid.rows, CELL)
-    return kept_table(
-        volume, key, lambda file: _load(file, grid.shape), lambda: _built(volume, grid), _save
-    )
+def sampling_mask(
+    volume: Any,
+    grid: Grid,
+    cell: Triple | None,
+    classes: Classes,
+    inside: Region | None = None,
+) -> SamplingMask | None:
+    """Return the voxels of each class of a mask.
+
+    Parameters
+    ----------
+    volume
+        The mask, a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
+    grid
+        Of what patches are cut from.
+    cell
+        Extent of the cells by which shares of patches are known; None for no shares.
+    classes
+        Labels to tell apart, of which several may be one class; ``(EACH,)`` for every label that is
+        not 0; none for one class of all voxels that are not 0 in some channel.
+    inside
+        The only voxels that matter; not kept on disk. By default all are.
+
+    Returns
+    -------
+    The mask. None where it is not at hand, and nothing shall be read now.
+
+    Raises
+    ------
+    PatchSizeError
+        Classes of a volume of several channels; or, without classes, an image in the place of a
+        mask. Nothing is kept then, so it is refused by every process.
+    """
+    key = ("mask", cell, classes, volume.kind)
+    within = grid.region if inside is None else inside
+    return _known(volume, grid, key, inside, lambda: _masked(volume, grid, cell, classes, within))
 
 
-def _built(volume: Any, grid: Grid) -> WeightTable:
+def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64] | None:
+    """Return how many voxels of a mask the patches of a grid hold, exactly.
+
+    Parameters
+    ----------
+    volume
+        The mask, a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
+    grid
+        Of what patches are cut from.
+    patches
+        Where they lie in it.
+
+    Returns
+    -------
+    (N,) in their order. None where they are not at hand, and nothing shall be read now.
+
+    Raises
+    ------
+    PatchSizeError
+        The volume is an image, not a mask.
+    """
+
+    def counted_now() -> SamplingMask:
+        return SamplingMask((), (), CellCounts(grid.shape, (1, 1, 1), _held(volume, grid, patches)))
+
+    key = ("boxes", tuple(patches.size), patches.overlap, volume.kind)
+    found = _known(volume, grid, key, None, counted_now)
+    if found is None or found.shares is None:
+        return None
+    return found.shares.counts.ravel().astype(np.int64)
+
+
+def _held(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.uint32]:
+    boxes = [
+        Region(patch.start, tuple(a + n for a, n in zip(patch.start, patch.size, strict=True)))
+        for patch in patches.patches(grid.shape)
+    ]
+    held = np.zeros((len(boxes), 1, 1, 1), np.uint32)
+    seen: set[int] = set()
+    for region, values in values_on(volume, grid):
+        refuse_shares(volume, values)
+        refuse_image(volume, values, seen)
+        inside = (values != 0).any(axis=0)
+        for number, box in enumerate(boxes):
+            part = box.intersect(region)
+            if not part.is_empty:
+                slices = part.shift([-first for first in region.start]).slices
+                held[number] += int(np.count_nonzero(inside[slices]))
+    return held
+
+
+def _known(
+    volume: Any,
+    grid: Grid,
+    key: tuple[Any, ...],
+    inside: Region | None,
+    make: Callable[[], SamplingMask],
+) -> SamplingMask | None:
+    """Return a mask from memory, from the disk, or made now if voxels may be read."""
+    key = (_VERSION, *key, grid.shape, grid.rows)
+
+    def loaded_or_made() -> SamplingMask | None:
+        if inside is not None:
+            return make() if may_read() else None
+        return kept_table(
+            volume,
+            key,
+            lambda file: _load(file, grid.shape),
+            make,
+            lambda file, mask: _save(file, mask, grid.shape),
+        )
+
+    known = (*version_key(volume), inside, *key)
+    mask: SamplingMask | None = KNOWN.get_or(known, loaded_or_made)
+    return mask
+
+
+def _weighed(volume: Any, grid: Grid) -> WeightTable:
     if volume.shape[0] != 1 or volume.dtype.kind not in "biuf":
         raise PatchSizeError(
             f"{volume.name} is given as weights=, and has {volume.shape[0]} channels of "
@@ -65,109 +205,9 @@ def _built(volume: Any, grid: Grid) -> WeightTable:
             do="Store the weights as a volume of their own.",
         )
     parts = (
-        (region, _sound(volume, region, values[0]))
-        for region, values in values_on(volume, grid, CELL)
+        (region, _sound(volume, region, values[0])) for region, values in values_on(volume, grid)
     )
-    return tabulated(grid.shape, parts)
-
-
-def tabulated(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]]) -> WeightTable:
-    """Return the table of weights that come in parts.
-
-    Parameters
-    ----------
-    shape
-        Of the grid.
-    parts
-        Regions of whole cells that cover it, and the weights (i, j, k) there, finite and from 0.
-    """
-    sums = np.zeros([-(-n // c) for n, c in zip(shape, CELL, strict=True)])
-    kept = _Kept(sums.shape)
-    for region, values in parts:
-        where = cells_of(region, CELL)
-        weights = values.astype(np.float64)
-        with np.errstate(over="ignore"):
-            sums[where] = _reduced(np.add, weights)
-            differ = _differences(weights, sums[where])
-        # The mean of equal numbers is not always one of them.
-        differ[_reduced(np.maximum, values) == _reduced(np.minimum, values)] = 0
-        kept.add(weights, differ, np.array([s.start for s in where]))
-    with np.errstate(over="ignore"):
-        total = float(sums.sum())
-    if not np.isfinite(total):
-        raise PatchSizeError(
-            "the weights of a volume add up to more than a number holds",
-            do="Divide them by a number: what counts is how they are to each other.",
-        )
-    return WeightTable(shape, sums, kept.detail(), kept.left_out / (2 * total) if total else 0.0)
-
-
-class _Kept:
-    """The cells whose voxels differ most, as many as there is room for."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.left_out = 0.0
-        """How much the voxels of other cells differ from the mean of theirs, added up."""
-        self._shape = shape
-        self._cells: list[tuple[float, int, bytes]] = []
-        self._floor = 0.0
-
-    def add(self, weights: Floats, differ: Floats, first: NDArray[Any]) -> None:
-        """Keep cells of a part of the weights, whose first cell is ``first``."""
-        flat = differ.ravel()
-        order = np.argsort(-flat, kind="stable")
-        order = order[flat[order] > 0]
-        room = MOST_DETAIL
-        for done, at in enumerate(order):
-            # Neither among these nor among those before is there room for what comes now.
-            if room < 0 or flat[at] < self._floor:
-                self.left_out += float(flat[order[done:]].sum())
-                break
-            index = np.array(np.unravel_index(at, differ.shape))
-            box = tuple(slice(a * c, a * c + c) for a, c in zip(index, CELL, strict=True))
-            content = packed(weights[box].ravel())
-            room -= len(content)
-            cell = int(np.ravel_multi_index(tuple(index + first), self._shape))
-            self._cells.append((float(flat[at]), cell, content))
-        self._shorten()
-
-    def _shorten(self) -> None:
-        """Drop those that differ least, until there is room."""
-        self._cells.sort(key=lambda one: one[0], reverse=True)
-        ends = np.cumsum([len(content) for _, _, content in self._cells])
-        count = int(np.searchsorted(ends, MOST_DETAIL, side="right"))
-        dropped = self._cells[count:]
-        if dropped:
-            self._floor = dropped[0][0]
-            self.left_out += sum(differ for differ, _, _ in dropped)
-            del self._cells[count:]
-
-    def detail(self) -> Detail:
-        """Return what is kept."""
-        cells = sorted((cell, content) for _, cell, content in self._cells)
-        ends = np.cumsum([len(content) for _, content in cells], dtype=np.int64)
-        content = b"".join(content for _, content in cells)
-        return Detail(
-            np.array([cell for cell, _ in cells], np.int64), ends, np.frombuffer(content, np.uint8)
-        )
-
-
-def _reduced(by: np.ufunc, values: NDArray[Any]) -> NDArray[Any]:
-    """Return one number per cell; those at the ends may be cut."""
-    # Along the rows of memory first: what is left for the other axes is a fraction of it.
-    for axis in sorted(range(3), key=lambda axis: values.strides[axis]):
-        values = by.reduceat(values, np.arange(0, values.shape[axis], CELL[axis]), axis=axis)
-    return values
-
-
-def _differences(weights: Floats, sums: Floats) -> Floats:
-    """Return how much the voxels of each cell differ from their mean, added up."""
-    means = sums
-    for axis, (n, c) in enumerate(zip(weights.shape, CELL, strict=True)):
-        count = np.diff(np.append(np.arange(0, n, c), n))
-        each = means / count.reshape([-1 if a == axis else 1 for a in range(3)])
-        means = np.repeat(each, count, axis=axis)
-    return _reduced(np.add, np.abs(weights - means))
+    return tabulated(grid.shape, parts, MOST_BYTES)
 
 
 def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
@@ -186,27 +226,153 @@ def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
     )
 
 
-def _load(file: Path, shape: Triple) -> WeightTable | None:
+def _masked(
+    volume: Any, grid: Grid, cell: Triple | None, classes: Classes, inside: Region
+) -> SamplingMask:
+    """Return the mask: one pass over the volume, all classes at once."""
+    channels = volume.shape[0]
+    if classes not in ((), (EACH,)) and channels > 1:
+        raise PatchSizeError(
+            f"{volume.name} has {channels} channels, and classes are told by the labels of one.",
+            do="Leave class_weights out: then a voxel is inside where any channel is not 0.",
+        )
+    named = () if channels > 1 else classes
+    found = _Classes(named, grid.shape)
+    cells = [-(-n // c) for n, c in zip(grid.shape, cell or (1, 1, 1), strict=True)]
+    counts = np.zeros((max(1, len(named)), *cells) if cell else (0, 0, 0, 0), np.uint32)
+    seen: set[int] = set()
+    for region, values in values_on(volume, grid, cell or (1, 1, 1), inside):
+        refuse_shares(volume, values)
+        if not classes:
+            refuse_image(volume, values, seen)
+        one = values[0] if named else (values != 0).any(axis=0)
+        part = region.intersect(inside)
+        found.add(volume, one[part.shift([-first for first in region.start]).slices], part)
+        if cell is not None:
+            parts = [counted(flags, cell) for flags in _flags(values, named)]
+            counts[(slice(None), *cells_of(region, cell))] = np.concatenate(parts)
+    shares = None if cell is None else CellCounts(grid.shape, cell, counts)
+    return SamplingMask(found.labels, found.tables(), shares)
+
+
+class _Classes:
+    """Collects the voxels of classes, which may not be known before."""
+
+    def __init__(self, classes: Classes, shape: Triple) -> None:
+        self.shape = shape
+        self._each = classes == (EACH,)
+        self._classes: list[Label] = [] if self._each else list(classes or (None,))
+        self._found = [Collected(shape) for _ in self._classes]
+
+    @property
+    def labels(self) -> Classes:
+        """The classes."""
+        return tuple(self._classes)
+
+    def add(self, volume: Any, values: NDArray[Any], region: Region) -> None:
+        """Take the values (i, j, k) of a region."""
+        runs, label = runs_of(values, region, self.shape)
+        if self._each:
+            self._add_each(volume, runs, _whole(label))
+            return
+        if self._classes == [None]:
+            self._found[0].add(runs.chosen(label != 0))
+            return
+        for flags, found in zip(_flags(label[None], self.labels), self._found, strict=True):
+            found.add(runs.chosen(flags[0]))
+
+    def _add_each(self, volume: Any, runs: Runs, label: NDArray[np.int64]) -> None:
+        there = np.unique(label)
+        for one in there[there != 0].tolist():
+            if one not in self._classes:
+                self._classes.append(one)
+                self._found.append(Collected(self.shape))
+        if len(self._classes) > MOST_EACH:
+            raise PatchSizeError(
+                f"{volume.name} holds more than {MOST_EACH} labels: too many to draw each as often "
+                "as another",
+                do="Say which are classes, class_weights={1: 1, 2: 1}, or {'other': 1} for all "
+                "that are not 0 together.",
+            )
+        order = np.argsort(label, kind="stable")
+        ends = np.searchsorted(label[order], there, side="right")
+        for one, begin, end in zip(there.tolist(), [0, *ends[:-1]], ends, strict=True):
+            if one:
+                self._found[self._classes.index(one)].add(runs.chosen(order[begin:end]))
+
+    def tables(self) -> tuple[WeightTable, ...]:
+        """Return the table of each; small classes first are kept whole, the rest have one share."""
+        if self._each:
+            order = np.argsort(np.array(self._classes, np.int64), kind="stable").tolist()
+            self._classes = [self._classes[n] for n in order]
+            self._found = [self._found[n] for n in order]
+        room = max(LEAST_BYTES, math.prod(self.shape) // VOXELS_PER_BYTE - _BESIDE)
+        tables: dict[int, WeightTable] = {}
+        smallest_first = sorted(range(len(self._found)), key=lambda n: self._found[n].held)
+        for done, n in enumerate(smallest_first):
+            table = self._found[n].table(room // (len(self._found) - done))
+            tables[n] = table
+            room -= table.nbytes
+        return tuple(tables[n] for n in range(len(self._found)))
+
+
+def _whole(labels: NDArray[Any]) -> NDArray[np.int64]:
+    whole = np.rint(np.nan_to_num(labels)) if labels.dtype.kind == "f" else labels
+    found: NDArray[np.int64] = whole.astype(np.int64)
+    return found
+
+
+def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:
+    """Yield where each class is, (1, ...)."""
+    if not classes or classes == (EACH,):
+        yield (values != 0).any(axis=0, keepdims=True)
+        return
+    for label in classes:
+        if label == OTHER:
+            listed = [each for other in classes if other != OTHER for each in _each(other)]
+            yield ~np.isin(values, listed)
+        else:
+            yield np.isin(values, label) if isinstance(label, tuple) else values == label
+
+
+def _each(label: Label) -> tuple[int, ...]:
+    return label if isinstance(label, tuple) else (label,)
+
+
+_FIELDS = ("total", "voxels", "places", "is_exact")
+
+
+def _load(file: Path, shape: Triple) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
-    cells = tuple(-(-n // c) for n, c in zip(shape, CELL, strict=True))
-    with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile):
+    with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError):
         # From memory: NumPy leaves a file open that is no archive.
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as stored:
-            sums, deviation = stored["sums"], float(stored["deviation"])
-            detail = Detail(stored["cells"], stored["ends"], stored["packed"])
-        if sums.shape == cells and sums.dtype == np.float64:
-            return WeightTable(shape, sums, detail, deviation)
+            told = json.loads(str(stored["told"]))
+            content, counts = stored["packed"].tobytes(), stored["counts"]
+        ends = np.cumsum([0, *told["sizes"]]).tolist()
+        if told["shape"] != list(shape) or ends[-1] != len(content):
+            return None
+        tables = tuple(
+            WeightTable(shape, *fields, content[begin:end])
+            for fields, begin, end in zip(told["tables"], ends[:-1], ends[1:], strict=True)
+        )
+        labels = tuple(tuple(one) if isinstance(one, list) else one for one in told["labels"])
+        cell: Any = told["cell"]
+        shares = CellCounts(shape, tuple(cell), counts) if cell else None
+        return SamplingMask(labels, tables, shares)
     return None
 
 
-def _save(file: Path, table: WeightTable) -> None:
-    content, detail = io.BytesIO(), table.detail
-    np.savez_compressed(
-        content,
-        sums=table.sums,
-        deviation=table.deviation,
-        cells=detail.cells,
-        ends=detail.ends,
-        packed=detail.packed,
-    )
+def _save(file: Path, mask: SamplingMask, shape: Triple) -> None:
+    told = {
+        "shape": shape,
+        "labels": mask.labels,
+        "tables": [[getattr(table, name) for name in _FIELDS] for table in mask.tables],
+        "sizes": [table.nbytes for table in mask.tables],
+        "cell": mask.shares.cell if mask.shares is not None else None,
+    }
+    counts = np.zeros(0, np.uint32) if mask.shares is None else mask.shares.counts
+    everything = np.frombuffer(b"".join(table.packed for table in mask.tables), np.uint8)
+    content = io.BytesIO()
+    np.savez_compressed(content, told=np.array(json.dumps(told)), packed=everything, counts=counts)
     write_kept(file, content.getvalue())

@@ -1,220 +1,376 @@
-"""How likely each voxel is to be the middle of a patch: sums of weights per cell, and voxels.
+"""How likely each voxel is to be the middle of a patch: runs of voxels that weigh the same.
 
-What a cell weighs is exact, as a sum in float64. Inside a cell whose voxels weigh the same, each
-is as likely as another. Of other cells the weights of the voxels are kept too, in 16 bits of which
-12 are precision, those first whose voxels differ most; what is left out for want of room is told
-by ``deviation``.
+A mask, a class of labels and a map of weights are one thing here: voxels that weigh something, and
+a mask is a map of 0 and 1. Voxels beside each other on a line that weigh the same are one run, so a
+label of a million voxels is some ten thousand runs, kept as a few bytes each. Where they do not
+fit, as many runs are kept as do, spread evenly over all that weighs something.
 """
 
 from __future__ import annotations
 
-import math
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
+from ...core.errors import PatchSizeError
 from ...core.remembered import Remembered
-from .looked_up import cells_of
-from .sampling_mask import Triple
 
+Triple = tuple[int, int, int]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Cells = NDArray[np.int32]
 
-CELL: Triple = (8, 8, 8)
-"""Voxels of a cell: sums of a scan of 512 cubed take 2 MiB."""
-MOST_DETAIL = 1024**2
-"""Bytes of the voxels of cells, as they are kept: some 20 000 cells on the surface of a mask, 2000
-of weights that differ everywhere. A hundred volumes stay in memory, and are read in 10 ms."""
-
-# In which patches of one volume are drawn at a time: the volume, and the region of a visit.
-_MOST_REGIONS = 2
-# Its number and the weights up to it.
-_CELL_BYTES = 4 + 8
-# The smallest positive number of 16 bits: what weighs anything can be drawn.
-_LEAST = np.float16(2.0**-24)
+# What is held of the runs of one table while a volume is read: 24 MiB.
+_MOST_HELD = 2**20
+# Decoded runs of the tables in use: a hundred segmentations, or ten large maps of weights.
+_MOST_DECODED = 64 * 1024**2
+# Bits of a weight that are kept: 1 to 4096 are exact, others are off by a thousandth at most.
+_PRECISION = 12
+# A run of a real segmentation takes this many bytes; where it is another number, a few more
+# numbers of runs are tried.
+_BYTES_PER_RUN = 2.0
+# What runs weigh: as many as they have voxels, all the same, or a number of each voxel.
+_BY_LENGTH, _ALIKE, _OWN = range(3)
 
 
 @dataclass(frozen=True, eq=False)
-class Detail:
-    """The weights of voxels in some cells, each cell compressed on its own."""
+class Runs:
+    """Runs of voxels along one axis, in the order of memory if that axis came last."""
 
-    cells: Integers
-    """(N,) which cells, in C order, ascending."""
-    ends: Integers
-    """(N,) where each ends among the bytes."""
-    packed: NDArray[np.uint8]
-    """All of them, one after another."""
+    start: Integers
+    """(N,) the first voxel of each."""
+    length: Integers
+    """(N,) voxels."""
+    weight: Floats
+    """(N,) what each run weighs."""
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes."""
-        return self.cells.nbytes + self.ends.nbytes + self.packed.nbytes
+        """Memory that they take."""
+        return self.start.nbytes + self.length.nbytes + self.weight.nbytes
 
-    def weights(self, cell: int) -> Floats | None:
-        """Return what the voxels of a cell weigh, up to a factor, flat; None if it is not kept."""
-        at = int(np.searchsorted(self.cells, cell))
-        if at == len(self.cells) or self.cells[at] != cell:
-            return None
-        begin = int(self.ends[at - 1]) if at else 0
-        return unpacked(self.packed[begin : int(self.ends[at])].tobytes())
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def chosen(self, which: NDArray[Any]) -> Runs:
+        """Return some of them."""
+        return Runs(self.start[which], self.length[which], self.weight[which])
 
 
 @dataclass(frozen=True, eq=False)
 class WeightTable:
-    """What the voxels of a grid weigh, by cells.
+    """What the voxels of a grid weigh.
 
     Examples
     --------
     >>> weights = np.zeros((16, 8, 8))
     >>> weights[12, 3, 4], weights[2, 2, 2] = 9, 1
-    >>> from voxpipe.spatial.placing.weight_index import tabulated
-    >>> table = tabulated((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)])
+    >>> table = tabulated((16, 8, 8), [(Region.of_shape((16, 8, 8)), weights)], 1000)
     >>> numbers = np.array([[0.05, 0.5], [0.5, 0.1], [0.95, 0.9]])
     >>> table.pick(Region.of_shape(table.shape), numbers).tolist()
     [[2, 2, 2], [12, 3, 4], [12, 3, 4]]
+    >>> table.is_exact, table.places
+    (True, 2)
     """
 
     shape: Triple
     """Voxels of the grid."""
-    sums: Floats
-    """(cells along I, J, K), what each weighs."""
-    detail: Detail
-    """Of cells whose voxels differ."""
-    deviation: float
-    """Between 0 and 1: the part of all draws, at most, that fall on other voxels than the weights
-    say, always in the same cell: half the sum of what the probabilities are off by."""
-    _by_region: Remembered[tuple[Cells, Floats]] = field(
-        default_factory=lambda: Remembered(_MOST_REGIONS), init=False, repr=False
-    )
+    total: float
+    """What all voxels weigh."""
+    voxels: int
+    """How many voxels weigh anything."""
+    places: int
+    """How many of them can be drawn."""
+    is_exact: bool
+    """Whether these are all: then each voxel is as likely as its weight, to a thousandth of it.
+    Else runs were left out for want of room. Those that are kept lie evenly over all that weighs
+    something, one in each of many parts of the same weight; they are drawn alike, so places come up
+    as often as the weights say, and what is drawn weighs something always."""
+    packed: bytes
+    """The runs."""
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes, at most."""
-        regions = np.count_nonzero(self.sums) * _CELL_BYTES * _MOST_REGIONS
-        return int(self.sums.nbytes + self.detail.nbytes + regions)
-
-    @property
-    def total(self) -> float:
-        """Return what all voxels weigh."""
-        return float(self.sums.sum())
+        """Memory that it takes; the runs of tables in use are decoded beside it, within bounds."""
+        return len(self.packed)
 
     def pick(self, inside: Region, numbers: Floats) -> Integers | None:
-        """Return voxels, each as likely as its weight.
+        """Return voxels of a region, each as likely as its weight.
 
         Parameters
         ----------
         inside
-            Only cells that touch this region.
+            The region.
         numbers
-            (N, 2) in [0, 1): for the cell, and for the voxel in it.
+            (N, 2) in [0, 1): for the run, and for the voxel in it.
 
         Returns
         -------
-        (N, 3) voxels, or None where no cell weighs anything.
+        (N, 3) voxels, or None where none weighs anything.
         """
-        cells, upto = self.cells(inside)
-        if not len(cells):
+        runs, upto = self._inside(inside)
+        if not len(runs):
             return None
-        chosen = cells[_drawn(upto, numbers[:, 0])]
-        found = np.empty((len(chosen), 3), np.int64)
-        for cell in set(chosen.tolist()):
-            those = chosen == cell
-            found[those] = self._voxels(cell, numbers[those, 1])
-        return found
+        last = np.searchsorted(upto, upto[-1], side="left")  # none that weighs nothing beside it
+        run = np.minimum(np.searchsorted(upto, numbers[:, 0] * upto[-1], side="right"), last)
+        length = runs.length[run]
+        along = np.minimum((numbers[:, 1] * length).astype(np.int64), length - 1)
+        return self._voxels(runs.start[run] + along)
 
-    def cells(self, inside: Region) -> tuple[Cells, Floats]:
-        """Return the cells that touch a region and weigh anything, and their weights up to each."""
+    def has_some(self, inside: Region) -> bool:
+        """Return whether a voxel of a region weighs anything."""
+        return len(self._inside(inside)[0]) > 0
 
-        def found() -> tuple[Cells, Floats]:
-            first = [s.start for s in cells_of(_widened(inside), CELL)]
-            part = self.sums[cells_of(_widened(inside), CELL)]
-            where = np.nonzero(part)
-            index = tuple(a + b for a, b in zip(where, first, strict=True))
-            cells = np.ravel_multi_index(index, self.sums.shape)
-            return cells.astype(np.int32), np.cumsum(part[where])
+    def every(self, inside: Region, most: int) -> tuple[Integers, Floats]:
+        """Return the voxels (N, 3) of a region and what they weigh.
 
-        if inside.is_empty:
-            return np.zeros(0, np.int32), np.zeros(0)
-        return self._by_region.get_or(inside, found)
+        Where they are more than ``most``, the voxels in the middle of the runs stand for all.
+        """
+        runs, _ = self._inside(inside)
+        if runs.length.sum() > most:
+            return self._voxels(runs.start + runs.length // 2), runs.weight
+        each = np.repeat(runs.weight / runs.length, runs.length)
+        first = np.repeat(np.cumsum(runs.length) - runs.length, runs.length)
+        along = np.arange(len(each)) - first
+        return self._voxels(np.repeat(runs.start, runs.length) + along), each
 
-    def voxels(self, cells: Cells) -> Iterator[tuple[Integers, Floats]]:
-        """Yield for each cell the voxels (N, 3) that weigh anything, and what they weigh."""
-        for cell in cells.tolist():
-            low, extent = self._extent(cell)
-            weights = self._weights(cell, extent)
-            where = np.flatnonzero(weights)
-            whole = float(self.sums.flat[cell])
-            yield (
-                _unravelled(where, extent) + low,
-                weights[where] * (whole / float(weights.sum())),
-            )
+    def _inside(self, region: Region) -> tuple[Runs, Floats]:
+        """Return what of the runs lies in a region, and the weights up to each."""
 
-    def middles(self, cells: Cells) -> Integers:
-        """Return the middle voxels (N, 3) of cells."""
-        low = _unravelled(cells, self.sums.shape) * CELL
-        middles: Integers = (low + np.minimum(low + CELL, self.shape) - 1) // 2
-        return middles
+        def found() -> _Inside:
+            whole = Region.of_shape(self.shape)
+            if region == whole:
+                runs = unpacked(self.packed)
+            else:
+                runs = self._cut(self._inside(whole)[0], region)
+            return _Inside(runs, np.cumsum(runs.weight))
 
-    def _voxels(self, cell: int, numbers: Floats) -> Integers:
-        low, extent = self._extent(cell)
-        upto = np.cumsum(self._weights(cell, extent))
-        return _unravelled(_drawn(upto, numbers), extent) + low
+        inside = _DECODED.get_or((self, region), found)
+        return inside.runs, inside.upto
 
-    def _extent(self, cell: int) -> tuple[Integers, tuple[int, ...]]:
-        """Return the first voxel of a cell, and how many it has along each axis."""
-        # In plain numbers: NumPy's functions would take half of the time of a draw.
-        _, along_j, along_k = self.sums.shape
-        i, rest = divmod(cell, along_j * along_k)
-        index = (i, *divmod(rest, along_k))
-        low = [a * c for a, c in zip(index, CELL, strict=True)]
-        sizes = zip(low, CELL, self.shape, strict=True)
-        return np.array(low), tuple(min(c, n - a) for a, c, n in sizes)
+    def _cut(self, runs: Runs, region: Region) -> Runs:
+        order, lengths = _order(self.shape)
+        low, high = ([ends[axis] for axis in order] for ends in (region.start, region.stop))
+        line, first = np.divmod(runs.start, lengths[2])
+        i, j = np.divmod(line, lengths[1])
+        begin = np.maximum(first, low[2])
+        length = np.minimum(first + runs.length, high[2]) - begin
+        kept = (i >= low[0]) & (i < high[0]) & (j >= low[1]) & (j < high[1]) & (length > 0)
+        part = runs.chosen(kept)
+        length = length[kept]
+        weight = part.weight * (length / part.length)
+        return Runs(part.start + (begin - first)[kept], length, weight)
 
-    def _weights(self, cell: int, extent: tuple[int, ...]) -> Floats:
-        found = self.detail.weights(cell)
-        return np.ones(math.prod(extent)) if found is None else found
+    def _voxels(self, flat: Integers) -> Integers:
+        order, lengths = _order(self.shape)
+        voxels = np.empty((len(flat), 3), np.int64)
+        for axis, index in zip(order, np.unravel_index(flat, lengths), strict=True):
+            voxels[:, axis] = index
+        return voxels
 
 
-def packed(weights: Floats) -> bytes:
-    """Return weights, none below 0 and some above, in few bytes; they lose a common factor.
+@dataclass(frozen=True, eq=False)
+class _Inside:
+    runs: Runs
+    upto: Floats
+
+    @property
+    def nbytes(self) -> int:
+        return self.runs.nbytes + self.upto.nbytes
+
+
+_DECODED: Remembered[_Inside] = Remembered(_MOST_DECODED, lambda inside: inside.nbytes + 1)
+
+
+def forget_decoded() -> None:
+    """Drop the runs that are decoded."""
+    _DECODED.clear()
+
+
+class Collected:
+    """Collects the runs of one table, part by part, in bounded memory."""
+
+    def __init__(self, shape: Triple, most_held: int = _MOST_HELD) -> None:
+        self.shape = shape
+        self.total = 0.0
+        self.voxels = 0
+        self._most_held = most_held
+        self._parts: list[Runs] = []
+        self._held = 0
+        self._is_thin = False
+        # The same numbers in every process, and others every time.
+        self._numbers = np.random.Generator(np.random.Philox(0))
+
+    @property
+    def held(self) -> int:
+        """How many runs there are so far."""
+        return self._held
+
+    def add(self, runs: Runs) -> None:
+        """Take the runs of a part."""
+        with np.errstate(over="ignore"):
+            self.total += float(runs.weight.sum())
+        self.voxels += int(runs.length.sum())
+        self._parts.append(runs)
+        self._held += len(runs)
+        if self._held > 2 * self._most_held and np.isfinite(self.total):
+            self._parts = [_thinned(self._joined(), self._most_held, self._numbers)]
+            self._held, self._is_thin = self._most_held, True
+
+    def table(self, most: int) -> WeightTable:
+        """Return the table, in ``most`` bytes at most."""
+        runs = self._joined()
+        content = b""
+        # No run takes less than a few bits.
+        is_exact = not self._is_thin and len(runs) < 4 * most + 64
+        if is_exact:
+            content = packed(runs)
+            is_exact = len(content) <= most or len(runs) <= 1
+        count = min(len(runs), max(1, int(most / _BYTES_PER_RUN)))
+        kept = runs
+        while not is_exact:
+            kept = _thinned(runs, count, self._numbers)
+            content = packed(kept)
+            if len(content) <= most or count == 1:
+                break
+            count = max(1, min(count - 1, int(count * most / len(content) * 0.98)))
+        _, first = np.unique(kept.start, return_index=True)
+        places = int(kept.length[first].sum())
+        return WeightTable(self.shape, self.total, self.voxels, places, is_exact, content)
+
+    def _joined(self) -> Runs:
+        if not self._parts:
+            return Runs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+        names = ("start", "length", "weight")
+        joined = Runs(*(np.concatenate([getattr(p, name) for p in self._parts]) for name in names))
+        return joined.chosen(np.argsort(joined.start, kind="stable"))
+
+
+def tabulated(
+    shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int
+) -> WeightTable:
+    """Return the table of weights that come in parts.
+
+    Parameters
+    ----------
+    shape
+        Of the grid.
+    parts
+        Regions that cover it, each voxel once, and the weights (i, j, k) there, finite and from 0.
+    most
+        Bytes that the table may take.
+
+    Raises
+    ------
+    PatchSizeError
+        They add up to more than a number holds.
+    """
+    collected = Collected(shape)
+    for region, weights in parts:
+        runs, values = runs_of(weights, region, shape)
+        with np.errstate(over="ignore"):
+            weight = values.astype(np.float64) * runs.length
+        collected.add(Runs(runs.start, runs.length, weight).chosen(values > 0))
+    if not np.isfinite(collected.total):
+        raise PatchSizeError(
+            "the weights of a volume add up to more than a number holds",
+            do="Divide them by a number: what counts is how they are to each other.",
+        )
+    return collected.table(most)
+
+
+def runs_of(values: NDArray[Any], region: Region, shape: Triple) -> tuple[Runs, NDArray[Any]]:
+    """Return the runs of equal values (i, j, k) on a region of a grid, and the value of each.
+
+    Every voxel is in one run. The weight of a run is its length.
+    """
+    order, lengths = _order(shape)
+    rows = np.ascontiguousarray(values.transpose(order))
+    begins = np.ones(rows.shape, np.bool_)
+    np.not_equal(rows[..., 1:], rows[..., :-1], out=begins[..., 1:])
+    begin = np.flatnonzero(begins)
+    length = np.diff(begin, append=rows.size)
+    index = np.unravel_index(begin, rows.shape)
+    i, j, k = (at + region.start[axis] for at, axis in zip(index, order, strict=True))
+    start = (i * lengths[1] + j) * lengths[2] + k
+    return Runs(start, length, length.astype(np.float64)), rows.ravel()[begin]
+
+
+def packed(runs: Runs) -> bytes:
+    """Return runs in few bytes; what they weigh loses a common factor.
 
     Examples
     --------
-    >>> unpacked(packed(np.array([0.0, 1.0, 9.0]))).tolist()
-    [0.0, 0.0625, 0.5625]
+    >>> runs = Runs(np.array([3, 9]), np.array([2, 1]), np.array([2.0, 9.0]))
+    >>> found = unpacked(packed(runs))
+    >>> found.start.tolist(), found.length.tolist(), (found.weight * 16).tolist()
+    ([3, 9], [2, 1], [2.0, 9.0])
     """
-    # A power of two: whole numbers of up to 11 bits stay as they are to each other.
-    _, exponent = np.frexp(weights.max())
-    half = np.ldexp(weights, -exponent).astype(np.float16)
-    half[(half == 0) & (weights > 0)] = _LEAST
-    # First bytes, then second ones: neighbours have the same exponents.
-    return zlib.compress(half.view(np.uint8).reshape(-1, 2).T.tobytes(), 1)
+    columns: list[NDArray[Any]] = [np.diff(runs.start, prepend=0).astype("<u8")]
+    columns.append(runs.length.astype("<u4"))
+    each = runs.weight / runs.length
+    kind = _BY_LENGTH if _is_one(each) else _ALIKE if _is_one(runs.weight) else _OWN
+    if kind == _OWN:
+        # A power of two: what weighs 1e300 fits too.
+        _, exponent = np.frexp(each.max())
+        fraction, own = np.frexp(np.ldexp(each, -exponent))
+        rounded = np.ldexp(np.rint(np.ldexp(fraction, _PRECISION)), own - _PRECISION)
+        # What weighs anything can be drawn.
+        columns.append(np.maximum(rounded, np.finfo(np.float32).tiny).astype("<f4"))
+    # Bytes of the same place beside each other: most of them are 0.
+    planes = [c.view(np.uint8).reshape(len(runs), c.itemsize).T.tobytes() for c in columns]
+    return bytes([kind]) + zlib.compress(b"".join(planes), 9)
 
 
-def unpacked(content: bytes) -> Floats:
-    """Return what :func:`packed` made of weights."""
-    halves = np.frombuffer(zlib.decompress(content), np.uint8).reshape(2, -1)
-    return np.ascontiguousarray(halves.T).view(np.float16)[:, 0].astype(np.float64)
+def unpacked(content: bytes) -> Runs:
+    """Return what :func:`packed` made of runs.
+
+    Raises
+    ------
+    ValueError
+        The bytes are no runs.
+    """
+    kind = content[0]
+    types = [np.dtype("<u8"), np.dtype("<u4")] + [np.dtype("<f4")] * (kind == _OWN)
+    planes = np.frombuffer(zlib.decompress(content[1:]), np.uint8)
+    count = len(planes) // sum(each.itemsize for each in types)
+    columns, at = [], 0
+    for each in types:
+        part = planes[at : at + count * each.itemsize].reshape(each.itemsize, count)
+        columns.append(np.ascontiguousarray(part.T).view(each)[:, 0])
+        at += part.size
+    length = columns[1].astype(np.int64)
+    weight = np.ones(count) if kind == _ALIKE else length.astype(np.float64)
+    if kind == _OWN:
+        weight *= columns[2]
+    return Runs(np.cumsum(columns[0].astype(np.int64)), length, weight)
 
 
-def _drawn(upto: Floats, numbers: Floats) -> Integers:
-    """Return which entries numbers in [0, 1) choose; never one of weight 0, to which none leads."""
-    last = np.searchsorted(upto, upto[-1], side="left")
-    found = np.searchsorted(upto, numbers * upto[-1], side="right")
-    drawn: Integers = np.minimum(found, last)
-    return drawn
+def _is_one(values: Floats) -> bool:
+    return bool((values == values[:1]).all())
 
 
-def _unravelled(index: Cells | Integers, shape: tuple[int, ...]) -> Integers:
-    return np.stack(np.unravel_index(index, shape), axis=-1).astype(np.int64)
+def _thinned(runs: Runs, count: int, numbers: np.random.Generator) -> Runs:
+    """Return ``count`` runs of the same weight that stand for all of them.
+
+    What there is is divided into so many parts of the same weight, along the order of memory, and
+    each part gives one run, as likely as it weighs; so no voxel has a better chance than another of
+    its weight.
+    """
+    upto = np.cumsum(runs.weight)
+    places = (np.arange(count) + numbers.random(count)) / count
+    chosen = np.searchsorted(upto, places * upto[-1], side="right")
+    kept = runs.chosen(np.minimum(chosen, len(runs) - 1))
+    return Runs(kept.start, kept.length, np.full(count, float(upto[-1]) / count))
 
 
-def _widened(region: Region) -> Region:
-    """Return the region from the beginning of a cell."""
-    start = tuple(a // c * c for a, c in zip(region.start, CELL, strict=True))
-    return Region(start, region.stop)
+def _order(shape: Triple) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Return the axes of a grid, that of the runs last, and their lengths."""
+    # Along the longest axis there are the fewest lines.
+    along = shape.index(max(shape))
+    i, j = (axis for axis in range(3) if axis != along)
+    return (i, j, along), (shape[i], shape[j], shape[along])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -24,12 +25,18 @@ from .weight_table import Floats, Integers, WeightTable
 OTHERWISE = ("error", "anywhere")
 
 # Places that are tried: a few at first, which do nearly always, and then more at once. Where half
-# of what the cells weigh lies outside, one draw in 10^19 looks at every voxel.
+# of what a turned box holds lies outside, one draw in 10^19 looks at every voxel.
 _TRIES = (2, 6, 56)
+NUMBERS = (1 + sum(_TRIES), 5)
+"""What is drawn for one patch, whatever is needed of it: the first row is for what is chosen, the
+others are tries: run, voxel, and the place in the voxel."""
 # In voxels: more than two ways to compose a plan differ by.
 _TIE = 1e-6
-# Of which every voxel is looked at where no try fits: a few hundred milliseconds.
-_MOST_CELLS = 8192
+# Of which every one is looked at where no try fits: a few hundred milliseconds.
+_MOST_VOXELS = 2**22
+
+Fits = Callable[[Integers], NDArray[np.bool_]]
+"""Says for which middles (N, 3) a patch about them will do."""
 
 
 @dataclass(frozen=True)
@@ -98,23 +105,18 @@ class WeightedPatch:
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the box."""
-        # All numbers that may be needed, whichever are: the first row is for what fits, the rest
-        # are tries: cell, voxel, and the place in the voxel.
-        numbers = generator.random((1 + sum(_TRIES), 5))
+        numbers = generator.random(NUMBERS)
         table = self.table(plan)
         if table is None:  # an estimate: where patches lie does not change what they cost
-            return self._anywhere(numbers[0], plan)
+            return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
         size = of_grid(self.size, plan)
         whole = np.zeros(3, np.int64), np.array(plan.shape) - 1
         for low, high in (self._middles(size, plan), whole):
-            middle = _drawn(table, low, high, numbers, plan)
+            middle = drawn_middle(table, low, high, numbers, plan, spread=True)
             if middle is not None:
-                shape = np.array(plan.shape)
-                start = np.clip(middle - np.array(size) // 2, 0, np.maximum(shape - size, 0))
-                start = np.where(shape < size, centred_start(plan.shape, size), start)
-                return {"start": start.tolist(), "size": list(size)}
+                return {"start": start_about(middle, size, plan).tolist(), "size": list(size)}
         if self.otherwise == "anywhere":
-            return self._anywhere(numbers[0], plan)
+            return UniformPatch(self.size, self.origin).placed(numbers[0, :3].tolist(), plan)
         what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
         raise PatchSizeError(
             f"{self.weights.name} ({self.key!r}) says nowhere that a patch shall have its middle "
@@ -140,9 +142,6 @@ class WeightedPatch:
             high.append(n - 1 if one_place else n - s + s // 2)
         return np.array(low), np.array(high)
 
-    def _anywhere(self, numbers: Floats, plan: SpatialPlan) -> Drawn:
-        return UniformPatch(self.size, self.origin).placed(numbers[:3].tolist(), plan)
-
 
 def _is_cut(plan: SpatialPlan, axis: int) -> bool:
     """Return whether a grid ends before its source does: there are other regions beside it."""
@@ -151,37 +150,84 @@ def _is_cut(plan: SpatialPlan, axis: int) -> bool:
     return bool(plan.shape[axis] * column[along] < plan.source.shape[along] - 0.5)
 
 
-def _drawn(
-    table: WeightTable, low: Integers, high: Integers, numbers: Floats, plan: SpatialPlan
+def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> Integers:
+    """Return where patches about voxels (..., 3) start, moved inward where they would hang over."""
+    shape = np.array(plan.shape)
+    starts = np.clip(middles - np.array(size) // 2, 0, np.maximum(shape - size, 0))
+    found: Integers = np.where(shape < size, centred_start(plan.shape, size), starts)
+    return found
+
+
+def drawn_middle(
+    table: WeightTable,
+    low: Integers,
+    high: Integers,
+    numbers: Floats,
+    plan: SpatialPlan,
+    will_do: Fits | None = None,
+    *,
+    spread: bool = False,
 ) -> Integers | None:
-    """Return a voxel of the grid from ``low`` to ``high``, None if none weighs anything."""
+    """Return a voxel of the grid of a plan that is drawn from a table; None if there is none.
+
+    Parameters
+    ----------
+    table
+        What the voxels of the source weigh.
+    low, high
+        The first and the last voxel that may be drawn.
+    numbers
+        In [0, 1), of the shape ``NUMBERS``.
+    plan
+        From the source to the grid.
+    will_do
+        Which voxels are right otherwise; by default all.
+    spread
+        Whether a voxel of the source counts with all its extent, so that one that is several voxels
+        of the grid is any of them. Else it counts with its middle, and a voxel of the grid that
+        looks just it up is taken rather than one that is near.
+    """
     # A place that is not in the middle of a voxel may be the nearest one to one beside the box.
     edge = 0 if plan.is_copy else 1
     box = source_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
+    near: Integers | None = None
     for tries in np.split(numbers[1:], np.cumsum(_TRIES)[:-1]):
         voxels = table.pick(box, tries[:, :2])
         if voxels is None:
             return None
-        places = voxels if plan.is_copy else voxels + tries[:, 2:] - 0.5
+        moved = spread and not plan.is_copy
+        places = voxels + tries[:, 2:] - 0.5 if moved else voxels
         middles, fits = _fitting(places.astype(np.float64), low, high, plan)
-        if fits.any():
-            found: Integers = middles[np.argmax(fits)]
+        if will_do is not None:
+            fits &= will_do(middles)
+        just = fits if spread else fits & _looked_up(voxels, middles, plan)
+        if just.any():
+            found: Integers = middles[np.argmax(just)]
             return found
-    # Little of what these cells weigh lies in the box.
-    cells, upto = table.cells(box)
-    if len(cells) > _MOST_CELLS:
-        voxels, weights = table.middles(cells), np.diff(upto, prepend=0.0)
-    else:
-        each = list(table.voxels(cells))
-        voxels = np.concatenate([voxel for voxel, _ in each])
-        weights = np.concatenate([weight for _, weight in each])
+        if near is None and fits.any():
+            near = middles[np.argmax(fits)]
+    if near is not None:
+        return near
+    # Little of what the box weighs will do.
+    voxels, weights = table.every(box, _MOST_VOXELS)
     middles, fits = _fitting(voxels.astype(np.float64), low, high, plan)
+    if will_do is not None:
+        fits[fits] = will_do(middles[fits])
     if not fits.any():
         return None
     upto = np.cumsum(weights[fits])
     chosen = int(np.searchsorted(upto, numbers[0, 3] * upto[-1], side="right"))
     chosen_one: Integers = middles[fits][min(chosen, len(upto) - 1)]
     return chosen_one
+
+
+def _looked_up(voxels: Integers, middles: Integers, plan: SpatialPlan) -> NDArray[np.bool_]:
+    """Return which middles are nearest to the very voxels of the source; of a field, all."""
+    if plan.is_copy or plan.is_displaced:
+        return np.ones(len(voxels), np.bool_)
+    places = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
+    same: NDArray[np.bool_] = (np.rint(places) == voxels).all(axis=1)
+    return same
 
 
 def _fitting(

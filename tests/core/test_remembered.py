@@ -9,7 +9,7 @@ import pytest
 
 from voxpipe.core import TALLY, Grid
 from voxpipe.core.remembered import Remembered
-from voxpipe.spatial.placing.mask_index import sampling_mask
+from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.volumes import Volume, volume_histogram, volume_statistics
 from voxpipe.volumes.catalog.occupied import Interest, occupied_box
 

@@ -1,6 +1,8 @@
 """Sampling masks: counts of cells, shares of boxes, and that patches lie where they say."""
 
+import importlib.util
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,13 +11,14 @@ from hypothesis import strategies as st
 
 from voxpipe.core import TALLY, Grid, Region, Stream
 from voxpipe.core.errors import PatchSizeError
+from voxpipe.demo_data import TEMPLATE_FILE
 from voxpipe.spatial import (
     Flip,
     MaskedPatch,
     MaskedRegion,
     Rotate,
     Rotate90,
-    SamplingMask,
+    Spacing,
     SpatialPlan,
     UniformRegion,
     forget_masks,
@@ -23,8 +26,9 @@ from voxpipe.spatial import (
     without_reading,
 )
 from voxpipe.spatial.placing import kept_tables, looked_up
-from voxpipe.spatial.placing.mask_index import MOST_VALUES
-from voxpipe.spatial.placing.sampling_mask import cell_for, counted
+from voxpipe.spatial.placing.mask_values import MOST_VALUES
+from voxpipe.spatial.placing.sampling_mask import CellCounts, cell_for, counted
+from voxpipe.spatial.placing.weight_index import EACH
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 
@@ -98,9 +102,9 @@ def random_label(seed, shape, share=0.1, labels=(1,)):
 def test_counts_and_shares_of_whole_cells_are_exact(shape, cell, seed):
     """As a sum over every voxel, for any box of whole cells; half a cell is half its voxels."""
     flags = random_label(seed, shape, 0.5)[None] == 1
-    mask = SamplingMask(shape, cell, counted(flags, cell))
+    mask = CellCounts(shape, cell, counted(flags, cell))
 
-    assert mask.total(0) == flags.sum()
+    assert mask.counts.sum() == flags.sum()
     for start, cells in itertools.product(
         itertools.product((0, 1), repeat=3), ((1, 1, 1), (2, 1, 3))
     ):
@@ -120,7 +124,7 @@ def test_counts_and_shares_of_whole_cells_are_exact(shape, cell, seed):
 def test_a_share_lies_between_that_of_the_cells_inside_and_touched(shape, cell, start, size, seed):
     """Only cells that a face cuts are estimated."""
     flags = random_label(seed, shape, 0.5)[None] == 1
-    mask = SamplingMask(shape, cell, counted(flags, cell))
+    mask = CellCounts(shape, cell, counted(flags, cell))
     voxels = np.prod(size)
     box = Region(start, tuple(a + n for a, n in zip(start, size, strict=True)))
     least = most = 0
@@ -175,6 +179,151 @@ def test_each_voxel_of_the_mask_is_as_likely_as_another():
 
     large = label[40:].sum() / label.sum()
     assert abs(share - large) < 5 * np.sqrt(large * (1 - large) / 1000)
+
+
+@pytest.mark.parametrize("size", [1, 8, 48])
+@pytest.mark.parametrize("turn", ["as it is", "flipped", "turned", "cropped"])
+def test_the_voxel_in_the_middle_is_of_the_class(size, turn):
+    """Always, however small the class and however large the patch; near a face it is inside."""
+    label = np.zeros((64, 60, 56), np.uint8)
+    label[30, 31, 29] = 1  # a vessel
+    label[10:50, 40:44, 8:50] = 2
+    label[2, 3, 1] = 3  # no patch of 8 has it in its middle
+    plan = plan_of(label.shape)
+    before = {"flipped": Flip(), "turned": Rotate90(1, (0, 2))}.get(turn)
+    if before is not None:
+        plan = before.then(plan, drawn_of(before, plan))
+    if turn == "cropped":
+        plan = plan.crop((1, 2, 0), (60, 55, 50))
+    op = MaskedPatch((size,) * 3, Volume(label), "label", 0, {0: 1, 1: 1, 2: 1, 3: 1})
+    seen = set()
+
+    for item in range(80):
+        drawn = drawn_of(op, plan, item)
+        patch = part_of(label, op.then(plan, drawn))
+        place = [
+            (start == 0) or (start == n - size)
+            for start, n in zip(drawn["start"], plan.shape, strict=True)
+        ]
+        middle = patch[(size // 2,) * 3]
+        assert drawn["class"] in patch
+        assert middle == drawn["class"] or any(place)
+        if drawn["class"] == 1 and size < 48:
+            assert middle == 1
+        seen.add(drawn["class"])
+
+    assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("labels", [{0: 1, 5: 0, "other": 0}, {5: 1}, {"other": 1, 0: 0}])
+def test_each_voxel_of_a_class_is_as_likely_as_another(labels):
+    """By a chi-square test over every voxel, at 5 sigma, and 0 anywhere else."""
+    label = random_label(7, (9, 8, 7), 0.3, (5, 6, 9))
+    (drawn,) = [one for one, weight in labels.items() if weight]
+    inside = ~np.isin(label, [n for n in labels if n != "other"]) if drawn == "other" else None
+    inside = (label == drawn) if inside is None else inside
+    op = MaskedPatch((1, 1, 1), Volume(label), "label", class_weights=labels)
+    plan, counts = plan_of(label.shape), np.zeros(label.shape, int)
+
+    count = 10 * int(inside.sum())
+    for item in range(count):
+        counts[tuple(drawn_of(op, plan, item)["start"])] += 1
+
+    assert counts[~inside].sum() == 0
+    chi2, freedom = np.square(counts[inside] - 10).sum() / 10, inside.sum() - 1
+    assert chi2 < freedom + 5 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("before", [Rotate((20, 10, 30)), Spacing((0.7, 0.6, 0.9))])
+def test_behind_an_interpolation_the_middle_still_looks_the_class_up(before):
+    """Where a voxel of the grid does: by nearest neighbour, as the label is sampled."""
+    label = random_label(3, (24, 24, 24), 0.02)
+    plan = before.then(plan_of(label.shape), drawn_of(before, plan_of(label.shape)))
+    op = MaskedPatch((6, 6, 6), Volume(label), "label")
+
+    middles = []
+    for item in range(80):
+        drawn = drawn_of(op, plan, item)
+        patch = part_of(label, op.then(plan, drawn))
+        assert patch.any()
+        if all(0 < start < n - 6 for start, n in zip(drawn["start"], plan.shape, strict=True)):
+            middles.append(patch[3, 3, 3])
+
+    assert middles.count(1) == len(middles) > 20
+
+
+def test_every_label_can_be_a_class_of_its_own():
+    """Of those that there are, 0 apart; of several channels, what is not 0 in any."""
+    label = random_label(3, (12, 12, 12), 0.2, (3, 40, 7)).astype(np.int16)
+    label[0, 0, 0] = -1
+    grid = Grid(label.shape, np.eye(4))
+
+    mask = sampling_mask(Volume(label), grid, None, (EACH,))
+
+    assert mask.labels == (-1, 3, 7, 40)
+    assert [mask.total(n) for n in range(4)] == [(label == n).sum() for n in mask.labels]
+    assert mask.shares is None
+    both = Volume(np.stack([label, label == 3]))
+    assert sampling_mask(both, grid, None, (EACH,)).total(0) == np.count_nonzero(label)
+    cells = Volume(np.arange(12**3).reshape(12, 12, 12))
+    with pytest.raises(PatchSizeError, match=r"more than 1024 labels(.|\n)*'other': 1"):
+        sampling_mask(cells, grid, None, (EACH,))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nilearn") is None, reason="has the template")
+def test_the_table_of_a_real_segmentation_is_small(tmp_path):
+    """A byte for 500 voxels, in memory and on disk; what is rare is kept whole beside what is not.
+
+    ICBM 152: grey and white matter of a head, at 1 mm, as the demo uses them.
+    """
+    import nibabel
+    import nilearn
+
+    folder = Path(nilearn.__file__).parent / "datasets" / "data"
+    maps = [
+        np.asarray(nibabel.load(folder / TEMPLATE_FILE.format(tissue)).dataobj)
+        for tissue in ("gm", "wm")
+    ]
+    label = np.zeros(maps[0].shape, np.uint8)
+    for number, tissue in enumerate(maps, 1):
+        label[tissue > tissue.max() / 2] = number
+    label[100, 120:132, 90], label[40, 40, 40] = 3, 4
+    np.save(tmp_path / "a.npy", label)
+    volume = Volume(tmp_path / "a.npy")
+
+    mask = sampling_mask(volume, volume.grid, None, (0, 1, 2, 3, 4))
+
+    assert mask.nbytes <= label.size / 500
+    (file,) = (tmp_path / "cache" / "sampling").iterdir()
+    assert file.stat().st_size <= label.size / 500
+    assert [table.is_exact for table in mask.tables] == [False, False, False, True, True]
+    assert not mask.is_exact
+    # nnU-Net keeps 10 000 voxels of each class.
+    assert min(table.places for table in mask.tables[:3]) > 30_000
+    numbers = np.random.default_rng(0).random((4000, 2))
+    for number, table in enumerate(mask.tables):
+        voxels = table.pick(volume.grid.region, numbers)
+        assert (label[tuple(voxels.T)] == number).all()
+        inside = np.argwhere(label == number)
+        spread = np.maximum(inside.std(axis=0), 0.5)
+        assert (np.abs(voxels.mean(axis=0) - inside.mean(axis=0)) < 0.1 * spread).all()
+
+
+def test_a_crop_without_a_place_that_is_kept_has_its_voxels_still():
+    """Where a table has room for some places only, what is cropped is looked at by itself."""
+    label = random_label(0, (64, 64, 64), 0.3)
+    whole = sampling_mask(Volume(label), Grid(label.shape, np.eye(4)), None, (1,))
+    assert not whole.is_exact
+    crops = [
+        plan_of(label.shape).crop((a, b, 30), (3, 3, 3)) for a, b in np.ndindex(60, 2) if a % 3 == 0
+    ]
+    op = MaskedPatch((1, 1, 1), Volume(label), "label", class_weights={1: 1})
+    empty = [plan for plan in crops if not whole.tables[0].has_some(plan.source_region())]
+    assert len(empty) > 5
+
+    for plan in empty:
+        if part_of(label, plan).any():
+            assert part_of(label, op.then(plan, drawn_of(op, plan))).all()
 
 
 def test_classes_come_up_by_their_weights():
@@ -278,7 +427,7 @@ def test_a_coarse_mask_on_a_grid_of_its_own(turned):
     mask = sampling_mask(Volume(coarse, affine=affine), grid, (8, 8, 8), ())
 
     assert mask.total(0) == 512
-    assert mask.counts[0, 2, 3, 1] == 512
+    assert mask.shares.counts[0, 2, 3, 1] == 512
 
 
 def test_channels_are_joined_or_refused():
@@ -370,7 +519,12 @@ def test_voxels_are_read_once_each_and_never_again(tmp_path, monkeypatch):
     again = sampling_mask(Volume(tmp_path / "a.npy", kind="label"), op.mask.grid, (8, 8, 8), ())
 
     assert (TALLY.snapshot() - before).bytes_read == label.nbytes
-    assert np.array_equal(again.counts, first[0].counts)
+    assert np.array_equal(again.shares.counts, first[0].shares.counts)
+    numbers = np.random.default_rng(0).random((50, 2))
+    for region in (Region.of_shape(label.shape), Region((3, 4, 5), (20, 9, 10))):
+        found = [mask.tables[0].pick(region, numbers) for mask in (first[0], again)]
+        assert np.array_equal(*found)
+        assert (label[tuple(found[0].T)] == 1).all()
     np.save(tmp_path / "a.npy", np.zeros_like(label)[:, :, 1:])
     changed = Volume(tmp_path / "a.npy")
     assert sampling_mask(changed, changed.grid, (8, 8, 8), ()).total(0) == 0
@@ -393,10 +547,10 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
     """The least recently used go first, where no disk keeps them."""
     (tmp_path / "no-folder").write_bytes(b"")
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "no-folder"))
-    monkeypatch.setattr(kept_tables.KNOWN, "most", 3000)
+    monkeypatch.setattr(kept_tables.KNOWN, "most", 2000)
     volumes = [Volume(np.ones((8, 8, 8), np.uint8)) for _ in range(4)]
     for volume in volumes:
-        sampling_mask(volume, volume.grid, (2, 2, 2), ())  # 64 cells, 1280 bytes
+        sampling_mask(volume, volume.grid, (2, 2, 2), ())  # 64 cells, 768 bytes, and a run
 
     with without_reading():
         known = [sampling_mask(v, v.grid, (2, 2, 2), ()) is not None for v in volumes]

@@ -1,6 +1,7 @@
 """Patches by a map of weights: as often as it says, in tables, plans and chains of plans."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from voxpipe.spatial import (
     without_reading,
 )
 from voxpipe.spatial.placing import kept_tables, weight_index, weighted_patch
+from voxpipe.spatial.placing import weight_table as weight_table_module
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
 
@@ -129,34 +131,48 @@ WEIGHTS = arrays.arrays(
 )
 
 
+def table_of(weights, most=weight_index.MOST_BYTES):
+    return weight_table_module.tabulated(
+        weights.shape, [(Region.of_shape(weights.shape), weights)], most
+    )
+
+
+def weights_in(table):
+    """Return what a table says of every voxel."""
+    found = np.zeros(table.shape)
+    voxels, weights = table.every(Region.of_shape(table.shape), 2**30)
+    np.add.at(found, tuple(voxels.T), weights)
+    return found / max(1e-300, found.sum()) * table.total
+
+
 @settings(max_examples=60)
 @given(weights=WEIGHTS)
 def test_a_table_holds_every_weight(weights):
-    """Sums of cells are exact, voxels are to a thousandth of themselves, and 0 stays 0."""
-    table = weight_index.tabulated(weights.shape, [(Region.of_shape(weights.shape), weights)])
-    found = np.zeros(weights.shape)
-    cells, upto = table.cells(Region.of_shape(weights.shape))
-    for voxels, parts in table.voxels(cells):
-        found[tuple(voxels.T)] = parts
+    """To a thousandth of itself, the smallest beside the largest too; 0 stays 0."""
+    table = table_of(weights)
 
     exact = weights.astype(np.float64)
 
-    assert table.deviation == 0
+    assert table.is_exact
+    assert table.places == table.voxels == np.count_nonzero(weights)
     assert table.total == pytest.approx(exact.sum(), rel=1e-12)
-    assert upto[-1:] == pytest.approx([exact.sum()] if exact.any() else [], rel=1e-12)
+    found = weights_in(table)
     assert ((found > 0) == (weights > 0)).all()
-    # Beside a voxel of 700, one of 0.001 is known to 2^-24 of 1024.
-    assert np.allclose(found, exact, rtol=2e-3, atol=1e-4)
-    for index in np.ndindex(table.sums.shape):
-        box = tuple(slice(8 * a, 8 * a + 8) for a in index)
-        assert table.sums[index] == pytest.approx(exact[box].sum(), rel=1e-12)
+    assert np.allclose(found, exact, rtol=1e-3, atol=0)
+    for low, high in (((0, 0, 0), (5, 3, 20)), ((2, 1, 3), (9, 9, 9))):
+        part = Region(low, high).intersect(Region.of_shape(weights.shape))
+        voxels, _ = table.every(part, 2**30)
+        box = tuple(slice(a, b) for a, b in zip(part.start, part.stop, strict=True))
+        assert len(voxels) == np.count_nonzero(weights[box])
+        assert all(part.contains(Region(tuple(v), tuple(v + 1))) for v in voxels)
+        assert table.has_some(part) == bool(len(voxels))
 
 
 @given(weights=WEIGHTS, first=st.floats(0, 1, exclude_max=True), second=st.sampled_from([0, 1]))
 def test_what_is_picked_weighs_something(weights, first, second):
     """Whatever the numbers are, the largest below 1 too."""
     weights[0, 0, 0] = 1
-    table = weight_index.tabulated(weights.shape, [(Region.of_shape(weights.shape), weights)])
+    table = table_of(weights)
     numbers = np.array([[first, np.nextafter(1, 0) * second], [np.nextafter(1, 0), first]])
 
     for voxel in table.pick(Region.of_shape(weights.shape), numbers):
@@ -294,16 +310,21 @@ def test_faces_have_no_part_unless_there_is_nothing_else():
     assert starts_of(op, plan_of(weights.shape), 1).tolist() == [[0, 6, 6]]
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("most", [0, 99])
-def test_what_hardly_weighs_is_found_among_what_weighs_more(most, monkeypatch):
-    """Where all tries miss: by voxels, or where these are too many by the middles of cells."""
-    monkeypatch.setattr(weighted_patch, "_MOST_CELLS", most)
+def test_what_hardly_weighs_is_found_among_what_weighs_more(most, turned, monkeypatch):
+    """Where all tries miss: by voxels, or where these are too many by the middles of runs."""
+    monkeypatch.setattr(weighted_patch, "_MOST_VOXELS", most * 100)
     weights = np.zeros((20, 20, 20), np.float32)
-    weights[3, 8:12, 8:12] = 1000  # in the cells of the box of middles, but not in it
+    weights[3, 8:12, 8:12] = 1000  # in the box of middles if that were a voxel wider
     weights[4:8, 8:16, 8:16] = np.float32(1e-3)
     op = WeightedPatch((8, 8, 8), Volume(weights))
+    plan = plan_of(weights.shape)
+    if turned:  # by so little that it is interpolated, and changes no place
+        plan = plan_of(weights.shape, Rotate((0, 0, 0.01)))
+        assert not plan.is_copy
 
-    starts = starts_of(op, plan_of(weights.shape), 400)
+    starts = starts_of(op, plan, 400)
 
     if most:
         expected = valid_weights(weights, (8, 8, 8))
@@ -311,29 +332,63 @@ def test_what_hardly_weighs_is_found_among_what_weighs_more(most, monkeypatch):
     assert ((starts >= 0) & (starts <= 12)).all()
 
 
-def test_what_is_left_out_for_want_of_room_is_told(monkeypatch):
-    """Cells that differ most are kept; the others are even inside, which ``deviation`` bounds."""
+@pytest.mark.parametrize("as_mask", [False, True])
+def test_what_is_left_out_for_want_of_room_is_told(as_mask):
+    """What is kept lies evenly: every part has the weight that it should, and 0 stays 0."""
     weights = smooth((32, 24, 16), 2)
-    weights[9, 9, 9] = 500
-    monkeypatch.setattr(weight_index, "MOST_DETAIL", 12_000)
-    parts = [
-        (Region((0, 0, 0), (16, 24, 16)), weights[:16]),
-        (Region((16, 0, 0), (32, 24, 16)), weights[16:]),
+    if as_mask:
+        weights = (weights > 0.05).astype(np.float32)
+    most = 2000
+
+    table = table_of(weights, most)
+
+    found = weights_in(table)
+    assert not table.is_exact
+    assert table.nbytes <= most
+    assert table.places == np.count_nonzero(found) < table.voxels == np.count_nonzero(weights)
+    assert table.places > 600
+    assert (weights[found > 0] > 0).all()
+    # One run in each part of the same weight, along J and then K.
+    upto = [
+        np.cumsum(w.sum(axis=(0, 1)) if as_mask else w.sum(axis=(0, 2))) for w in (found, weights)
     ]
+    assert np.abs(upto[0] - upto[1]).max() < 0.08 * table.total
+    assert np.array_equal(found, weights_in(table_of(weights, most)))
 
-    table = weight_index.tabulated(weights.shape, parts)
 
-    found = np.zeros(weights.shape)
-    cells, _ = table.cells(Region.of_shape(weights.shape))
-    for voxels, each in table.voxels(cells):
-        found[tuple(voxels.T)] = each
-    exact = weights / weights.sum(dtype=np.float64)
-    off = np.abs(found / found.sum() - exact).sum() / 2
-    assert 0 < len(table.detail.cells) < 24
-    assert table.detail.packed.nbytes <= 12_000
-    assert off == pytest.approx(table.deviation, abs=1e-3)
-    assert 0.01 < table.deviation < 0.5
-    assert found[9, 9, 9] == pytest.approx(500, rel=1e-3)
+def test_a_class_has_every_voxel_as_likely_over_many_tables():
+    """Which voxels are kept is chance, of which none has a better one: over parts of a volume."""
+    label = np.random.default_rng(5).random((40, 40, 40)) < 0.3
+    table = table_of(label, 2000)
+
+    found = weights_in(table).reshape(8, 5, 8, 5, 8, 5).sum(axis=(1, 3, 5))
+
+    held = label.reshape(8, 5, 8, 5, 8, 5).sum(axis=(1, 3, 5))
+    assert 500 < table.places < 0.2 * table.voxels
+    assert abs(found[:4].sum() / held[:4].sum() - 1) < 0.02
+    assert abs(found[:, :4].sum() / held[:, :4].sum() - 1) < 0.1
+    assert abs(found[:, :, :4].sum() / held[:, :, :4].sum() - 1) < 0.1
+
+
+def test_a_noisy_volume_is_tabulated_in_bounded_memory():
+    """Runs are thinned while they come; every one has its chance still."""
+    weights = np.random.default_rng(1).random((64, 32, 32)).astype(np.float32)
+    collected = weight_table_module.Collected(weights.shape, most_held=2000)
+    for first in range(0, 64, 4):
+        region = Region((first, 0, 0), (first + 4, 32, 32))
+        runs, values = weight_table_module.runs_of(weights[first : first + 4], region, (64, 32, 32))
+        collected.add(replace(runs, weight=values * runs.length.astype(np.float64)))
+        assert collected.held <= 4000 + 4 * 32 * 32
+
+    table = collected.table(2**20)
+
+    assert not table.is_exact
+    assert table.voxels == weights.size
+    assert table.total == pytest.approx(weights.sum(dtype=np.float64))
+    for axis in range(3):
+        both = [np.moveaxis(each, axis, 0) for each in (weights_in(table), weights)]
+        halves = [each[: len(each) // 2].sum() for each in both]
+        assert halves[0] == pytest.approx(halves[1], rel=0.1)
 
 
 def test_more_than_2_to_the_24_voxels():
@@ -360,8 +415,9 @@ def test_a_map_on_a_grid_of_its_own():
 
     table = weight_table(Volume(coarse, affine=affine), grid)
 
-    assert table.sums[2, 4, 1] == 3 * 8 * 4 * 8  # the grid ends in this cell
-    assert table.sums[0, 0, 0] == 512
+    found = weights_in(table)
+    assert found[16:24, 32:36, 8:16].sum() == pytest.approx(768)  # the grid ends in this voxel
+    assert found[:8, :8, :8].sum() == pytest.approx(512)
     assert table.total == 768 + 512
 
 
