@@ -129,7 +129,8 @@ def _block_bytes(volume: Any, region: Region) -> int:
     needed = volume.needed(region)
     if needed is not None:
         return int(needed.bytes)
-    return math.prod(region.shape) * int(volume.shape[0]) * np.dtype(volume.disk_dtype).itemsize
+    itemsize: int = np.dtype(volume.disk_dtype).itemsize
+    return math.prod(region.shape) * int(volume.shape[0]) * itemsize
 
 
 def _is_plain(patch: LazyPatch) -> bool:
