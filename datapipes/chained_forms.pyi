@@ -104,8 +104,8 @@ class ChainedForms(IterDataPipe[Any]):
     def bucketbatch(self, batch_size: int, drop_last: bool = ..., batch_num: int = ..., bucket_num: int = ..., sort_key: Callable[[list[Any]], list[Any]] | None = ..., use_in_batch_shuffle: bool = ...) -> Any:
         """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes."""
 
-    def center_crop(self, size: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Keep a box about the centre; where a voxel is left over, it is cut off at the end."""
+    def center_crop(self, size: Any = ..., side: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Keep a box about the centre; where a voxel is left over, ``side`` says where it is cut off."""
 
     def check_hash(self, hash_dict: Mapping[str, str], hash_type: str = ..., rewind: bool = ...) -> HashChecker:
         """Pass ``(name, data)`` on if the data have the hash that the name must have."""
@@ -119,8 +119,8 @@ class ChainedForms(IterDataPipe[Any]):
     def crop(self, start: Sequence[int] | None = ..., size: Any = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Keep the voxels ``start <= index < end`` of the present grid."""
 
-    def crop_or_pad(self, size: Any, *, hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Cut or add voxels on each axis until the grid has ``size``; odd ones at the end."""
+    def crop_or_pad(self, size: Any, side: Any = ..., *, hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Cut or add voxels on each axis until the grid has ``size``; ``side`` says where odd ones."""
 
     def cycle(self, count: int | None = ...) -> Cycler:
         """Yield all items of the parent ``count`` times, or for ever."""
@@ -131,7 +131,7 @@ class ChainedForms(IterDataPipe[Any]):
     def decompress(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Decompressor:
         """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``."""
 
-    def divisible_pad(self, k: Any, *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def divisible_pad(self, k: Any, side: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Add voxels until each axis has a multiple of ``k``."""
 
     def drop(self, indices: Hashable | list[Hashable]) -> Dropper:
@@ -290,7 +290,7 @@ class ChainedForms(IterDataPipe[Any]):
     def orientation(self, axcodes: str = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Swap and mirror the axes so that each points most nearly to its letter."""
 
-    def pad(self, amount: Any = ..., size: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def pad(self, amount: Any = ..., size: Any = ..., side: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Add voxels before and after on each axis: so many, or as many as a size lacks."""
 
     def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:
@@ -362,7 +362,7 @@ class ChainedForms(IterDataPipe[Any]):
     def rician_noise(self, std: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """The noise of magnitude images: normal noise in both parts of a complex number."""
 
-    def rotate(self, degrees: Any, *, space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def rotate(self, degrees: Any, method: Literal['forward', 'backward'] = ..., *, space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z."""
 
     def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:

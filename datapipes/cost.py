@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ..core import ChunkGrid, Sample
+from ..core import Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, describe, parents_of, traits_of, walk
 from ..spatial import LazyPatch, without_reading
@@ -73,7 +73,8 @@ class Cost:
     bytes_needed: float
     """Bytes of the source regions, per sample."""
     bytes_read: float
-    """Bytes of the chunks that these touch, per sample."""
+    """Bytes of the chunks that are read for these, per sample: fewer where a patch lies across its
+    region, and chunks beside it are left out."""
     interpolations: float
     """Interpolations per sample."""
     copies: float
@@ -92,7 +93,7 @@ class Cost:
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
         size = f"{self.bytes_needed / _MB:.3g} MB"
-        if self.bytes_read > self.bytes_needed:
+        if self.bytes_read != self.bytes_needed:
             size += f" ({self.bytes_read / _MB:.3g} MB in whole chunks)"
         lines = [
             f"per patch: {reads}, {size}, {self.interpolations:g} interpolations, "
@@ -300,7 +301,7 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
     interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
     return Cost(
         patches=count,
-        reads=sum(not patch.source_region.is_empty for patch in every) / count,
+        reads=sum(not stored_read(patch).region.is_empty for patch in every) / count,
         bytes_needed=sum(_bytes(patch, whole_chunks=False) for patch in every) / count,
         bytes_read=sum(_bytes(patch, whole_chunks=True) for patch in every) / count,
         interpolations=interpolated / count,
@@ -309,8 +310,7 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
 
 
 def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    volume, region, *_ = stored_read(patch)
-    chunks = volume.chunks
-    if whole_chunks and chunks is not None:
-        region = ChunkGrid(volume.shape[1:], chunks).cover(region)
-    return int(region.size * volume.shape[0] * volume.disk_dtype.itemsize)
+    read = stored_read(patch)
+    volume, needed = read.volume, read.needed if whole_chunks else None
+    voxels = read.region.size * volume.shape[0] if needed is None else needed.voxels
+    return int(voxels * volume.disk_dtype.itemsize)

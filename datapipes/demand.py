@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import ChunkGrid, Sample
+from ..core import Sample
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.made_volume import StoredRead, breaks, stored_read
@@ -223,16 +223,6 @@ def _demand(
 
 
 def _chunks(read: StoredRead) -> int:
-    """Return the number of chunks that a patch reads."""
-    volume, region = read.volume, read.region
-    if volume.chunks is None or region.is_empty:
-        return 1 - region.is_empty
-    grid = ChunkGrid(volume.shape[1:], volume.chunks)
-    indices = np.array(list(grid.touched(region)))
-    box = None if read.plan is None else read.plan.source_box(read.policy)
-    if box is None or len(indices) < 2:
-        return len(indices)
-    chunk = np.array(volume.chunks)
-    start = np.maximum(indices * chunk, region.start)
-    stop = np.minimum((indices + 1) * chunk, region.stop)
-    return int(box.touches(start, stop).sum())
+    """Return the number of chunks that a patch reads; of bare voxels one, if any."""
+    needed = read.needed
+    return int(not read.region.is_empty) if needed is None else len(needed.chunks)

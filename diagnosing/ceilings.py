@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from ..adapters.timed import untimed
-from ..core import ChunkGrid, Region
+from ..core import Region
 from ..core.errors import GraphError
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
@@ -23,7 +23,8 @@ from ..reading_services.epochs.running import close_if_idle
 from ..reading_services.place import Place
 from ..reading_services.work import jobs
 from ..realizing import Job, Outcome, usable_cores
-from ..realizing.parts import Read, Task
+from ..realizing.parts import Task
+from ..spatial.lazy.made_volume import StoredRead
 from .cores import ranks_beside, share_of
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
@@ -166,7 +167,8 @@ class _Measuring:
 
     def _decode_once(self, tasks: Sequence[Task]) -> None:
         """Make the decoded copies of volumes that can only be read from their beginning."""
-        every = {v.token: v for task in tasks for v, _ in task.reads if v.access == "stream"}
+        volumes = (read.volume for task in tasks for read in task.reads)
+        every = {volume.token: volume for volume in volumes if volume.access == "stream"}
         started = self._extent.clock()
         for volume in every.values():
             volume.read(Region((0, 0, 0), (1, 1, 1)))
@@ -176,7 +178,7 @@ class _Measuring:
 
     def _storage(self, tasks: list[Task]) -> list[Task]:
         """Measure fetching and decoding."""
-        volumes = {v.token: (v, region) for task in tasks for v, region in task.reads}
+        volumes = {read.volume.token: read for task in tasks for read in task.reads}
         opening = Task("", tasks[0].job, tuple(volumes.values()))
         self._pass("open", [opening] * self._least, most=self._least)
         cold, outcomes = self._pass("fetch", tasks, most=len(tasks))
@@ -198,7 +200,7 @@ class _Measuring:
         if self._waits:
             self._notes.append(f"fetched a second time it took {warm / cold:.0%} as long")
         self._seconds["decode"] = 0.0
-        if any(volume.chunks is not None for volume, _ in volumes.values()):
+        if any(read.volume.chunks is not None for read in volumes.values()):
             both, _ = self._pass("read", tasks)
             self._seconds["decode"] = both - warm if both - warm > NOISE * both else 0.0
         return tasks
@@ -289,17 +291,16 @@ class _Measuring:
         self._seconds["consumer"] = (self._extent.clock() - started) / number
 
 
-def amplification(reads: Sequence[Read]) -> float:
+def amplification(reads: Sequence[StoredRead]) -> float:
     """Return the voxels in the chunks that are read, by those that are needed."""
     needed = sum(_bytes(read, whole=False) for read in reads)
     return sum(_bytes(read, whole=True) for read in reads) / needed if needed else 1.0
 
 
-def _bytes(read: Read, *, whole: bool) -> int:
-    volume, region = read
-    if whole and volume.chunks is not None:
-        region = ChunkGrid(volume.spatial_shape, volume.chunks).cover(region)
-    return int(region.size * volume.shape[0] * volume.disk_dtype.itemsize)
+def _bytes(read: StoredRead, *, whole: bool) -> int:
+    volume, needed = read.volume, read.needed if whole else None
+    voxels = read.region.size * volume.shape[0] if needed is None else needed.voxels
+    return int(voxels * volume.disk_dtype.itemsize)
 
 
 def _runs(epoch: int, place: Place) -> Iterator[tuple[int, Place]]:

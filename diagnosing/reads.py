@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core import Sample
-from ..realizing.parts import Read, map_patches
+from ..realizing.parts import map_patches
 from ..spatial import LazyPatch
-from ..spatial.lazy.made_volume import stored_read
+from ..spatial.lazy.made_volume import StoredRead, stored_read
 from ..volumes import Volume
 
 
-def reads_of(items: Sequence[Any]) -> tuple[Read, ...]:
+def reads_of(items: Sequence[Any]) -> tuple[StoredRead, ...]:
     """Return the reads that the lazy patches among ``items`` need; reads headers only."""
     every = (
         t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
     )
     patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [stored_read(p)[:2] for p in patches]
-    return tuple(
-        (volume, region)
-        for volume, region in reads
-        if isinstance(volume, Volume) and not region.is_empty
-    )
+    reads = map(stored_read, patches)
+    return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import ChunkGrid, OrientedBox, Origin, Region, Sample
+from ..core import OrientedBox, Origin, Region, Sample
 from ..core.errors import placed
 from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
@@ -109,7 +109,7 @@ def joined(wanted: Sequence[Wanted], most_bytes: int) -> list[Block]:
             if block.parts[0].patch.volume is not part.patch.volume:
                 continue
             wider = block.with_part(part, touched)
-            if _cover_bytes(part.patch.volume, wider.region) <= min(wider.bytes, most_bytes):
+            if _block_bytes(part.patch.volume, wider.region) <= min(wider.bytes, most_bytes):
                 blocks[place] = wider
                 break
         else:
@@ -120,16 +120,17 @@ def joined(wanted: Sequence[Wanted], most_bytes: int) -> list[Block]:
 def _touched(part: Wanted) -> dict[Any, int]:
     volume: Any = part.patch.volume
     if volume.chunks is None:  # bare voxels are read as they lie, by each patch for itself
-        return {(part.item, part.key): _cover_bytes(volume, part.region)}
+        return {(part.item, part.key): _block_bytes(volume, part.region)}
     return {each.chunk: each.bytes for each in chunks_of((), part.patch)}
 
 
-def _cover_bytes(volume: Any, region: Region) -> int:
-    """Return the bytes of the chunks around a region; of the region itself where there are none."""
-    grid = ChunkGrid(volume.shape[1:], volume.chunks) if volume.chunks else None
-    shape = region.shape if grid is None else grid.cover(region).shape
+def _block_bytes(volume: Any, region: Region) -> int:
+    """Return the bytes of the chunks of a region; of the region itself where there are none."""
+    needed = volume.needed(region)
+    if needed is not None:
+        return int(needed.bytes)
     itemsize: int = np.dtype(volume.disk_dtype).itemsize
-    return math.prod(shape) * int(volume.shape[0]) * itemsize
+    return math.prod(region.shape) * int(volume.shape[0]) * itemsize
 
 
 def _is_plain(patch: LazyPatch) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..core import OrientedBox, Region, Sample
 from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
+from ..spatial.lazy.made_volume import StoredRead
 from ..volumes import Volume, volume_statistics
 from ..volumes.fetched import touch
 from ..volumes.voxels import Voxels
@@ -30,9 +31,6 @@ from .threads import in_threads
 # and label, takes about 26 MB.
 MOST_HELD_BYTES = 256 * 1024**2
 
-Read = tuple[Volume, Region]
-"""One read that a batch needs."""
-
 
 @dataclass(frozen=True)
 class Task:
@@ -42,7 +40,7 @@ class Task:
     """``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``."""
     job: Job
     """The batch."""
-    reads: tuple[Read, ...]
+    reads: tuple[StoredRead, ...]
     """What it reads."""
 
     @property
@@ -83,16 +81,17 @@ class Parts:
 
     def open(self, task: Task) -> None:
         """Open the volumes, and fetch and decode a voxel of each, with all that this imports."""
-        for volume, region in task.reads:
-            voxel = Region(region.start, tuple(n + 1 for n in region.start))
-            volume.fetch(voxel)
-            volume.read(voxel)
+        for read in task.reads:
+            start = read.region.start
+            voxel = Region(start, tuple(n + 1 for n in start))
+            read.volume.fetch(voxel)
+            read.volume.read(voxel)
 
     def fetch(self, task: Task) -> tuple[str, ...]:
         """Bring in the stored bytes; return the volumes of which that cannot be done alone."""
         told = in_threads(_fetched, task.reads)
         pairs = zip(task.reads, told, strict=True)
-        return tuple(volume.name for (volume, _), is_apart in pairs if not is_apart)
+        return tuple(read.volume.name for read, is_apart in pairs if not is_apart)
 
     def read(self, task: Task) -> None:
         """Fetch and decode."""
@@ -131,17 +130,15 @@ class Parts:
         return self._maker.run(job, *self._run)
 
 
-def _fetched(read: Read) -> bool:
-    volume, region = read
-    if volume.fetch(region) is not None:
+def _fetched(read: StoredRead) -> bool:
+    if read.volume.fetch(read.region, read.box) is not None:
         return True
     _read(read)
     return False
 
 
-def _read(read: Read) -> None:
-    volume, region = read
-    touch(volume.read(region).array)
+def _read(read: StoredRead) -> None:
+    touch(read.volume.read(read.region, read.box).array)
 
 
 class _InMemory:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from ..core import ChunkGrid, Sample
+from ..core import Sample
 from ..spatial import LazyPatch
+from ..spatial.lazy.made_volume import stored_read
 from ..volumes import Volume
+from ..volumes.chunks.cuts import Cuts, Needed
 
 # Bare voxels have no chunks: they are counted in cubes of this edge, which are kept or not by the
 # operating system.
@@ -33,7 +33,7 @@ def touched(sample: Any) -> Iterator[Touched]:
     if not isinstance(sample, Sample):
         return
     for key, thing in sample.items():
-        if isinstance(thing, LazyPatch) and isinstance(thing.volume, Volume):
+        if isinstance(thing, LazyPatch):
             yield from chunks_of((sample.identity[:1], key), thing)
 
 
@@ -49,21 +49,15 @@ def planned_apart(sample: Sample) -> Sample:
 
 def chunks_of(name: tuple[Any, ...], patch: LazyPatch) -> Iterator[Touched]:
     """Yield the chunks that a patch touches; ``name`` is that of its volume."""
-    volume: Any = patch.volume
-    region = patch.source_region
-    if region.is_empty:
+    read = stored_read(patch)
+    if read.region.is_empty or not isinstance(read.volume, Volume):
         return
-    shape = volume.shape[1:]
-    chunk = volume.chunks or tuple(min(CUBE, n) for n in shape)
-    grid = ChunkGrid(shape, chunk)
-    size = math.prod(chunk) * volume.shape[0] * np.dtype(volume.disk_dtype).itemsize
-    indices = np.array(list(grid.touched(region)))
-    if indices.size == 0:
-        return
-    box = patch.plan.source_box(patch.policy)
-    if box is not None and volume.chunks is not None and len(indices) > 1:
-        start = np.maximum(indices * np.array(chunk), region.start)
-        stop = np.minimum((indices + 1) * np.array(chunk), region.stop)
-        indices = indices[box.touches(start, stop)]
-    for index in indices.tolist():
-        yield Touched((*name, *index), size)
+    needed = read.needed
+    if needed is None:
+        shape = read.volume.spatial_shape
+        cube = tuple(min(CUBE, n) for n in shape)
+        cubes = Cuts(shape, cube).touched(read.region)
+        size = math.prod(cube) * read.volume.shape[0] * read.volume.disk_dtype.itemsize
+        needed = Needed(cubes, 0, size)
+    for index in needed.chunks.tolist():
+        yield Touched((*name, read.level, *index), needed.chunk_bytes)

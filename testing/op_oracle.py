@@ -90,11 +90,12 @@ def _crop(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
 
 
 def _centred(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
-    # The odd voxel is cut off, or added, at the end.
-    start = [
-        (n - s) // 2 if n >= s else -((s - n) // 2)
-        for n, s in zip(grid.shape, drawn["size"], strict=True)
-    ]
+    # Half of what is cut off, or added, is so before; of an odd number the side decides.
+    start = []
+    for n, s in zip(grid.shape, drawn["size"], strict=True):
+        less, more = sorted((math.floor((n - s) / 2), math.ceil((n - s) / 2)), key=abs)
+        before = op.side == "start" or (op.side == "center" and n > s and n % 2 == 0)
+        start.append(more if before else less)
     return _cut(start, drawn["size"], grid, hard=op.hard)
 
 
@@ -205,8 +206,9 @@ def _grown(forward: Floats, op: Any, grid: Grid, whole: Callable[[float], int]) 
     matrix = _about_centre(forward, (0, 0, 0), grid, op.space)
     if op.keep_size:
         return _by_matrix(matrix, grid.shape, grid)
-    reach = np.abs(np.linalg.inv(matrix[:3, :3])) @ np.array(grid.shape)
-    shape = [max(1, whole(extent)) for extent in reach]
+    backward = getattr(op, "method", "forward") == "backward"
+    turn = matrix[:3, :3] if backward else np.linalg.inv(matrix[:3, :3])
+    shape = [max(1, whole(extent)) for extent in np.abs(turn) @ np.array(grid.shape)]
     return _by_matrix(_same_centre(matrix, grid.shape, shape), shape, grid)
 
 

@@ -14,6 +14,7 @@ from ..core import OrientedBox, Region
 from ..core.errors import VolumeError
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, content_of
+from .chunks.cuts import Needed
 from .content import content_key
 from .handles import HANDLES
 from .header import Header, Shape
@@ -178,15 +179,31 @@ class AxisMapped(Backend):
         inner: Any = self._inner
         total = 0
         for runs in self._runs(region, channels):
-            given = (_moved(box, runs),) if self.culls else ()
-            total += inner.touched_bytes(_region(runs), _channels(runs), *given)
+            total += inner.touched_bytes(_region(runs), _channels(runs), *self._culling(box, runs))
         return total
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+    def needed(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Needed | None:
+        """Return the chunks of the store that a read needs, each once."""
+        every = [
+            self._inner.needed(_region(runs), _channels(runs), _moved(box, runs))
+            for runs in self._runs(region, channels)
+        ]
+        found = [needed for needed in every if needed is not None]
+        if self.chunks is None or not found:  # nothing is stored there
+            return super().needed(Region((0, 0, 0), (0, 0, 0)), channels)
+        chunks = np.unique(np.concatenate([needed.chunks for needed in found]), axis=0)
+        return Needed(chunks, sum(needed.voxels for needed in found), found[0].chunk_bytes)
+
+    def fetch(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int | None:
         """Bring in the stored bytes; None where the store cannot tell that from decoding."""
+        inner: Any = self._inner
         total = 0
         for runs in self._runs(region, channels):
-            fetched = self._inner.fetch(_region(runs), _channels(runs))
+            fetched = inner.fetch(_region(runs), _channels(runs), *self._culling(box, runs))
             if fetched is None:
                 return None
             total += fetched
@@ -208,9 +225,11 @@ class AxisMapped(Backend):
 
     def _read_run(self, runs: tuple[Run, ...], box: OrientedBox | None) -> Voxels:
         inner: Any = self._inner
-        given = (_moved(box, runs),) if self.culls else ()
-        voxels: Voxels = inner.read(_region(runs), _channels(runs), *given)
+        voxels: Voxels = inner.read(_region(runs), _channels(runs), *self._culling(box, runs))
         return voxels
+
+    def _culling(self, box: OrientedBox | None, runs: tuple[Run, ...]) -> tuple[Any, ...]:
+        return (_moved(box, runs),) if self.culls else ()
 
 
 def stored_fill(

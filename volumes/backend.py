@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Affine, ChunkGrid, Grid, OrientedBox, Region
+from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import BadHeader
+from .chunks.cuts import Cuts, Needed
 from .content import array_key, content_key
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
@@ -186,12 +188,18 @@ class Backend(ABC):
         """``"view"``, ``"range"`` or ``"stream"``."""
         return self.header.access
 
+    def needed(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Needed | None:
+        """Return the chunks that a read needs; None where every voxel can be read alone."""
+        return needed_of(self.header, region, channels, box if self.culls else None)
+
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         """Return how many bytes of stored voxels a read of ``region`` touches, in whole chunks."""
-        if self.chunks is not None:
-            region = ChunkGrid(self.shape[1:], self.chunks).cover(region)
+        needed = self.needed(region, channels)
         first, last = channels or (0, self.shape[0])
-        return region.size * (last - first) * self.disk_dtype.itemsize
+        voxels = region.size * (last - first) if needed is None else needed.voxels
+        return voxels * self.disk_dtype.itemsize
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Bring in the stored bytes of a region without decoding them; return how many.
@@ -216,6 +224,22 @@ class Backend(ABC):
         """Return the values of the whole volume."""
         self.check_version()
         return as_tensor(self.read(Region.of_shape(self.shape[1:])).values())
+
+
+def needed_of(
+    header: Header,
+    region: Region,
+    channels: Channels | None = None,
+    box: OrientedBox | None = None,
+) -> Needed | None:
+    """Return the chunks that a read needs as far as a header tells: each of all channels asked."""
+    if header.chunks is None:
+        return None
+    cuts = Cuts(header.shape[1:], header.chunks)
+    first, last = channels or (0, header.shape[0])
+    chunks = cuts.needed(region, box)
+    size = math.prod(header.chunks) * (last - first) * header.disk_dtype.itemsize
+    return Needed(chunks, cuts.voxels(chunks) * (last - first), size)
 
 
 class ViewBackend(Backend):

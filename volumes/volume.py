@@ -16,7 +16,8 @@ from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import CorruptVolume
 from .axis_map import AxisMap
 from .axis_mapped import AxisMappedSource, seen_through
-from .backend import Backend, as_array, as_tensor, content_of
+from .backend import Backend, as_array, as_tensor, content_of, needed_of
+from .chunks.cuts import Needed
 from .counted import check_inside, counted_read
 from .cut_out import cut_out
 from .handles import HANDLES
@@ -280,27 +281,26 @@ class Volume:
         """Whether :meth:`prefetch` may gain anything; opens the volume."""
         return self._backend().looks_ahead
 
-    def fetch(self, region: Region) -> int | None:
-        """Bring in the stored bytes of a spatial region without decoding them: for measuring.
+    def needed(self, region: Region, box: OrientedBox | None = None) -> Needed | None:
+        """Return the chunks that :meth:`read` with the same arguments needs; reads no voxel.
 
-        Parameters
-        ----------
-        region
-            Three axes (I, J, K), inside the volume.
-
-        Returns
-        -------
-        Bytes: stored chunks, or bare voxels. None, and nothing is fetched, where the format cannot
-        tell fetching from decoding.
-
-        Raises
-        ------
-        OutOfVolume
-            The region reaches outside; this is an ``IndexError``.
+        Opens the volume, unless a manifest tells its chunks. None where there are none.
         """
-        backend = self.probe()
+        if self.axis_map is None and hasattr(self._source, "known_header"):
+            return needed_of(self.header, region, box=box)
+        return self._backend().needed(region, box=box)
+
+    def fetch(self, region: Region, box: OrientedBox | None = None) -> int | None:
+        """Bring in the stored bytes that :meth:`read` needs, undecoded: for measuring.
+
+        Returns how many: as stored for chunks, of the region where its voxels lie bare. None, and
+        nothing is fetched, where the format cannot tell the two apart.
+        """
+        backend: Any = self.probe()
         check_inside(region, backend.shape, self.name)
-        return 0 if region.is_empty else backend.fetch(region)
+        culling = (box,) if backend.culls else ()
+        fetched: int | None = 0 if region.is_empty else backend.fetch(region, None, *culling)
+        return fetched
 
     def __getitem__(self, item: Any) -> Volume:
         """Read a part and return it as a volume in memory, with its place in the world.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, OrientedBox, Region, Stream
+from ...core import Grid, Region, Stream
 from ...core.errors import GraphError, PatchSizeError
 from ...core.memory import refuse_beyond_memory
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
@@ -25,7 +25,6 @@ from ..resampling.convert import convert
 from ..resampling.resample import Source, resample
 from ..volume_like import (
     VolumeLike,
-    has_chunks,
     looks_ahead,
     made_like,
     patch_before,
@@ -191,7 +190,7 @@ class LazyPatch(NoArithmetic):
     @property
     def source_region(self) -> Region:
         """Exactly the voxels that ``realize`` reads, of what it reads from; empty for all fill."""
-        return self.reads_from().plan.source_region(self.policy)
+        return self.reads_from().region
 
     def reads_from(self, plan: SpatialPlan | None = None) -> ReadFrom:
         """Return the volume or its level that is read, and the plan from there, halo included.
@@ -272,9 +271,10 @@ class LazyPatch(NoArithmetic):
         return self._begin(plan) if looks_ahead(self.volume) else None
 
     def _begin(self, plan: SpatialPlan) -> Any:
-        volume, wide, _ = self.reads_from(plan)
-        region = wide.source_region(self.policy)
-        return None if region.is_empty else volume.prefetch(region, *self._box(volume, wide))
+        read = self.reads_from(plan)
+        region, box = read.region, read.box
+        culling = () if box is None else (box,)
+        return None if region.is_empty else read.volume.prefetch(region, *culling)
 
     @property
     def _acting(self) -> list[tuple[ValueStep, Drawn]]:
@@ -338,25 +338,18 @@ class LazyPatch(NoArithmetic):
         self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[Source, SpatialPlan]:
         refuse_fill(policy, out.dtype, self.volume.name)
-        volume, plan, _ = read_from(self.volume, plan, policy)
-        region = plan.source_region(policy)
+        read = read_from(self.volume, plan, policy)
+        volume, plan, region, box = read.volume, read.plan, read.region, read.box
         start = (region.start[0], region.start[1], region.start[2])
         if region.is_empty:
             nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
             source = Source(nothing, start, plan.bounds)
         else:
             refuse_complex(self.volume)
-            voxels = volume.read(region, *self._box(volume, plan))
+            voxels = volume.read(region, *(() if box is None else (box,)))
             source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
         resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
         return source, plan
-
-    def _box(self, volume: Any, plan: SpatialPlan) -> tuple[OrientedBox, ...]:
-        """Return where in its source region the patch has taps, if that may spare chunks."""
-        if not has_chunks(volume):
-            return ()
-        box = plan.source_box(self.policy)
-        return () if box is None else (box,)
 
     def tensor(self) -> torch.Tensor:
         """Return the voxels as a tensor of its own memory."""
@@ -373,7 +366,7 @@ class LazyPatch(NoArithmetic):
 
     def explain(self) -> str:
         """Return one line: the class of the work, the bytes that are read; reads headers."""
-        volume, plan, level = self.reads_from()
+        volume, plan, level, _ = self.reads_from()
         told = plan.explain(self.policy, stored_type(volume), volume.shape[0])
         return told + (f", from level {level}" if level else "") + explained_before(self)
 

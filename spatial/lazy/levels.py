@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core import Grid
+from ...core import Grid, OrientedBox, Region
 from ...volumes.pyramid import at_level, coarser_levels
 from ...volumes.volume import Volume
 from ..ops.resample_to import of_source
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
-from ..plans.policy import LEVEL, Policy
+from ..plans.policy import INTENSITY, LEVEL, Policy
+from ..volume_like import has_chunks
 from .coarse import coarse_read
 from .made_volume import MadeVolume
 
@@ -36,6 +37,18 @@ class ReadFrom(NamedTuple):
     """The plan, from there."""
     level: int = 0
     """How many levels coarser than the volume; 0 for itself."""
+    policy: Policy = INTENSITY
+    """How it is sampled."""
+
+    @property
+    def region(self) -> Region:
+        """The voxels that are read; empty where all is fill."""
+        return self.plan.source_region(self.policy)
+
+    @property
+    def box(self) -> OrientedBox | None:
+        """Where in the region the patch has taps, if that may spare chunks."""
+        return self.plan.source_box(self.policy) if has_chunks(self.volume) else None
 
 
 def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
@@ -47,9 +60,10 @@ def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
     """
     if isinstance(volume, MadeVolume):
         stays = coarse_read(volume, plan, policy)
-        return ReadFrom(volume, plan) if stays is None else ReadFrom(*stays)
+        volume, plan = (volume, plan) if stays is None else stays
+        return ReadFrom(volume, plan, policy=policy)
     if policy.antialias != LEVEL or not isinstance(volume, Volume):
-        return ReadFrom(volume, plan)
+        return ReadFrom(volume, plan, policy=policy)
     cut = plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages)
     levels = () if cut else coarser_levels(volume)
     for number in range(len(levels), 0, -1):
@@ -58,5 +72,5 @@ def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
             coarse = at_level(volume, number)
             # Of the grid that the plan has: volumes of a case may differ in the last digits.
             grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
-            return ReadFrom(coarse, of_source(plan, grid), number)
-    return ReadFrom(volume, plan)
+            return ReadFrom(coarse, of_source(plan, grid), number, policy)
+    return ReadFrom(volume, plan, policy=policy)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
+from ...volumes.chunks.cuts import Needed
 from ..ops.op import is_hard
 from ..plans.one_after_another import one_after_another
-from ..plans.policy import INTENSITY, Policy
 from ..plans.voxel_box import without_noise
 from ..volume_like import stored_of
 from .realized_volume import RealizedVolume
@@ -156,20 +156,27 @@ class StoredRead(NamedTuple):
     """The voxels that are read of that."""
     level: int = 0
     """How many levels coarser than the volume; 0 for itself."""
-    plan: SpatialPlan | None = None
-    """The plan by which they are resampled; None where nothing is read."""
-    policy: Policy = INTENSITY
-    """How they are sampled."""
+    box: OrientedBox | None = None
+    """Where in the region they are needed, if that may spare chunks."""
     made_bytes: int = 0
     """Bytes of the voxels that are made on the way, beside those of the patch."""
 
+    @property
+    def needed(self) -> Needed | None:
+        """The chunks that are read; None where every voxel can be read alone."""
+        found: Needed | None = self.volume.needed(self.region, self.box)
+        return found
+
 
 def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> StoredRead:
-    """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes."""
-    volume, wide, level = patch.reads_from(plan)
-    region = wide.source_region(patch.policy)
+    """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes.
+
+    Whoever asks what will be read asks here: those who count, negotiate, join and explain.
+    """
+    read = patch.reads_from(plan)
+    volume, region = read.volume, read.region
     if not isinstance(volume, MadeVolume):
-        return StoredRead(volume, region, level, wide, patch.policy)
+        return StoredRead(volume, region, read.level, read.box)
     if region.is_empty:
         return StoredRead(volume.stored, region)
     below = stored_read(volume.patch, volume.part(region))

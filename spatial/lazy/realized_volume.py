@@ -61,7 +61,8 @@ def realized_patch(sample: Sample, key: str) -> LazyPatch | None:
         msg = f"{key!r} was realized as {made[key].shape} and is {shape} now"
         do = f"Say where it lies: open_volume(affine={{{key!r}: matrix}})."
         raise SampleError(f"{msg}, so its affine is not known", do=do)
-    return made[key]
+    found: LazyPatch = made[key]
+    return found
 
 
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:

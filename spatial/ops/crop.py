@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ...core.amounts import is_number
 from ...core.errors import PatchSizeError
-from ..amounts import as_flag, as_triple, entries_of
+from ..amounts import as_choice, as_flag, as_triple, entries_of
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import without_noise
 from .op import Drawn
 from .sizes import of_grid, size_of, told_size
+
+CropSide = Literal["end", "start", "center"]
+"""Where an odd voxel is cut off or added; see :func:`centred_start`."""
+CROP_SIDES = ("end", "start", "center")
+
+
+def told_side(side: str) -> str:
+    """Return where an odd voxel goes, in words; nothing for the end."""
+    return "" if side == "end" else f", odd voxels at the {side}"
 
 
 @dataclass(frozen=True)
@@ -177,7 +186,7 @@ def _ends_of(value: Any) -> tuple[tuple[int | None, int | None], ...]:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """Keep a box about the centre; where a voxel is left over, it is cut off at the end.
+    """Keep a box about the centre; where a voxel is left over, ``side`` says where it is cut off.
 
     Examples
     --------
@@ -195,12 +204,16 @@ class CenterCrop:
     voxels of n."""
     hard: bool = False
     """Whether what lies outside is gone."""
+    side: CropSide = "end"
+    """Where an odd voxel is cut off: at the ``"end"``, at the ``"start"``, or, with ``"center"``,
+    where voxel ``n // 2`` becomes voxel ``size // 2``."""
 
     name: ClassVar[str] = "center_crop"
     lattice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hard", as_flag("hard", self.hard))
+        object.__setattr__(self, "side", as_choice("side", self.side, CROP_SIDES))
         if (self.size is None) == (self.scale is None):
             msg = f"center_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
             raise ValueError(msg)
@@ -229,15 +242,16 @@ class CenterCrop:
                 f"a center crop of {tuple(size)} needs a grid as large, which has {plan.shape}",
                 do="Make it smaller, or use crop_or_pad, which fills what is missing.",
             )
-        return plan.crop(centred_start(plan.shape, size), size, hard=self.hard)
+        return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
 
     def describe(self) -> str:
         """Return the size in words."""
+        hard, odd = "hard " if self.hard else "", told_side(self.side)
         if self.scale is None:
-            return f"{'hard ' if self.hard else ''}center crop {told_size(self.size)}"
+            return f"{hard}center crop {told_size(self.size)}{odd}"
         same = len(set(self.scale)) == 1
         part = f"{self.scale[0]:g}" if same else " x ".join(f"{s:g}" for s in self.scale)
-        return f"{'hard ' if self.hard else ''}center crop of {part}"
+        return f"{hard}center crop of {part}{odd}"
 
 
 def _scales(value: Any) -> tuple[float, ...]:
@@ -261,15 +275,25 @@ def part_of(count: int, scale: float) -> int:
     return min(count, max(1, math.ceil(without_noise(count * scale))))
 
 
-def centred_start(shape: Sequence[int], size: Sequence[int]) -> list[int]:
+def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "end") -> list[int]:
     """Return where a box of ``size`` starts about the centre of ``shape``; negative if larger.
 
-    An odd voxel goes to the end both when cutting and when adding, so that cropping what was
-    padded gives back the original.
+    With ``"end"`` an odd voxel is cut off and added at the end, with ``"start"`` at the start, so
+    that cropping what was padded gives back the original. With ``"center"`` it is added at the end
+    and cut off where voxel ``n // 2`` becomes voxel ``size // 2``.
 
     Examples
     --------
     >>> centred_start((5, 4, 3), (2, 4, 6))
     [1, 0, -1]
+    >>> centred_start((5, 4, 3), (2, 4, 6), "start")
+    [2, 0, -2]
+    >>> centred_start((5, 4, 3), (2, 3, 6), "center")
+    [1, 1, -1]
     """
-    return [(n - s) // 2 if n >= s else -((s - n) // 2) for n, s in zip(shape, size, strict=True)]
+    pairs = list(zip(shape, size, strict=True))
+    if side == "start":
+        return [(n - s + 1) // 2 if n >= s else (n - s) // 2 for n, s in pairs]
+    if side == "center":
+        return [n // 2 - s // 2 if n >= s else -((s - n) // 2) for n, s in pairs]
+    return [(n - s) // 2 if n >= s else -((s - n) // 2) for n, s in pairs]

@@ -7,21 +7,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..amounts import as_flag
+from ..amounts import as_choice, as_flag
 from ..plans.plan import SpatialPlan
-from .crop import centred_start
+from .crop import CROP_SIDES, CropSide, centred_start, told_side
 from .op import Drawn
 from .sizes import of_grid, size_of, told_size
 
 
 @dataclass(frozen=True)
 class CropOrPad:
-    """Cut or add voxels on each axis until the grid has ``size``; odd ones at the end.
+    """Cut or add voxels on each axis until the grid has ``size``; ``side`` says where odd ones.
 
     Examples
     --------
     >>> CropOrPad((64, 64, 32)).describe()
     'crop or pad to 64x64x32'
+    >>> CropOrPad(64, side="start").describe()
+    'crop or pad to 64x64x64, odd voxels at the start'
     """
 
     size: Any
@@ -29,6 +31,10 @@ class CropOrPad:
     keeps an axis."""
     hard: bool = False
     """Whether what is cut off is gone; a soft crop lets later ops take from it."""
+    side: CropSide = "end"
+    """Where an odd voxel is cut off or added: at the ``"end"``, or at the ``"start"`` as TorchIO
+    does. With ``"center"``, as MONAI, it is added at the end, and cut off where voxel ``n // 2``
+    becomes voxel ``size // 2``: of an even number at the start, of an odd one at the end."""
 
     name: ClassVar[str] = "crop_or_pad"
     lattice: ClassVar[bool] = True
@@ -36,6 +42,7 @@ class CropOrPad:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hard", as_flag("hard", self.hard))
         object.__setattr__(self, "size", size_of("size", self.size))
+        object.__setattr__(self, "side", as_choice("side", self.side, CROP_SIDES))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the size."""
@@ -44,8 +51,9 @@ class CropOrPad:
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the grid with that size."""
         size = drawn["size"]
-        return plan.crop(centred_start(plan.shape, size), size, hard=self.hard)
+        return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
 
     def describe(self) -> str:
         """Return the size in words."""
-        return f"{'hard ' if self.hard else ''}crop or pad to {told_size(self.size)}"
+        size = f"{told_size(self.size)}{told_side(self.side)}"
+        return f"{'hard ' if self.hard else ''}crop or pad to {size}"

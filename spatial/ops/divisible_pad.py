@@ -11,7 +11,7 @@ from ..amounts import as_choice, entries_of
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
 from .op import Drawn
-from .pad import WHERES, Where, lacking, widened
+from .pad import SIDES, WHERES, Side, Where, lacking, told_where, widened
 from .sizes import Size, one_or_three
 
 
@@ -28,7 +28,9 @@ class DivisiblePad:
     k: Size
     """The divisor: one number, of 2-D data in their plane, or one per axis; 1 leaves an axis."""
     where: Where = "both"
-    """On both sides, an odd voxel at the end, or at the ``"end"``."""
+    """On both sides, or at the ``"end"``."""
+    side: Side = "end"
+    """Of both sides, the one that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
 
     name: ClassVar[str] = "divisible_pad"
     lattice: ClassVar[bool] = True
@@ -36,6 +38,7 @@ class DivisiblePad:
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", one_or_three("k", self.k, least=1))
         object.__setattr__(self, "where", as_choice("where", self.where, WHERES))
+        object.__setattr__(self, "side", as_choice("side", self.side, SIDES))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the amounts."""
@@ -43,7 +46,7 @@ class DivisiblePad:
         flat = () if each else flat_axes(plan)
         divisors = [1 if axis in flat else k for axis, k in enumerate(each or (self.k,) * 3)]
         size = [-(-n // k) * k for n, k in zip(plan.shape, divisors, strict=True)]
-        return {"amount": lacking(plan.shape, size, self.where)}
+        return {"amount": lacking(plan.shape, size, self.where, self.side)}
 
     def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
         """Return the plan of the larger grid."""
@@ -52,4 +55,4 @@ class DivisiblePad:
     def describe(self) -> str:
         """Return the divisors in words."""
         k = "x".join(map(str, entries_of(self.k) or (self.k,)))
-        return f"pad to multiples of {k}{'' if self.where == 'both' else ' at the end'}"
+        return f"pad to multiples of {k}{told_where(self.where, self.side)}"

@@ -16,8 +16,11 @@ from .sizes import Size, of_grid, one_or_three
 
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Where = Literal["both", "end"]
-"""``"both"``: an even part before and after, an odd voxel goes to the end; ``"end"``: after."""
+"""``"both"``: an even part before and after, an odd voxel to one side; ``"end"``: after."""
 WHERES = ("both", "end")
+Side = Literal["end", "start"]
+"""Of both sides, the one that gets an odd voxel."""
+SIDES = ("end", "start")
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class Pad:
     """Least number of voxels, instead of amounts: one number, of 2-D data in their plane, or one
     per axis. An axis that has them stays as it is."""
     where: Where = "both"
-    """Where ``size`` adds: on both sides, an odd voxel at the end, or at the ``"end"``."""
+    """Where ``size`` adds: on both sides, or at the ``"end"``."""
+    side: Side = "end"
+    """Of both sides, the one that gets an odd voxel: ``"end"`` or ``"start"``."""
 
     name: ClassVar[str] = "pad"
     lattice: ClassVar[bool] = True
@@ -56,11 +61,13 @@ class Pad:
         else:
             object.__setattr__(self, "size", one_or_three("size", self.size, least=1))
         object.__setattr__(self, "where", as_choice("where", self.where, WHERES))
+        object.__setattr__(self, "side", as_choice("side", self.side, SIDES))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
         """Return the amounts."""
         if self.size is not None:
-            return {"amount": lacking(plan.shape, of_grid(self.size, plan), self.where)}
+            size = of_grid(self.size, plan)
+            return {"amount": lacking(plan.shape, size, self.where, self.side)}
         if isinstance(self.amount, int):
             flat, n = flat_axes(plan), self.amount
             return {"amount": [[0, 0] if axis in flat else [n, n] for axis in range(3)]}
@@ -74,21 +81,31 @@ class Pad:
         """Return the amounts in words."""
         if self.size is not None:
             size = "x".join(map(str, entries_of(self.size) or (self.size,)))
-            return f"pad to {size}{'' if self.where == 'both' else ' at the end'}"
+            return f"pad to {size}{told_where(self.where, self.side)}"
         pairs = ((self.amount,) * 2,) * 3 if isinstance(self.amount, int) else self.amount
         return f"pad {', '.join(f'{a}+{b}' for a, b in pairs)}"
 
 
-def lacking(shape: Sequence[int], size: Sequence[int], where: Where) -> list[list[int]]:
+def told_where(where: Where, side: Side) -> str:
+    """Return where voxels are added, in words; nothing for both sides, odd ones at the end."""
+    if where == "end":
+        return " at the end"
+    return "" if side == "end" else ", odd voxels at the start"
+
+
+def lacking(shape: Sequence[int], size: Sequence[int], where: Where, side: Side) -> list[list[int]]:
     """Return what ``shape`` lacks of ``size``, before and after on each axis.
 
     Examples
     --------
-    >>> lacking((5, 4, 9), (8, 8, 8), "both")
+    >>> lacking((5, 4, 9), (8, 8, 8), "both", "end")
     [[1, 2], [2, 2], [0, 0]]
     """
     missing = [max(s - n, 0) for n, s in zip(shape, size, strict=True)]
-    return [[m // 2, m - m // 2] if where == "both" else [0, m] for m in missing]
+    if where == "end":
+        return [[0, m] for m in missing]
+    before = [m // 2 if side == "end" else m - m // 2 for m in missing]
+    return [[a, m - a] for a, m in zip(before, missing, strict=True)]
 
 
 def widened(plan: SpatialPlan, pairs: Sequence[Sequence[int]]) -> SpatialPlan:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from ...core.likely_mistakes import radians
-from ..amounts import Amount, as_amount, as_flag, as_probability, draw_amount
+from ..amounts import Amount, as_amount, as_choice, as_flag, as_probability, draw_amount
 from ..plans.matrices import Space, as_space, growing, pull_back, turning
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import without_noise
 from .op import Drawn
+
+METHODS = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,9 @@ class Rotate:
     nearest whole voxel on each axis."""
     p: float = 1.0
     """Probability that the op acts."""
+    method: Literal["forward", "backward"] = "forward"
+    """The box that sets the size of a grid that grows: ``"forward"``, into which the turned grid
+    fits, or ``"backward"``, that of the turn back, as in MONAI: the same about one axis."""
 
     name: ClassVar[str] = "rotate"
     lattice: ClassVar[bool] = False
@@ -47,6 +52,7 @@ class Rotate:
         object.__setattr__(self, "space", as_space(self.space))
         object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
         object.__setattr__(self, "p", as_probability("p", self.p))
+        object.__setattr__(self, "method", as_choice("method", self.method, METHODS))
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -65,11 +71,14 @@ class Rotate:
         if self.keep_size:
             matrix = pull_back(plan, turn, space=self.space)
             return plan.then(matrix, plan.shape, lattice=False)
-        return plan.then(*growing(plan, turn, space=self.space, whole=_nearest), lattice=False)
+        backward = self.method == "backward"
+        grown = growing(plan, turn, space=self.space, whole=_nearest, backward=backward)
+        return plan.then(*grown, lattice=False)
 
     def describe(self) -> str:
         """Return the angles in words."""
-        grows = "" if self.keep_size else ", growing"
+        back = " as the turn back does" if self.method == "backward" else ""
+        grows = "" if self.keep_size else f", growing{back}"
         return f"rotate {self.degrees} degrees{grows}{in_words(self.space, self.p)}"
 
 

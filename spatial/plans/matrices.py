@@ -140,7 +140,12 @@ def pull_back(
 
 
 def growing(
-    plan: SpatialPlan, forward: Linear, *, space: Space, whole: Callable[[float], int]
+    plan: SpatialPlan,
+    forward: Linear,
+    *,
+    space: Space,
+    whole: Callable[[float], int],
+    backward: bool = False,
 ) -> tuple[Rows, Shape]:
     """Return the pull-back of a forward map, and the shape of a grid that holds what it gives.
 
@@ -150,9 +155,11 @@ def growing(
         As for :func:`pull_back`.
     whole
         How many voxels are made of an extent, between the outer faces and in voxels.
+    backward
+        Whether the extents are those of what the map backwards gives.
     """
     turn, back = _in_voxels(plan, forward, _STAY, space)
-    out = inverse(turn)
+    out = turn if backward else inverse(turn)
     rows = (out[0:3], out[3:6], out[6:9])
     extents = (sum(abs(m) * n for m, n in zip(row, plan.shape, strict=True)) for row in rows)
     i, j, k = (max(1, whole(extent)) for extent in extents)

@@ -72,6 +72,8 @@ def monai_rows() -> dict[str, object]:
         "zoom": mt.Zoom((10 / 8, 9 / 7, 8 / 6), keep_size=True, mode="trilinear"),
         "rotate": mt.Rotate((0.3, -0.2, 0.4), keep_size=True),
         "rotate_growing": mt.Rotate((0.3, -0.2, 0.4), keep_size=False),
+        "rotate_growing_far": mt.Rotate((0.5, -0.6, 0.9), keep_size=False),
+        "rotate_growing_odd": mt.Rotate((0.0, 0.0, 0.5), keep_size=False),
         "rotate90": mt.Rotate90(k=1, spatial_axes=(0, 2)),
         "flip": mt.Flip((0, 2)),
         "axis_flip": mt.Flip(1),
@@ -104,6 +106,11 @@ def monai_rows() -> dict[str, object]:
         "divisible_pad": mt.DivisiblePad((4, 4, 8), mode="edge"),
         "divisible_pad_end": mt.DivisiblePad((4, 4, 8), method="end", mode="edge"),
         "crop_or_pad": mt.ResizeWithPadOrCrop((6, 9, 6), mode="edge"),
+        # Odd differences, of even and odd sizes: where the odd voxel goes shows.
+        "crop_or_pad_odd": mt.ResizeWithPadOrCrop((5, 10, 9), mode="edge"),
+        "crop_or_pad_odder": mt.ResizeWithPadOrCrop((9, 4, 3), mode="edge"),
+        "center_crop_odd": mt.CenterSpatialCrop((5, 4, 3)),
+        "divisible_pad_odd": mt.DivisiblePad((3, 5, 7), mode="edge"),
     }
 
 
@@ -111,6 +118,7 @@ LATTICE = {
     *("rotate90", "flip", "axis_flip", "orientation", "canonical", "crop_center"),
     *("crop_start_end", "crop_slices", "center_crop", "center_scale_crop", "pad_size"),
     *("pad_size_end", "border_pad", "divisible_pad", "divisible_pad_end", "crop_or_pad"),
+    *("crop_or_pad_odd", "crop_or_pad_odder", "center_crop_odd", "divisible_pad_odd"),
 }
 
 
@@ -183,6 +191,10 @@ def torchio_rows() -> dict[str, object]:
         "pad": lambda mode: tio.Pad((1, 2, 0, 3, 2, 1), padding_mode="edge"),
         "crop_or_pad": lambda mode: tio.CropOrPad((6, 9, 6), padding_mode="edge"),
         "shape_multiple": lambda mode: tio.EnsureShapeMultiple((2, 9, 8), method="pad"),
+        "crop_or_pad_odd": lambda mode: tio.CropOrPad((5, 10, 9), padding_mode="edge"),
+        "crop_or_pad_odder": lambda mode: tio.CropOrPad((9, 4, 3), padding_mode="edge"),
+        "shape_multiple_odd": lambda mode: tio.EnsureShapeMultiple((3, 5, 7), method="pad"),
+        "shape_multiple_crop": lambda mode: tio.EnsureShapeMultiple((3, 5, 4), method="crop"),
         "flip": lambda mode: tio.Flip((0, 2)),
         "affine": lambda mode: tio.Affine(
             (1.2, 0.8, 1.1),
@@ -209,7 +221,10 @@ def target_of_torchio() -> np.ndarray:
     return target
 
 
-WHOLE = {"canonical", "orientation", "crop", "pad", "crop_or_pad", "shape_multiple", "flip"}
+WHOLE = {
+    *("canonical", "orientation", "crop", "pad", "crop_or_pad", "shape_multiple", "flip"),
+    *("crop_or_pad_odd", "crop_or_pad_odder", "shape_multiple_odd", "shape_multiple_crop"),
+}
 
 
 def torchio_arrays() -> dict[str, np.ndarray]:

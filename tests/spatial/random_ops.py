@@ -51,6 +51,7 @@ Draw = Callable[[Any], Any]
 
 spaces = st.sampled_from(["world", "voxel"])
 flags = st.booleans()
+sides = st.sampled_from(["end", "start", "center"])
 chances = st.sampled_from([1.0, 1.0, 1.0, 0.5])
 EXTENTS = st.sampled_from(["edges", "centers"])
 
@@ -152,9 +153,13 @@ def _turn90(draw: Draw, grid: Grid) -> SpatialOp:
 
 LATTICE: dict[type, Callable[[Draw, Grid], SpatialOp]] = {
     Crop: lambda draw, grid: Crop(*_box(draw, grid), hard=draw(flags)),
-    CenterCrop: lambda draw, grid: CenterCrop(_box(draw, grid)[1], hard=draw(flags)),
-    CropOrPad: lambda draw, grid: CropOrPad(_size(draw, grid), hard=draw(flags)),
-    DivisiblePad: lambda draw, grid: DivisiblePad(draw(st.integers(1, 4))),
+    CenterCrop: lambda draw, grid: CenterCrop(
+        _box(draw, grid)[1], hard=draw(flags), side=draw(sides)
+    ),
+    CropOrPad: lambda draw, grid: CropOrPad(_size(draw, grid), hard=draw(flags), side=draw(sides)),
+    DivisiblePad: lambda draw, grid: DivisiblePad(
+        draw(st.integers(1, 4)), side=draw(st.sampled_from(["end", "start"]))
+    ),
     FixedPatch: lambda draw, grid: FixedPatch(*_box(draw, grid)),
     ForegroundCrop: lambda draw, grid: DecidedForeground(
         margin=draw(st.integers(0, 2)),
@@ -189,7 +194,13 @@ MOVING: dict[type, Callable[[Draw, Grid], SpatialOp]] = {
     ),
     ResampleTo: _resample_to,
     Resize: lambda draw, grid: Resize(_size(draw, grid), extent=draw(EXTENTS)),
-    Rotate: lambda draw, grid: Rotate(draw(around(180)), draw(spaces), draw(flags), draw(chances)),
+    Rotate: lambda draw, grid: Rotate(
+        draw(around(180)),
+        draw(spaces),
+        draw(flags),
+        draw(chances),
+        draw(st.sampled_from(["forward", "backward"])),
+    ),
     Shear: lambda draw, grid: Shear(draw(around(0.5)), draw(spaces), draw(chances)),
     Spacing: lambda draw, grid: Spacing(
         tuple(

@@ -45,6 +45,7 @@ GENERAL = np.array(
 )
 STRAIGHT_TARGET = np.array([[1.3, 0, 0, -37], [0, 1.1, 0, 10], [0, 0, 1.9, 6], [0, 0, 0, 1.0]])
 RADIANS = np.degrees([0.3, -0.2, 0.4])
+FAR = np.degrees([0.5, -0.6, 0.9])
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,16 @@ MONAI = [
     Row("zoom", [Zoom((10 / 8, 9 / 7, 8 / 6), space="voxel")], how="lazy"),
     Row("rotate", [Rotate(tuple(-RADIANS), space="voxel")]),
     Row("rotate_growing", [Rotate(tuple(-RADIANS), space="voxel", keep_size=False)], how="lazy"),
+    Row(
+        "rotate_growing_far",
+        [Rotate(tuple(-FAR), space="voxel", keep_size=False, method="backward")],
+        how="lazy",
+    ),
+    Row(
+        "rotate_growing_odd",
+        [Rotate((0, 0, -np.degrees(0.5)), space="voxel", keep_size=False)],
+        how="lazy",
+    ),
     Row("rotate90", [Rotate90(1, (0, 2))]),
     Row("flip", [Flip((0, 2))]),
     Row("axis_flip", [Flip((1,), one=True)]),
@@ -126,6 +137,10 @@ MONAI = [
     Row("divisible_pad", [DivisiblePad((4, 4, 8))]),
     Row("divisible_pad_end", [DivisiblePad((4, 4, 8), where="end")]),
     Row("crop_or_pad", [CropOrPad((6, 9, 6))]),
+    Row("crop_or_pad_odd", [CropOrPad((5, 10, 9), side="center")]),
+    Row("crop_or_pad_odder", [CropOrPad((9, 4, 3), side="center")]),
+    Row("center_crop_odd", [CenterCrop((5, 4, 3), side="center")]),
+    Row("divisible_pad_odd", [DivisiblePad((3, 5, 7))]),
 ]
 TORCHIO = [
     Row("resample", [Spacing((0.6, 0.7, 1.25))], fill=0),
@@ -137,6 +152,10 @@ TORCHIO = [
     Row("pad", [Pad(((1, 2), (0, 3), (2, 1)))]),
     Row("crop_or_pad", [CropOrPad((6, 9, 6))]),
     Row("shape_multiple", [DivisiblePad((2, 9, 8))], fill=0),
+    Row("crop_or_pad_odd", [CropOrPad((5, 10, 9), side="start")]),
+    Row("crop_or_pad_odder", [CropOrPad((9, 4, 3), side="start")]),
+    Row("shape_multiple_odd", [DivisiblePad((3, 5, 7), side="start")], fill=0),
+    Row("shape_multiple_crop", [CropOrPad((6, 5, 4), side="start")]),
     Row("flip", [Flip((0, 2))], moves=True),
     Row(
         "affine",
@@ -203,3 +222,40 @@ def test_an_op_gives_what_its_peer_gives(peer: str, row: Row) -> None:
 
     assert compared == (1 if all(op.lattice for op in row.ops) else 2)
     assert np.allclose(file[row.grid] if row.moves else plan.affine, affine, atol=1e-4)
+
+
+ODD = [
+    ("monai", "crop_or_pad_odd", CropOrPad((5, 10, 9))),
+    ("monai", "center_crop_odd", CenterCrop((5, 4, 3))),
+    ("torchio", "crop_or_pad_odd", CropOrPad((5, 10, 9))),
+    ("torchio", "shape_multiple_odd", DivisiblePad((3, 5, 7))),
+    ("monai", "rotate_growing_far", Rotate(tuple(-FAR), space="voxel", keep_size=False)),
+]
+
+
+@pytest.mark.parametrize(("peer", "name", "op"), ODD, ids=[f"{p}-{n}" for p, n, _ in ODD])
+def test_odd_differences_need_a_side(peer: str, name: str, op: SpatialOp) -> None:
+    """The conditions of the table are ones: without the argument, an odd voxel lies elsewhere."""
+    file = opened(peer)
+    grid = file["oblique" if peer == "monai" else "straight"]
+    (affine,) = (file[key] for key in file if key.startswith(f"{name}/") and "affine" in key)
+
+    plan = planned([op], Grid(file["volume"].shape[1:], grid))
+
+    assert not np.allclose(plan.affine, affine, atol=1e-4)
+
+
+def test_a_side_is_named() -> None:
+    """Where odd voxels go, the size of a box: one of few words."""
+    for refused in (
+        lambda: CropOrPad(5, side="left"),  # type: ignore[arg-type]
+        lambda: CenterCrop(5, side="both"),  # type: ignore[arg-type]
+        lambda: DivisiblePad(5, side="center"),  # type: ignore[arg-type]
+        lambda: Pad(size=5, side=1),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match="side is"):
+            refused()
+    with pytest.raises(ValueError, match="method is"):
+        Rotate(5, method="monai")  # type: ignore[arg-type]
+    assert CenterCrop(5, side="center").describe() == "center crop 5x5x5, odd voxels at the center"
+    assert DivisiblePad(5, side="start").describe().endswith("5, odd voxels at the start")

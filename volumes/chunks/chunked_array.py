@@ -129,11 +129,7 @@ class ChunkedArray:
         known = self._asked.get(question)
         if known is not None:
             return known
-        chunks = self._cuts.touched(region)
-        if box is not None and len(chunks) > 1:
-            start, stop = self._cuts.bounds(chunks)
-            start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
-            chunks = chunks[box.touches(start[:, axes], stop[:, axes])]
+        chunks = self._cuts.needed(region, box, axes)
         chunks.setflags(write=False)  # whoever asks again gets the same
         if len(self._asked) >= _REMEMBERED:
             self._asked.clear()
@@ -142,8 +138,7 @@ class ChunkedArray:
 
     def voxels(self, chunks: NDArray[np.int64]) -> int:
         """Return how many voxels of the array chunks (N, axes) hold."""
-        start, stop = self._cuts.bounds(chunks)
-        return int((stop - start).prod(axis=1).sum())
+        return self._cuts.voxels(chunks)
 
     def keys(self, chunks: NDArray[np.int64]) -> list[tuple[str, Index]]:
         """Return under which keys chunks (N, axes) are kept."""

@@ -8,9 +8,25 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
+from ...core import OrientedBox, Region
 
 N = TypeVar("N", int, NDArray[np.int64])
+
+
+class Needed(NamedTuple):
+    """The chunks that a read needs: what is fetched and decoded, no more and no less."""
+
+    chunks: NDArray[np.int64]
+    """Their indices (N, axes), each once, in the grid of chunks as stored."""
+    voxels: int
+    """How many numbers they hold, of all channels; what hangs over the array's edge left out."""
+    chunk_bytes: int
+    """Bytes of one that is decoded, whole."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of them, decoded."""
+        return len(self.chunks) * self.chunk_bytes
 
 
 class _Axis(NamedTuple):
@@ -79,6 +95,22 @@ class Cuts:
             for axis, (first, last) in zip(self._axes, region, strict=True)
         ]
         return np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, len(ranges))
+
+    def needed(
+        self, region: Region, box: OrientedBox | None = None, axes: tuple[int, int, int] = (0, 1, 2)
+    ) -> NDArray[np.int64]:
+        """Return the index of each part (N, axes) of a region that a box in three axes touches."""
+        parts = self.touched(region)
+        if box is None or len(parts) < 2:
+            return parts
+        start, stop = self.bounds(parts)
+        start, stop = np.maximum(start, region.start), np.minimum(stop, region.stop)
+        return parts[box.touches(start[:, axes], stop[:, axes])]
+
+    def voxels(self, parts: NDArray[np.int64]) -> int:
+        """Return how many voxels of the array parts (N, axes) hold."""
+        start, stop = self.bounds(parts)
+        return int((stop - start).prod(axis=1).sum())
 
     def bounds(self, chunks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where parts (N, axes) begin, and one past their last voxels inside the array."""

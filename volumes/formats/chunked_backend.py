@@ -7,6 +7,7 @@ from typing import Any
 from ...core import OrientedBox, Region
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray
+from ..chunks.cuts import Needed
 from ..header import Header
 from ..stores.read_ahead import Closes
 from ..voxels import Voxels, plain
@@ -49,14 +50,21 @@ class ChunkedBackend(Backend):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int:
         """Return the bytes of the chunks that a read touches, cut at the array's edge."""
-        if region.is_empty:
-            return 0
-        chunks = self._array.needed(self._index(region, channels)[0], *self._culling(box))
-        return self._array.voxels(chunks) * self.disk_dtype.itemsize
+        return self.needed(region, channels, box).voxels * self.disk_dtype.itemsize
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Fetch the stored chunks that the region touches, without decoding them."""
-        return self._array.fetch(self._index(region, channels)[0])
+    def needed(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Needed:
+        """Return the chunks that a read fetches and decodes."""
+        array = self._array
+        chunks = array.needed(self._index(region, channels)[0], *self._culling(box))
+        return Needed(chunks, array.voxels(chunks), array.chunk_bytes)
+
+    def fetch(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int | None:
+        """Fetch the stored chunks that a read needs, without decoding them."""
+        return self._array.fetch(self._index(region, channels)[0], *self._culling(box))
 
     def _index(self, region: Region, channels: Channels | None) -> tuple[Region, Channels]:
         """Return a region of the stored array, and the channels among those that it gives."""

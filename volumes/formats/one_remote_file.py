@@ -36,7 +36,9 @@ class RemoteChunks(OneRemoteFile, ChunkedBackend):
         with self._file.errors():
             return super().read(region, channels, box)
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+    def fetch(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int | None:
         """Fetch the stored chunks, without decoding them."""
         with self._file.errors():
-            return super().fetch(region, channels)
+            return super().fetch(region, channels, box)

@@ -6,6 +6,7 @@ is read by zarr-python. Either way only the chunks that a region touches.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, ChunkGrid, OrientedBox, Region
+from ...core import TALLY, OrientedBox, Region
 from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
+from ..chunks.cuts import Cuts, Needed
 from ..content import content_key, folder_key, listing_key
 from ..disk.file_system import file_system_at
 from ..disk.local_file import file_stamp
@@ -132,25 +134,35 @@ class ZarrBackend(Backend):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int:
         """Return the bytes of the chunks that a read touches, cut at the array's edge."""
-        if region.is_empty:
-            return 0
-        grid, wanted = self._wanted(region, channels)
-        if box is None or not isinstance(self._array, ZarrArray):
-            return grid.cover(wanted).size * self.disk_dtype.itemsize
-        chunks = self._array.needed(wanted, *self._culling(box))
-        return self._array.voxels(chunks) * self.disk_dtype.itemsize
+        needed = self.needed(region, channels, box)
+        return 0 if needed is None else needed.voxels * self.disk_dtype.itemsize
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Fetch the stored chunks that the region touches; None where zarr-python cannot."""
-        grid, wanted = self._wanted(region, channels)
-        if isinstance(self._array, ZarrArray):
-            return self._array.fetch(wanted)
-        return fetch_chunks(self._array, grid.touched(wanted))
+    def needed(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Needed | None:
+        """Return the chunks that a read fetches and decodes."""
+        wanted, array = self._wanted(region, channels), self._array
+        if isinstance(array, ZarrArray):
+            chunks = array.needed(wanted, *self._culling(box))
+            return Needed(chunks, array.voxels(chunks), array.chunk_bytes)
+        cuts = Cuts(self._layout.stored, tuple(array.chunks))
+        chunks = cuts.touched(wanted)
+        size = math.prod(array.chunks) * self.disk_dtype.itemsize
+        return Needed(chunks, cuts.voxels(chunks), size)
 
-    def _wanted(self, region: Region, channels: Channels | None) -> tuple[ChunkGrid, Region]:
-        """Return the chunks as stored, and the region as an index of the stored array."""
-        index, _ = self._layout.index(region, channels or (0, self.shape[0]))
-        return ChunkGrid(self._layout.stored, tuple(self._array.chunks)), _region(index)
+    def fetch(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int | None:
+        """Fetch the stored chunks that a read needs; None where zarr-python cannot."""
+        wanted, array = self._wanted(region, channels), self._array
+        if isinstance(array, ZarrArray):
+            return array.fetch(wanted, *self._culling(box))
+        needed = Cuts(self._layout.stored, tuple(array.chunks)).touched(wanted)
+        return fetch_chunks(array, map(tuple, needed.tolist()))
+
+    def _wanted(self, region: Region, channels: Channels | None) -> Region:
+        """Return the region as an index of the stored array."""
+        return _region(self._layout.index(region, channels or (0, self.shape[0]))[0])
 
 
 class ListedZarr(ZarrBackend):
@@ -269,10 +281,12 @@ class RemoteZarr(ListedZarr):
         with remote_errors(self.name, self._storage_options):
             return super()._decoded(index, box)
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+    def fetch(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
         with remote_errors(self.name, self._storage_options):
-            return super().fetch(region, channels)
+            return super().fetch(region, channels, box)
 
 
 class RemoteZipZarr(OneRemoteFile, ZarrBackend):
@@ -298,10 +312,12 @@ class RemoteZipZarr(OneRemoteFile, ZarrBackend):
         with self._file.errors():
             return super()._decoded(index, box)
 
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+    def fetch(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
         with self._file.errors():
-            return super().fetch(region, channels)
+            return super().fetch(region, channels, box)
 
 
 def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
