@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from checkout import ROOT, modules, package_dir
 
-MODULE_LINES = 400
+MODULE_LINES = 600
 # The aim is 40; a docstring does not count, because examples should not be saved on.
 FUNCTION_LINES = 60
 # They say where a thing is kept, not what it is.
