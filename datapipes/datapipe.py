@@ -15,7 +15,7 @@ from ..core import Origin
 from ..core.errors import SampleError
 from ..core.origin import CREDENTIALS, call_text, here
 from ..graph import Pipe, Traits, is_pipe, parents_of, walk
-from ..graph.verify import stream_names
+from ..graph.verify import branch_mark, stream_names
 from ..realizing import Instruction
 from .excuse import excused
 from .length import length
@@ -195,21 +195,35 @@ def offered(name: str, to: type | None = None) -> Callable[[C], C]:
     return register
 
 
-def stream_name(parent: Pipe, name: Any) -> str:
-    """Return ``name``, numbered if a pipe upstream already draws under it.
+def stream_name(parent: Pipe, name: Any, kind: str) -> str:
+    """Return the name of the stream of a pipe that reads from ``parent``.
 
-    Examples
-    --------
-    ``rotate``, then ``rotate#2`` for the second rotation of one chain.
+    Parameters
+    ----------
+    parent
+        What it reads from.
+    name
+        What the user calls it, whose branch does not matter then; empty for a name by its kind.
+    kind
+        The chained name. In a branch it has its mark, ``rotate@1`` in the second one of a fork.
+
+    Returns
+    -------
+    str
+        With a number if a pipe upstream already draws under it: ``rotate``, then ``rotate#2`` for
+        the second rotation of one chain.
     """
+    name = name or ""
     if not isinstance(name, str):
         msg = f"name= is the name of the stream that a pipe draws from, a word, got {name!r}"
         raise ValueError(msg)
+    mark = "" if name else branch_mark(parent)
+    wanted = name or (f"{kind}@{mark}" if mark else kind)
     taken = {taken for pipe in walk(parent) for taken in stream_names(pipe)}
-    number, free = 1, name
+    number, free = 1, wanted
     while free in taken:
         number += 1
-        free = f"{name}#{number}"
+        free = f"{wanted}#{number}"
     return free
 
 

@@ -23,7 +23,7 @@ from .rebuild import clone, rebuilt
 from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
 from .surgery import insert_after, remove_pipe, replace_pipe
 from .verify import verify
-from .walk import find, readers, walk
+from .walk import find, is_read_twice, readers, walk
 
 __all__ = [
     "Change",
@@ -49,6 +49,7 @@ __all__ = [
     "fingerprint_of_pipe",
     "insert_after",
     "is_pipe",
+    "is_read_twice",
     "is_switched_off",
     "item_at",
     "origin_of",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .node import Pipe, is_pipe, parents_of
+from .verify import stream_names
 from .walk import walk
 
 # Bytes up to which an array counts by its content.
@@ -50,7 +51,9 @@ def _text_of_pipe(pipe: Pipe) -> str:
     own = getattr(type(pipe), "settings", None)
     settings = own(pipe) if own is not None else _public(vars(pipe))
     off = " off" if is_switched_off(pipe) else ""
-    return f"{type(pipe).__name__}{stable_text(settings)}{off}"
+    # Of a pipe in a branch the stream counts too; elsewhere it follows from what is upstream.
+    named = "".join(f" {name}" for name in stream_names(pipe) if "@" in name)
+    return f"{type(pipe).__name__}{stable_text(settings)}{off}{named}"
 
 
 def is_switched_off(pipe: Pipe) -> bool:

@@ -45,6 +45,29 @@ def readers(sink: Pipe) -> Counter[int]:
     return Counter(id(parent) for pipe in walk(sink) for parent in parents_of(pipe))
 
 
+def is_read_twice(sink: Pipe) -> bool:
+    """Whether a pipe of the graph is gone through more than once in a pass, with no fork between.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> chain = IterableWrapper([1]).map(str)
+    >>> is_read_twice(chain.concat(chain)), is_read_twice(chain.zip(IterableWrapper([2])))
+    (True, False)
+    """
+    counts: Counter[int] = Counter()
+    for pipe in walk(sink):
+        if "main_datapipe" in vars(pipe):  # a branch: what it is one of is gone through once
+            continue
+        named = Counter(id(parent) for parent in parents_of(pipe))
+        for value in vars(pipe).values():
+            if isinstance(value, (list, tuple)):
+                again = Counter(id(one) for one in value if id(one) in named)
+                named.update({number: times - 1 for number, times in again.items()})
+        counts.update(named)
+    return any(times > 1 for times in counts.values())
+
+
 def find(sink: Pipe, kind: type[P]) -> list[P]:
     """Return the pipes that are instances of ``kind``, parents first."""
     return [pipe for pipe in walk(sink) if isinstance(pipe, kind)]

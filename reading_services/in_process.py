@@ -15,7 +15,7 @@ from ..core.origin import warn
 from ..core.whole import whole
 from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
-from ..graph import Pipe, clone, traits_of, walk
+from ..graph import Pipe, clone, traits_of
 from ..realizing import Job, Outcome, with_threads
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
@@ -30,6 +30,7 @@ from .transport.budget import default_slot_bytes
 from .work import Planned, Replicated, Work, jobs, replicated, work_of
 from .work.hooks import InitFunction, ResetFunction, checked_hooks
 from .work.pipe_runner import Replica
+from .work.planning import draws_globally
 from .workers.ahead import tickets_of
 
 _START = Place()
@@ -196,7 +197,8 @@ def _runs_functions(work: Work) -> bool:
     """Whether functions run that may draw from the global generators."""
     if isinstance(work, Replicated):
         return True
-    return any(traits_of(pipe).opaque for pipe in [*walk(work.cut.planner), *work.cut.realizing])
+    functions = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
+    return functions or draws_globally(work.cut.planner)
 
 
 def _batches(

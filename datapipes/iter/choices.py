@@ -62,7 +62,7 @@ class ChoicePipe(PerItem):
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(choices, self.origin)
-        stream = stream_name(parent, name or type(self).chained)
+        stream = stream_name(parent, name, type(self).chained)
         self.stream_names = (stream,)
         spatial, values = choices.spatial, choices.values
         if spatial is None and self.sampling.changes:

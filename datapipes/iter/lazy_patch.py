@@ -176,13 +176,13 @@ class LazyPatches(DataPipe):
         oversample: float | None = None,
         weights: str | Volume | None = None,
         otherwise: str = "error",
-        name: str = "lazy_patch",
+        name: str = "",
     ) -> None:
         super().__init__()
         self.parent = parent
         self.samples_per_volume = samples_per_volume
         self.sampling = sampling
-        self.stream_names = (stream_name(parent, name),)
+        self.stream_names = (stream_name(parent, name, self.chained),)
         self.region: UniformRegion | None = None
         self.mask = mask
         self.weights = weights

@@ -48,7 +48,7 @@ class SpatialPipe(PerItem):
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(op, self.origin)
-        self.stream_names = (stream_name(parent, name or cls.chained),)
+        self.stream_names = (stream_name(parent, name, cls.chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin),)
         self.adding = Adding(self.steps)
 

@@ -66,7 +66,7 @@ class ValuePipe(PerItem):
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(op, self.origin)
         self.keys = None if keys is None else as_keys(f"{cls.chained}(keys=)", keys)
-        self.stream_names = (stream_name(parent, name or cls.chained),)
+        self.stream_names = (stream_name(parent, name, cls.chained),)
         self.step = ValueStep(op, self.stream_names[0], self.origin)
 
     def instructions(self) -> tuple[ApplyValue, ...]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from ...datapipes.iter import Prefetcher
 from ...datapipes.iter.stack.ahead import Ahead, Ended
-from ...graph import traits_of, walk
+from ...graph import traits_of
 from ..work import Planned, Work
+from ..work.planning import draws_globally
 
 
 def prefetcher_of(work: Work) -> Prefetcher | None:
@@ -20,8 +21,8 @@ def prefetcher_of(work: Work) -> Prefetcher | None:
     """
     if not isinstance(work, Planned):
         return None
-    every = (*walk(work.cut.planner), *work.cut.realizing)
-    if any(traits_of(pipe).opaque for pipe in every):
+    functions = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
+    if functions or draws_globally(work.cut.planner):
         return None
     return next((p for p in reversed(work.cut.realizing) if type(p) is Prefetcher), None)
 

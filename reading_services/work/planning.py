@@ -16,6 +16,7 @@ from ...datapipes.skipping import items_from
 from ...graph import (
     Cut,
     Pipe,
+    is_read_twice,
     item_at,
     raised_at,
     traits_of,
@@ -101,10 +102,10 @@ def planned(
 ) -> Iterator[Any]:
     """Yield what a planner, or such a part of the graph ``of``, yields from item ``start`` on.
 
-    A user's function in it draws the same in every run.
+    What draws from global generators in it draws the same in every run.
     """
     set_epoch(planner if of is None else of, seed, epoch)
-    if not any(traits_of(pipe).opaque for pipe in walk(planner)):
+    if not draws_globally(planner):
         try:
             yield from items_from(planner, start)
         except Exception as error:
@@ -122,6 +123,15 @@ def planned(
                 raise _placed(error)  # noqa: B904  the very same error
         if number >= start:
             yield item
+
+
+def draws_globally(planner: Pipe) -> bool:
+    """Whether global generators are drawn from: by functions, or for another pass of one pipe.
+
+    The loader seeds the first pass of an epoch; the second one of ``chain.concat(chain)`` draws a
+    seed as outside of a loader.
+    """
+    return is_read_twice(planner) or any(traits_of(pipe).opaque for pipe in walk(planner))
 
 
 def _placed(error: Exception) -> Exception:
