@@ -173,6 +173,7 @@ class LazyPatches(DataPipe):
         self.region: UniformRegion | None = None
         self.mask = mask
         self.weights = weights
+        self._counted: int | None = None
         try:
             self.asked = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
@@ -317,19 +318,39 @@ class LazyPatches(DataPipe):
                 progress(number + 1, len(samples))
         return len(samples)
 
-    def _grid(self, sample: Sample, plan: SpatialPlan) -> Iterator[Sample]:
+    def _places(self, plan: SpatialPlan) -> tuple[SpatialOp, ...]:
         size = of_grid(self.asked, plan)
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
-        patches = GridPatch(size, overlap, self.origin).patches(plan.shape)
-        for ordinal, patch in enumerate(patches):
+        return GridPatch(size, overlap, self.origin).patches(plan.shape)
+
+    def _grid(self, sample: Sample, plan: SpatialPlan) -> Iterator[Sample]:
+        for ordinal, patch in enumerate(self._places(plan)):
             step = Step(patch, self.stream_names[0], self.origin)
             yield stepped(self, sample, Adding([step]), ordinal=ordinal)
 
     def __len__(self) -> int:
-        """Return the number of patches; TypeError for a grid, which depends on the headers."""
+        """Return the number of patches; for a grid this reads the headers of all volumes, once.
+
+        Of a manifest it opens no file, and of others no voxel.
+
+        Raises
+        ------
+        TypeError
+            The number of cases is not known; or, for a grid, how large a volume is, because that
+            is drawn, follows from its voxels, or comes from functions of yours.
+        """
         if self.sampling == "grid":
-            raise TypeError("lazy_patch(sampling='grid') has no len(): it depends on every header")
+            from ..cost import count_planned
+
+            if self._counted is None:
+                self._counted = count_planned(
+                    self.parent, lambda sample: len(self._places(pending_of(self, sample).plan))
+                )
+            return self._counted
         return length_of(self, self.parent) * self.samples_per_volume
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_counted": None}  # of a copy with other parents it may differ
 
     def settings(self) -> Any:
         """Return the arguments, with the name of a mask or of weights instead of the volume."""
