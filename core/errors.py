@@ -54,6 +54,8 @@ and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
+    IdleWorkers                      (UserWarning) fewer workers work than were asked for
+    RanksAlike                       (UserWarning) every rank of a job makes the same batches
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     MissingLabel                     (UserWarning) a label that is asked for is nowhere
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
@@ -374,6 +376,14 @@ class SlotsUsedUp(RuntimeWarning):
 
 class WorkerReplaced(RuntimeWarning):
     """A worker process died and another took its place; no batch is lost or delivered twice."""
+
+
+class IdleWorkers(UserWarning):
+    """Fewer workers work than were asked for, because the graph cannot be split."""
+
+
+class RanksAlike(UserWarning):
+    """Every rank of a job makes the same batches, because nothing divides them."""
 
 
 class LikelyLabel(UserWarning):

@@ -159,6 +159,7 @@ class Once:
     >>> with looking_ahead():
     ...     once.warn("gt", "'gt' is an intensity", UserWarning)
     >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
     ...     once.warn("gt", "'gt' is an intensity", UserWarning)
     ...     once.warn("gt", "'gt' is an intensity", UserWarning)
     >>> len(told)
@@ -177,14 +178,14 @@ class Once:
     ) -> None:
         """Warn, unless ``thing`` was told; where the warning is raised as an error, it was not.
 
-        A function makes the text only where it is needed; an empty one tells nothing.
+        A function makes the text only where it is needed; an empty one tells nothing yet.
         """
         if thing in self._told or is_looking_ahead():
             return
         told = text if isinstance(text, str) else text()
         if told:
             warn(told, category, origin)
-        self._told.add(thing)
+            self._told.add(thing)
 
     def __reduce__(self) -> tuple[type[Once], tuple[()]]:
         return Once, ()

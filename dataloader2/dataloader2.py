@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
-from ..core.errors import LoaderShutDown, NotPicklable
+from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
+from ..core.origin import Once
 from ..core.whole import whole
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.abilities import Dividing
+from ..reading_services.distributed import without_parts
 from ..reading_services.place import Place
 from ..reading_services.seeds.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, Replicated, Work, batch_count
@@ -110,6 +112,7 @@ class DataLoader2(Explaining, Telling):
         self._shut_down = False
         self._pace, self._waits, self._failed = Pace(), Waits(), Failed()
         self._negotiated: Negotiated | None = None
+        self._once = Once()
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
@@ -184,6 +187,8 @@ class DataLoader2(Explaining, Telling):
     def _begun(self, seed: int, progress: Progress) -> Begun:
         """Start the batches of an epoch; it goes on where an interrupt has left it."""
         here = progress.position
+        told = partial(without_parts, self._service, self._whole)
+        self._once.warn(RanksAlike, told, RanksAlike, self._origin)
         self._agreed()
         progress.begun = True
         work, service = self._work, self._service

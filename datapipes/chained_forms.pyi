@@ -113,7 +113,7 @@ class ChainedForms(IterDataPipe[Any]):
     def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Values below ``low`` become ``low``, those above ``high`` become ``high``."""
 
-    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, p: float = ..., over: str = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``(value - middle) * factor + middle``."""
 
     def crop(self, start: Sequence[int] | None = ..., size: Any = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -173,7 +173,7 @@ class ChainedForms(IterDataPipe[Any]):
     def fullsync(self, timeout: float = ...) -> FullSync:
         """Yield items as long as every rank of ``torch.distributed`` has one."""
 
-    def gamma(self, gamma: Any, given: tuple[float, float] | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def gamma(self, gamma: Any, given: tuple[float, float] | None = ..., *, p: float = ..., over: str = ..., keep_statistics: bool = ..., invert: bool = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
     def grid_distortion(self, limit: Any = ..., cells: Any = ..., factors: Any = ..., keep_faces: bool = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,7 +14,7 @@ from ..core import Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, describe, parents_of, traits_of, walk
 from ..spatial import LazyPatch, without_reading
-from ..spatial.lazy.made_volume import breaks, interpolations, stored_read
+from ..spatial.lazy.made_volume import asks_voxels, breaks, interpolations, stored_read
 from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
@@ -27,10 +28,15 @@ from .iter.cases import FromCases, ListCases
 from .iter.from_manifest import FromManifest
 from .iter.lazy_patch import LazyPatches
 from .iter.needing import NeedingPipe
+from .length import may_open
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16
 _MB = 1e6
+# Headers that are read at a time: a bucket answers as many as fast as one.
+_AT_ONCE = 16
+# Sizes that are drawn differ between these runs.
+_SEEDS = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -236,6 +242,44 @@ def may_look_ahead(planner: Pipe) -> bool:
     sources = [pipe for pipe in every if not parents_of(pipe)]
     again = all(isinstance(pipe, (FromCases, ListCases, FromManifest)) for pipe in sources)
     return again and not any(traits_of(p).opaque or not traits_of(p).known for p in every)
+
+
+def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
+    """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read.
+
+    The headers of all volumes are, many at a time: of a manifest no file is opened.
+
+    Raises
+    ------
+    TypeError
+        It is not known before it is done.
+    """
+    if not may_open() or not may_look_ahead(parent):
+        raise TypeError("no len(): planning ahead would use up the source, or run your functions")
+    planner = clone(parent)
+    counts: list[dict[tuple[int, ...], int]] = []
+    try:
+        with without_reading():
+            for seed in _SEEDS:
+                set_epoch(planner, seed, 0)
+                samples = [item for item in planner if isinstance(item, Sample)]
+                if not counts:
+                    _open_headers([patch for item in samples for _, patch in _patches(item)])
+                counts.append({sample.identity: count(sample) for sample in samples})
+    except (VoxpipeError, OSError, Warning) as error:
+        raise TypeError(f"no len(): {type(error).__name__}: {error}") from error
+    if any(found != counts[0] for found in counts):
+        raise TypeError("no len(): how large volumes are is drawn, so every epoch has its own")
+    return sum(counts[0].values())
+
+
+def _open_headers(patches: list[LazyPatch]) -> None:
+    if any(map(asks_voxels, patches)):
+        raise TypeError("no len(): how large volumes are follows from their voxels")
+    volumes = {id(patch.volume): patch.volume for patch in patches}
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for _ in threads.map(lambda volume: volume.grid, volumes.values()):
+            pass
 
 
 def _patches(item: object) -> Iterator[tuple[str, LazyPatch]]:

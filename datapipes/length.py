@@ -20,6 +20,7 @@ from ..graph.node import swap_parents
 
 _UNKNOWN = (TypeError, NotImplementedError)
 _answered: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
+_may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
 
 
 class _Asked(IterDataPipe[Any]):
@@ -72,6 +73,21 @@ def length(pipe: Any) -> int:
         return _remembered(pipe, answered)
     finally:
         _answered.reset(token)
+
+
+@contextlib.contextmanager
+def without_opening() -> Iterator[None]:
+    """Let lengths be unknown that only the headers of all volumes tell."""
+    token = _may_open.set(False)
+    try:
+        yield
+    finally:
+        _may_open.reset(token)
+
+
+def may_open() -> bool:
+    """Whether headers may be read to know a length: not for one that is only good to know."""
+    return _may_open.get()
 
 
 def _remembered(pipe: Any, answered: dict[int, Any]) -> int:

@@ -18,10 +18,12 @@ class AffineValueOp(RandomValueOp):
 
     pointwise: ClassVar[bool] = True
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
         """Return scale, shift and clamp."""
         raise NotImplementedError
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place."""
-        return self.as_epilogue(drawn, facts).on(array)
+        epilogue = self.as_epilogue(drawn, facts)
+        assert epilogue is not None  # who has none applies it otherwise
+        return epilogue.on(array)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..core.amounts import Entry, as_flag, as_number
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
-from .random_op import FROM_0
+from .random_op import FROM_0, VOLUME, as_over, channel_range
 from .value_op import Drawn, Facts
 
 
@@ -16,10 +19,17 @@ from .value_op import Drawn, Facts
 class Contrast(AffineValueOp):
     """``(value - middle) * factor + middle``.
 
+    The mean of a CT is that of the air around the body, far below a patch inside. nnU-Net, and
+    whoever changes cut patches, spreads values about the mean of the patch: ``over="patch"``, which
+    takes mean and range of each channel of what the op is given, the voxels around the patch
+    included that filters after it look at. Patches that overlap then differ where they do.
+
     Examples
     --------
     >>> Contrast((0.75, 1.25)).describe()
     'contrast factor (0.75, 1.25) about the mean of each volume'
+    >>> Contrast((0.75, 1.25), keep_range=True, over="patch").describe()
+    'contrast factor (0.75, 1.25) about the mean of each patch, in its range'
     """
 
     factor: Entry
@@ -28,6 +38,8 @@ class Contrast(AffineValueOp):
     """What stays as it is; None for the mean of the volume."""
     keep_range: bool = False
     """Whether to clamp to the smallest and largest value of the volume."""
+    over: str = VOLUME
+    """Mean and range of what: ``"volume"``, or ``"patch"``."""
 
     name: ClassVar[str] = "contrast"
     amounts: ClassVar[Any] = {"factor": FROM_0}
@@ -35,15 +47,23 @@ class Contrast(AffineValueOp):
     def __post_init__(self) -> None:
         super().__post_init__()
         as_flag("keep_range", self.keep_range)
+        as_over(self.over)
         object.__setattr__(self, "middle", as_number("middle", self.middle, optional=True))
 
     @property
     def takes_statistics(self) -> bool:
-        """For the middle or the range."""
-        return self.middle is None or self.keep_range
+        """For the middle or the range of the volume."""
+        return self.over == VOLUME and (self.middle is None or self.keep_range)
 
-    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue:
-        """Return scale, shift and perhaps a clamp."""
+    @property
+    def pointwise(self) -> bool:  # type: ignore[override]
+        """Whether a value's result depends on that value alone: not if it does on the patch."""
+        return self.over == VOLUME or (self.middle is not None and not self.keep_range)
+
+    def as_epilogue(self, drawn: Drawn, facts: Facts) -> Epilogue | None:
+        """Return scale, shift and perhaps a clamp; None where the patch has to be there first."""
+        if not self.pointwise:
+            return None
         factor = drawn["factor"]
         middle = facts.statistics().mean if self.middle is None else self.middle
         shift = middle * (1 - factor)
@@ -52,8 +72,20 @@ class Contrast(AffineValueOp):
         whole = facts.statistics()
         return Epilogue(factor, shift, whole.minimum, whole.maximum)
 
+    def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
+        """Change ``array`` in place."""
+        if self.pointwise:
+            return super().apply(array, drawn, facts)
+        factor = drawn["factor"]
+        for channel in array:
+            low, high = channel_range(channel, self.name)
+            middle = float(channel.mean(dtype=np.float64)) if self.middle is None else self.middle
+            ends = (low, high) if self.keep_range else ()
+            Epilogue(factor, middle * (1 - factor), *ends).on(channel)
+        return array
+
     def describe(self) -> str:
         """Return the amounts in words."""
-        middle = "the mean of each volume" if self.middle is None else f"{self.middle:g}"
+        middle = f"the mean of each {self.over}" if self.middle is None else f"{self.middle:g}"
         kept = ", in its range" if self.keep_range else ""
         return f"{self.in_words(factor=self.factor)} about {middle}{kept}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.amounts import as_entry, as_probability, entry_at
 from .value_op import Drawn, ValueOp
@@ -14,6 +16,28 @@ from .value_op import Drawn, ValueOp
 ABOVE_0: Mapping[str, Any] = {"positive": True}
 FROM_0: Mapping[str, Any] = {"least": 0.0}
 ANY: Mapping[str, Any] = {}
+VOLUME, PATCH = "volume", "patch"
+
+
+def as_over(given: Any) -> str:
+    """Return what statistics are taken of, ``"volume"`` or ``"patch"``; ValueError for others."""
+    if not isinstance(given, str) or given not in (VOLUME, PATCH):
+        raise ValueError(f'over is "{VOLUME}" or "{PATCH}", got {given!r}')
+    return str(given)
+
+
+def channel_range(channel: NDArray[Any], what: str) -> tuple[float, float]:
+    """Return the smallest and largest value of a channel of a patch.
+
+    Raises
+    ------
+    ValueError
+        There is none: it holds NaN, or infinite values.
+    """
+    low, high = float(channel.min()), float(channel.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError(f"a patch with NaN or infinite values has no mean or range for {what}()")
+    return low, high
 
 
 @dataclass(frozen=True)

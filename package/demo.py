@@ -14,7 +14,17 @@ from pathlib import Path
 
 from .demo_data import CLASSES, Case, prepare
 from .demo_plots import Shown, save_loss, save_preview
-from .demo_training import Batch, Clock, History, epochs, evaluate, new_network, train
+from .demo_training import (
+    Batch,
+    Clock,
+    History,
+    epochs,
+    evaluate,
+    new_network,
+    predict_fullest,
+    train,
+)
+from .unet import UNet
 
 Say = Callable[[str], object]
 
@@ -56,7 +66,10 @@ def run(
     say: Say = print,
     clock: Clock = time.perf_counter,
 ) -> Result:
-    """Run the whole demo, and leave ``loss.png`` and ``preview.png`` in ``output``.
+    """Run the whole demo, and leave three pictures in ``output``.
+
+    ``preview.png`` is a patch as stored and augmented, with what was drawn, ``prediction.png`` one
+    of a held-out case with its truth and the network's classes, and ``loss.png`` the loss.
 
     Parameters
     ----------
@@ -85,13 +98,28 @@ def run(
             )
         result = Result(before, evaluate(network, batches.held_out, CLASSES), history)
         save_preview(output / "preview.png", batches.preview(), CLASSES)
+        save_preview(output / "prediction.png", beside_the_truth(network, batches), CLASSES)
         save_loss(output / "loss.png", history.losses)
         say(batches.report())
     finally:
         batches.close()
     say(summary(result, sum(case.held_out for case in found)))
-    say(f"Pictures: {output / 'preview.png'}, {output / 'loss.png'}")
+    pictures = (output / f"{name}.png" for name in ("preview", "prediction", "loss"))
+    say(f"Pictures: {', '.join(map(str, pictures))}")
     return result
+
+
+def beside_the_truth(network: UNet, batches: Source) -> list[Shown]:
+    """Return the held-out patch with the most labelled voxels: its truth, and the prediction."""
+    found = predict_fullest(network, batches.held_out, CLASSES)
+    if found is None:
+        return []
+    dice = "\n".join(f"{name}: Dice {found.dice[value]:.2f}" for value, name in CLASSES.items())
+    image = found.image.numpy()
+    return [
+        Shown(f"{found.case}\ntruth", image, found.truth.numpy()),
+        Shown(f"prediction\n{dice}", image, found.prediction.numpy()),
+    ]
 
 
 def summary(result: Result, held_out: int) -> str:

@@ -1,4 +1,4 @@
-"""The demo's two pictures: the loss, and one patch before and after augmentation.
+"""The demo's pictures: the loss, a patch before and after augmentation, a prediction.
 
 Figures are made without pyplot: no window, no global state, no choice of a backend.
 """
@@ -34,7 +34,7 @@ class Shown:
     """One patch to be drawn."""
 
     title: str
-    """Printed above its column."""
+    """Printed above its column; a line each for the case and for what was done."""
     image: NDArray[Any]
     """Greys, (I, J, K)."""
     label: NDArray[Any]
@@ -85,6 +85,22 @@ def save_preview(path: Path, patches: Sequence[Shown], classes: Mapping[int, str
     lines = [Line2D([], [], color=colours[v], label=name) for v, name in classes.items()]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False)
     figure.savefig(path, dpi=DOTS_PER_INCH)
+
+
+def augmentation_in_words(drawn: Mapping[str, Any]) -> str:
+    """Return what ``augment`` drew, as ``batch["meta"]`` tells it, in a line for each.
+
+    Examples
+    --------
+    >>> drawn = {"rotate": [5.44, -12.38, 0.2], "zoom": [0.95, 0.95, 0.95], "flip": [0, 2]}
+    >>> print(augmentation_in_words(drawn))
+    rotate 5.4, -12.4, 0.2°
+    zoom 0.95, flip I, K
+    """
+    turned = ", ".join(f"{angle:.1f}" for angle in drawn.get("rotate") or (0.0,))
+    zoom = ", ".join(dict.fromkeys(f"{factor:.2f}" for factor in drawn.get("zoom") or (1.0,)))
+    mirrored = ", ".join("IJK"[axis] for axis in drawn.get("flip") or ())
+    return f"rotate {turned}°\nzoom {zoom}, {f'flip {mirrored}' if mirrored else 'no flip'}"
 
 
 def middle_plane(voxels: NDArray[Any], axis: int) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from .dataloader2 import DataLoader2
 from .datapipes.iter import from_cases
 from .demo import Source
 from .demo_data import Case
-from .demo_plots import Shown
+from .demo_plots import Shown, augmentation_in_words
 from .reading_services import MultiProcessingReadingService
 
 # Three levels of the network halve a side twice. Larger patches give too few steps in two
@@ -79,11 +79,15 @@ def as_mappings(cases: Sequence[Case]) -> list[dict[str, str]]:
 
 
 def preview(cases: Sequence[Case]) -> list[Shown]:
-    """Return one patch before and after augmentation: same place, same seed."""
-    chains = {"as stored": patches(cases[:1]), "augmented": augmented(patches(cases[:1]))}
+    """Return one patch before and after augmentation: same place, same seed; with its draws."""
     shown = []
-    for title, chain in chains.items():
+    for chain in (patches(cases[:1]), augmented(patches(cases[:1]))):
         with DataLoader2(chain.normalize().batch_patches(1), seed=SEED) as loader:
             batch = next(iter(loader))
+        told = batch["meta"][0]
+        start = ", ".join(map(str, told["draws"]["lazy_patch"]["start"]))
+        drawn = told["draws"].get("augment")
+        done = f"from voxel {start}" if drawn is None else augmentation_in_words(drawn)
+        title = f"{told['case']}, {'augmented' if drawn else 'as stored'}\n{done}"
         shown.append(Shown(title, batch["image"][0, 0].numpy(), batch["label"][0, 0].numpy()))
     return shown

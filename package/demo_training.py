@@ -138,6 +138,46 @@ def evaluate(network: UNet, batches: Iterable[Batch], classes: Iterable[int]) ->
     return count.dice()
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """One patch, its truth, and what a network makes of it."""
+
+    case: str
+    """Whose patch it is; empty where batches do not tell."""
+    image: Tensor
+    """Greys, (I, J, K)."""
+    truth: Tensor
+    """Classes, (I, J, K)."""
+    prediction: Tensor
+    """Classes, (I, J, K)."""
+    dice: dict[int, float]
+    """Of this patch, per class."""
+
+
+def predict_fullest(
+    network: UNet, batches: Iterable[Batch], classes: Iterable[int]
+) -> Predicted | None:
+    """Return the patch with the most labelled voxels, and a prediction; None of no batches."""
+    most, chosen = -1, None
+    for batch in batches:
+        labelled = (batch["label"] > 0).flatten(1).sum(dim=1)
+        number = int(labelled.argmax())
+        if int(labelled[number]) > most:
+            most = int(labelled[number])
+            case = batch["meta"][number].get("case", "") if "meta" in batch else ""
+            one = slice(number, number + 1)
+            chosen = (case, batch["image"][one].clone(), batch["label"][one].clone())
+    if chosen is None:
+        return None
+    case, image, truth = chosen
+    network.eval()
+    with torch.inference_mode():
+        prediction = network(_input({"image": image})).argmax(dim=1, keepdim=True)
+    count = DiceCount(classes)
+    count.add(prediction, truth)
+    return Predicted(case, image[0, 0], truth[0, 0], prediction[0, 0], count.dice())
+
+
 def epochs(loader: Iterable[Batch]) -> Iterator[Batch]:
     """Yield the batches of one epoch after another, without end unless one is empty."""
     while True:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..core.errors import GraphError
+from ..datapipes.iter.stack import FullSync
 from ..graph import Pipe, fingerprint, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessReadingService
@@ -21,7 +22,9 @@ from .reading_service import Epoch, ReadingService, leave
 from .shares.batch_of_ranks import explained, with_own_batches
 from .shares.part import UNEVEN, WRAP, Part
 from .work import Planned, Replicated, Work
+from .written import WrittenService
 
+_PACKAGE = f"{__name__.partition('.')[0]}."
 # torchdata's: ranks may load a model or validate between two epochs.
 USUAL_TIMEOUT = 1800.0
 
@@ -199,6 +202,36 @@ class DistributedReadingService:
         return f"DistributedReadingService(timeout={self.timeout:g}, uneven={self.uneven!r})"
 
 
+def without_parts(service: object, graph: Pipe) -> str:
+    """Return what is told where this process is one of several ranks, and none has a part.
+
+    Empty where there are no ranks, where a service divides them, one of the user's own may do so,
+    or where the graph was divided before.
+    """
+    if not is_started():
+        return ""
+    import torch.distributed as dist
+
+    ranks = dist.get_world_size()
+    services = getattr(service, "services", (service,))
+    ours = all(type(one).__module__.startswith(_PACKAGE) for one in services)
+    if ranks == 1 or not ours or any(isinstance(one, _DIVIDING) for one in services):
+        return ""
+    divided = any(
+        getattr(pipe, "num_of_instances", 1) > 1 or isinstance(pipe, FullSync)
+        for pipe in walk(graph)
+    )
+    if divided:
+        return ""
+    return (
+        f"each of {ranks} ranks makes all batches, and all make the same, as no service divides "
+        "them\n"
+        f"  Give SequentialReadingService(DistributedReadingService(), {service!r}), or "
+        "DistributedReadingService() alone. If every rank has cases of its own, ignore "
+        "vp.errors.RanksAlike."
+    )
+
+
 class SeededEpoch:
     """An epoch that knows under which seed it runs."""
 
@@ -223,6 +256,10 @@ class SeededEpoch:
     def close(self) -> None:
         """Free what the pass holds."""
         self._running.close()
+
+
+# What gives ranks their parts, or is a service of the user's that may.
+_DIVIDING = (DistributedReadingService, OneRank, WrittenService)
 
 
 def run_divided(

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from ..core.origin import warn
+from ..core.errors import IdleWorkers
+from ..core.origin import Once, warn
 from ..core.whole import whole
-from ..graph import Pipe, walk
+from ..graph import Pipe, origin_of, walk
 from ..realizing import usable_cores
 from ..volumes.scheme import Budget
 from .elsewhere import refuse_unknown
@@ -148,6 +149,7 @@ class MultiProcessingReadingService:
         self.hooks = checked_hooks(worker_init_fn, worker_reset_fn)
         self._pool: WorkerPool | None = None
         self._staying = False
+        self._once = Once()
         self._check()
         self._budget = SlotBudget(self.slot_bytes)
 
@@ -210,6 +212,8 @@ class MultiProcessingReadingService:
         """Start one pass over the batches that ``place`` does not hold."""
         if not work.workers or (isinstance(work, Planned) and not work.cut.realizing):
             return InProcessEpoch(work, seed, epoch, place)
+        if isinstance(work, Replicated):
+            self._tell_of_idle(work)
         pool = self._pool_for(work)
         self._staying = self._stay(work)
         kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
@@ -241,6 +245,19 @@ class MultiProcessingReadingService:
 
     def _replicas(self, work: Replicated) -> int:
         return max(1, work.workers) if work.shards else 1
+
+    def _tell_of_idle(self, work: Replicated) -> None:
+        """Warn where a graph cannot be split, and nothing divides it: one worker has it all."""
+        working = self._replicas(work)
+        if working == work.workers:
+            return
+        text = (
+            f"{work.workers} workers were asked for and {working} works, as the graph is not "
+            f"split: {work.reason}\n"
+            "  Put .sharding_filter() after the first .shuffle(), so that each worker has a share, "
+            "or give num_workers=1; explain() shows what runs where."
+        )
+        self._once.warn(text, text, IdleWorkers, origin_of(work.graph))
 
     def _pool_for(self, work: Work) -> WorkerPool:
         if self._pool is not None and not self._pool.is_well():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.memory import usable_memory
-from ...datapipes.length import length
+from ...datapipes.length import length, without_opening
 from ...graph import chained_name, describe, parents_of
 from ...realizing.failing import RAISE
 from ..on_error import BUDGET, Excused
@@ -35,7 +35,8 @@ def _wrong_length(pipe: Any, before: Seen) -> Told:
     if chained_name(pipe) != "set_length" or before.divided:
         return None
     try:
-        count = length(parents_of(pipe)[0])
+        with without_opening():
+            count = length(parents_of(pipe)[0])
     except Exception:  # what has no length is what set_length() is for; iterating tells the rest
         return None
     if count == pipe.length:

@@ -19,6 +19,7 @@ KEYWORD_ONLY = frozenset(
         *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
         *("end", "center", "slices", "scale"),
         *("otherwise", "others", "overhang", "divisible"),
+        *("over", "keep_statistics", "invert"),
     }
 )
 
@@ -58,6 +59,9 @@ WORDS = {
     "nonzero": ("above",),
     "transforms": ("ops",),
     "num_transforms": ("count",),
+    "retain_stats": ("keep_statistics",),
+    "invert_image": ("invert",),
+    "preserve_range": ("keep_range",),
 }
 """What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
 REASONS = {

@@ -186,6 +186,7 @@ class LazyPatches(DataPipe):
         self.region: UniformRegion | None = None
         self.mask = mask
         self.weights = weights
+        self._counted: int | None = None
         try:
             self.asked = size_of("size", size)
             # What can be checked before a grid is known: None is as long as an axis may be.
@@ -360,10 +361,38 @@ class LazyPatches(DataPipe):
         return GridPatch(size, overlap, self.origin)
 
     def __len__(self) -> int:
-        """Return the number of patches; TypeError for a grid, which depends on the headers."""
+        """Return the number of patches; for a grid this reads the headers of all volumes, once.
+
+        Of a manifest it opens no file, and of others no voxel.
+
+        Raises
+        ------
+        TypeError
+            The number of cases is not known; or, for a grid, how large a volume is, because that
+            is drawn, follows from its voxels, or comes from functions of yours; or which
+            patches touch the mask, until :meth:`prepare` or an epoch has read it.
+        """
         if self.sampling == "grid":
-            raise TypeError("lazy_patch(sampling='grid') has no len(): it depends on every header")
+            from ..cost import count_planned
+
+            if self._counted is None:
+                self._counted = count_planned(self.parent, self._count)
+            return self._counted
         return length_of(self, self.parent) * self.samples_per_volume
+
+    def _count(self, sample: Sample) -> int:
+        """Return how many patches a grid has in a volume; reads no voxel."""
+        pending = pending_of(self, sample)
+        grid = self._grid_of(pending)
+        if self._placed is None:
+            return len(grid.patches(pending.plan.shape))
+        stays = self._ops(sample)[0].touched(pending.from_stored, grid)
+        if stays is None:
+            raise TypeError("no len(): which patches touch the mask is not known before prepare()")
+        return int(np.count_nonzero(stays))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_counted": None}  # of a copy with other parents it may differ
 
     def settings(self) -> Any:
         """Return the arguments, with the name of a mask or of weights instead of the volume."""

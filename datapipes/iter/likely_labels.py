@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ...core import Origin
 from ...graph import Pipe, traits_of, walk
@@ -16,6 +17,7 @@ _AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
 _AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
 
 
+@lru_cache(maxsize=1024)  # asked for every sample
 def looks_like_label(key: str) -> bool:
     """Return whether people who name a volume ``key`` usually mean classes.
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from ...core.errors import NotPicklable, WorkerDied
 from ...core.ledger import LEDGER
 from ...core.origin import warn
+from ...datapipes.length import without_opening
 from ...realizing import Job
 from ..place import Place
 from ..transport.messages import Done, Exhausted, Failed
@@ -250,7 +251,8 @@ class PlannedEpoch(PooledEpoch):
         """Return how many more jobs can follow a job, now or once the consumer took what waits."""
         if self._count is None:
             try:
-                self._count = batch_count(self._work)
+                with without_opening():
+                    self._count = batch_count(self._work)
             except Exception:  # a user's __len__ may raise anything; then none is counted on
                 self._count = 0
         ready = len(self._ready)

@@ -15,6 +15,13 @@ from typing import Any
 from .guarded import is_guarded
 
 MOVE = "Move it to the top level of a module that you import, or use num_workers=0."
+# All that helps where there is no file to import, the lasting way first.
+_TYPED = (
+    "Move it to the top level of a module that you import (in a notebook begin its cell with "
+    "%%writefile functions.py, and write `from functions import {name}` in the next); or give "
+    'MultiProcessingReadingService(..., multiprocessing_context="fork"), on Linux and before CUDA '
+    "is in use; or use num_workers=0."
+)
 _GUARDED = (
     'is defined under if __name__ == "__main__":, which runs in no worker',
     "Move it above that line, or use num_workers=0.",
@@ -53,7 +60,8 @@ def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
     """Return why workers cannot import what ``cannot_follow`` found, and what to do about it."""
     if script and is_guarded(thing, script):
         return _GUARDED
-    return "is in no file (it was typed, or piped in)", MOVE
+    name = getattr(thing, "__qualname__", "it").partition(".")[0]
+    return "is in no file (it was typed, or piped in)", _TYPED.format(name=name)
 
 
 class _Finder(pickle.Pickler):

@@ -219,6 +219,16 @@ def breaks(patch: LazyPatch) -> tuple[str, ...]:
     return (*breaks(made), (" and ".join(told) or _cut(made) or by_flush) + why)
 
 
+def asks_voxels(patch: LazyPatch) -> bool:
+    """Whether where a patch lies, or how large it is, follows from voxels."""
+    steps = [step for step in patch.pending.steps if step.recorded is None]
+    inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
+    ops = [*(step.op for step in steps), *inside]
+    made = patch.volume.patch if isinstance(patch.volume, MadeVolume) else None
+    asks = any(getattr(op, "asks_stored", False) for op in ops)
+    return asks or (made is not None and asks_voxels(made))
+
+
 def _cut(made: LazyPatch) -> str:
     """Return the hard crop after which a volume from another grid begins anew, if one does."""
     steps = made.pending.steps if made.pending.moving is not None else ()

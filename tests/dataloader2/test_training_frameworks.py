@@ -165,3 +165,14 @@ class TestAccelerate:
         parts = [a["meta"] + b["meta"] for a, b in zip(first[1], second[1], strict=True)]
         assert parts == [batch["meta"] for batch in whole[0]]
         assert first[2] == second[2] != 1.0
+
+    def test_two_processes_without_parts_are_told_so_once(self, cases, whole):
+        """Both make all batches, for which two processes are hardly started."""
+        pytest.importorskip("accelerate")
+
+        ranks = run_ranks(2, prepared, cases, None)
+
+        for _, batches, _, told in ranks:
+            assert [batch["meta"] for batch in batches] == [batch["meta"] for batch in whole[0]]
+            (text,) = [text for text in told if "DistributedReadingService" in text]
+            assert "each of 2 ranks makes all batches" in text

@@ -1,12 +1,18 @@
 """The length of a graph is asked of every pipe once, also where branches meet."""
 
+import nibabel
+import numpy as np
 import pytest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
+from voxpipe.core import TALLY
+from voxpipe.dataloader2 import volumes_of
+from voxpipe.datapipes import cost
 from voxpipe.datapipes.length import length
 from voxpipe.graph import clone
+from voxpipe.volumes import index_cases, write_manifest
 
 
 class Source(IterDataPipe):
@@ -121,3 +127,102 @@ def test_a_copy_of_a_chain_leaves_a_running_pass_alone():
     del del_me
 
     assert sorted([first, *items]) == list(range(10))
+
+
+SHAPES = [(8, 8, 8), (9, 8, 8), (8, 20, 4)]
+"""Of which patches of 4 voxels make 8, 12 and 10."""
+
+
+def grid_cases(folder):
+    cases = []
+    for number, shape in enumerate(SHAPES):
+        path = folder / f"{number}.nii"
+        nibabel.save(nibabel.Nifti1Image(np.zeros(shape, np.int16), np.eye(4)), path)
+        cases.append({"image": str(path)})
+    return cases
+
+
+def in_a_grid(pipe, **options):
+    return pipe.lazy_patch(4, sampling="grid", **options).batch_patches(4)
+
+
+def spatial(name):
+    return {
+        "plain": lambda pipe: pipe,
+        "spacing": lambda pipe: pipe.spacing(0.5),
+        "turned": lambda pipe: pipe.shuffle().rotate((-30, 30)).flip(0, p=0.5),
+        "cropped": lambda pipe: pipe.crop((0, 0, 0), (8, 8, 4)),
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["plain", "spacing", "turned", "cropped"])
+@pytest.mark.parametrize("manifest", [False, True])
+def test_of_a_grid_comes_from_headers(tmp_path, name, manifest):
+    """It is the number of batches that come, and no voxel is read to know it."""
+    cases = grid_cases(tmp_path)
+    if manifest:
+        found = vp.from_cases(cases).open_volume()
+        made, _ = index_cases(volumes_of(found))
+        write_manifest(made, tmp_path / "manifest.json")
+        pipe = vp.from_manifest(tmp_path / "manifest.json").open_volume()
+    else:
+        pipe = vp.from_cases(cases).open_volume()
+    pipe = in_a_grid(spatial(name)(pipe))
+    with vp.DataLoader2(pipe) as loader:
+        before = TALLY.snapshot()
+        count = len(loader)
+        spent = TALLY.snapshot() - before
+
+        assert spent.reads == 0
+        assert count == len(pipe) == len(list(loader)) > 2
+
+
+def test_of_a_grid_is_worked_out_once(tmp_path, monkeypatch):
+    """A progress bar and a trainer ask again and again; workers are not asked."""
+    opened = []
+    monkeypatch.setattr(cost, "_open_headers", opened.append)
+    pipe = in_a_grid(vp.from_cases(grid_cases(tmp_path)).open_volume())
+
+    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2)) as loader:
+        for _ in loader:  # which does not ask, as headers may be far away
+            pass
+        assert opened == []
+        assert [len(loader), len(loader), len(loader)] == [8, 8, 8]
+    assert len(opened) == 1
+
+
+class Twice:
+    """A function of the user's that says nothing of sizes."""
+
+    def __call__(self, sample):
+        return sample
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda pipe: pipe.zoom((0.5, 2.0), keep_size=False), "is drawn"),
+        (lambda pipe: pipe.foreground_crop("image"), "from their voxels"),
+        (lambda pipe: pipe.map(Twice()), "your functions"),
+    ],
+)
+def test_of_a_grid_may_be_unknown(tmp_path, change, why):
+    """As PyTorch has it, that is a TypeError, with the reason, and ``list()`` works."""
+    pipe = change(vp.from_cases(grid_cases(tmp_path)).open_volume())
+    grid = pipe.lazy_patch(4, sampling="grid")
+
+    with pytest.raises(TypeError, match=why):
+        len(grid)
+    with vp.DataLoader2(grid.batch_patches(4)) as loader, pytest.raises(TypeError):
+        len(loader)
+
+
+def test_of_a_grid_with_a_file_that_is_gone_is_unknown(tmp_path):
+    """The error itself comes in its turn, where it can be excused."""
+    cases = [*grid_cases(tmp_path), {"image": str(tmp_path / "gone.nii")}]
+    pipe = in_a_grid(vp.from_cases(cases).open_volume())
+
+    with pytest.raises(TypeError, match=r"VolumeNotFound.*gone\.nii"):
+        len(pipe.parent)
+    with vp.DataLoader2(pipe, vp.OnError("skip")) as loader:
+        assert len(list(loader)) == 8

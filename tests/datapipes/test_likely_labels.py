@@ -209,7 +209,7 @@ def test_classes_in_a_batch_are_told_where_it_is_made(workers, realize):
     [
         {"labels": ("gt", "y")},
         {"labels": ("image_seg", "gt"), "keys": ("image", "gt", "y")},
-        {"policies": dict.fromkeys(("gt", "y"), vp.Policy("nearest"))},
+        {"policies": dict.fromkeys(("gt", "y", "image_seg"), vp.Policy("nearest"))},
     ],
 )
 def test_what_was_said_of_a_key_is_not_looked_at(options):

@@ -295,3 +295,89 @@ def test_bias_field() -> None:
     found = BiasField().apply(np.ones((1, *shape), np.float32), drawn, facts)
 
     assert np.allclose(found[0], torchio["bias_field"], rtol=1e-5)
+
+
+def ct_patch() -> Any:
+    """Two channels of a CT that is mostly air, and where a patch of its body lies."""
+    rng = np.random.default_rng(0)
+    volume = np.full((2, 16, 16, 16), -1000, np.float32)
+    volume[:, 4:12, 4:12, 4:12] = rng.normal(40, 30, (2, 8, 8, 8))
+    volume[1] *= 3
+    return volume, (slice(None), *[slice(4, 12)] * 3)
+
+
+def patch_of(pipe: Any) -> Any:
+    """The patch in the middle, of every value op in ``pipe``."""
+    return image_of(pipe.crop((4, 4, 4), (8, 8, 8)))
+
+
+class TestAsNnunetHasIt:
+    """batchgeneratorsv2 0.3.6 on the patch that is cut, its formulas in float64."""
+
+    @pytest.mark.parametrize("keep_range", [False, True])
+    def test_contrast_about_the_mean_of_the_patch(self, keep_range: bool) -> None:
+        """Of each channel; about the mean of all the air a patch is hundreds of units darker."""
+        volume, body = ct_patch()
+        patch = volume[body].astype(np.float64)
+        mean = patch.mean((1, 2, 3), keepdims=True)
+        expected = (patch - mean) * 1.25 + mean
+        if keep_range:
+            low, high = patch.min((1, 2, 3), keepdims=True), patch.max((1, 2, 3), keepdims=True)
+            expected = np.clip(expected, low, high)
+
+        found = patch_of(opened(volume).contrast(1.25, keep_range=keep_range, over="patch"))
+        about_air = patch_of(opened(volume).contrast(1.25))
+
+        assert np.abs(found - expected).max() < 1e-3
+        assert (about_air - found).min() > 150  # a factor above 1 leaves the air behind
+
+    @pytest.mark.parametrize("invert", [False, True])
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_gamma_in_the_range_of_the_patch(self, invert: bool, keep: bool) -> None:
+        """Its mean and deviation come back where that is asked for; upside down, too."""
+        volume, body = ct_patch()
+        expected = np.empty((2, 8, 8, 8))
+        for n, patch in enumerate(volume[body].astype(np.float64)):
+            x = -patch if invert else patch
+            size = x.max() - x.min()
+            bent = ((x - x.min()) / size) ** 0.7 * size + x.min()
+            if keep:
+                bent = (bent - bent.mean()) * x.std(ddof=1) / bent.std(ddof=1) + x.mean()
+            expected[n] = -bent if invert else bent
+
+        found = patch_of(
+            opened(volume).gamma(0.7, over="patch", keep_statistics=keep, invert=invert)
+        )
+
+        assert np.abs(found - expected).max() < 1e-3
+
+    def test_statistics_after_it_are_those_before(self) -> None:
+        """What a patch did to itself says nothing of the volume."""
+        volume, _ = ct_patch()
+
+        plain = patch_of(opened(volume).normalize())
+        both = patch_of(opened(volume).contrast(2, over="patch").normalize())
+
+        assert np.abs(both.mean() - plain.mean()) < 1e-4
+        assert both.std() > 1.5 * plain.std()
+
+    @pytest.mark.parametrize(
+        "op", [vp.intensity.Contrast(2, over="patch"), vp.intensity.Gamma(2, over="patch")]
+    )
+    def test_a_patch_with_nan_is_an_error(self, op: Any) -> None:
+        """As a volume with NaN is: nothing is spoilt without a word."""
+        volume, body = ct_patch()
+        volume[body][0, 0, 0, 0] = np.nan
+
+        with pytest.raises(ValueError, match="NaN or infinite") as told:
+            patch_of(opened(volume).one_of([op]))
+        assert "test_value_references.py" in "".join(told.value.__notes__)
+
+    def test_other_words_are_refused(self) -> None:
+        """And what a whole volume cannot keep."""
+        with pytest.raises(ValueError, match='over is "volume" or "patch"'):
+            opened(ct_patch()[0]).contrast(2, over="image")
+        with pytest.raises(ValueError, match='write over="patch" too'):
+            opened(ct_patch()[0]).gamma(2, keep_statistics=True)
+        with pytest.raises(TypeError, match="did you mean 'keep_statistics'"):
+            opened(ct_patch()[0]).gamma(2, over="patch", retain_stats=True)

@@ -63,7 +63,8 @@ def test_the_demo_runs_to_its_end(head, tmp_path, capsys):
         clock=itertools.count(0.0, 0.5).__next__,
     )
 
-    assert {"data", "loss.png", "preview.png"} == {f.name for f in tmp_path.iterdir()}
+    made = {f.name for f in tmp_path.iterdir()}
+    assert made == {"data", "loss.png", "preview.png", "prediction.png"}
     assert (closed, said[1]) == ([True], "what reading has cost")
     assert "held out (1)" in said[2]
     assert (result.history.patches, result.history.waiting_share) == (40, 0.5)

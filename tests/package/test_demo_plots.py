@@ -1,14 +1,18 @@
 """The pictures show what they should: right planes, outlines where labels end, no overlap."""
 
+import re
 import sys
 
+import nibabel
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from voxpipe.core.errors import MissingDependency
+from voxpipe.demo_data import Case
 from voxpipe.demo_plots import Shown, middle_plane, save_loss, save_preview
+from voxpipe.demo_source import preview
 
 CLASSES = {1: "grey matter", 2: "white matter"}
 
@@ -51,6 +55,24 @@ def test_preview_has_a_column_per_patch(tmp_path, figures):
     assert len({image.get_clim() for image in images}) == 1
     assert [image.get_array().shape for image in images[::2]] == [(12, 10), (12, 8), (10, 8)]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(CLASSES.values())
+
+
+def test_the_preview_tells_case_and_draws(tmp_path):
+    """The title of each column says whose patch it is, and what was done to it."""
+    for name in ("image", "label"):
+        nibabel.save(
+            nibabel.Nifti1Image(np.zeros((50, 50, 50), np.uint8), np.eye(4)),
+            tmp_path / f"{name}.nii",
+        )
+    case = Case("head-7", tmp_path / "image.nii", tmp_path / "label.nii", held_out=False)
+
+    stored, augmented = preview([case])
+
+    assert stored.title.startswith("head-7, as stored\nfrom voxel ")
+    assert re.fullmatch(
+        r"head-7, augmented\nrotate -?\d+\.\d, -?\d+\.\d, -?\d+\.\d°\nzoom .*, (no flip|flip .*)",
+        augmented.title,
+    )
 
 
 def test_preview_outlines_every_class_that_is_seen(tmp_path, figures):

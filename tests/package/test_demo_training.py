@@ -6,7 +6,14 @@ import math
 import pytest
 import torch
 
-from voxpipe.demo_training import History, epochs, evaluate, new_network, train
+from voxpipe.demo_training import (
+    History,
+    epochs,
+    evaluate,
+    new_network,
+    predict_fullest,
+    train,
+)
 
 
 def batch(size=2):
@@ -81,6 +88,25 @@ def test_evaluation_changes_nothing():
 
     assert evaluate(network, [batch()], [1]) == evaluate(network, [batch()], [1])
     assert all(map(torch.equal, weights, network.parameters()))
+
+
+def test_the_patch_with_most_labels_is_predicted():
+    """With the name of its case, beside its truth; none of no batches."""
+    network, chosen = new_network(2), batch(3)
+    train(network, itertools.repeat(batch(), 12), seconds=60)
+    chosen["label"][0] = chosen["label"][2] = 0
+    chosen["meta"] = [{"case": name} for name in "abc"]
+
+    found = predict_fullest(
+        network, [batch(1) | {"label": torch.zeros(1, 1, 8, 8, 8)}, chosen], [1]
+    )
+
+    assert found.case == "b"
+    assert torch.equal(found.truth, chosen["label"][1, 0])
+    assert torch.equal(found.image, chosen["image"][1, 0])
+    assert found.dice[1] > 0.9
+    assert float((found.prediction == found.truth).float().mean()) > 0.9
+    assert predict_fullest(network, [], [1]) is None
 
 
 def test_every_run_starts_from_the_same_weights():

@@ -6,6 +6,7 @@ import torch
 from scenes import same, write_cases
 
 import voxpipe as vp
+from voxpipe.core.errors import IdleWorkers
 
 pytestmark = pytest.mark.filterwarnings(
     # forking with threads of torch around is what these tests ask for
@@ -68,7 +69,12 @@ def test_without_a_sharding_filter_one_worker_keeps_the_order(cases):
     """A graph that does not shard runs once, in the order of one process."""
     expected = batches_of(cases, 0, shard=False, epochs=2)
 
-    batches = batches_of(cases, 3, shard=False, epochs=2, method="forkserver")
+    with pytest.warns(IdleWorkers) as told:
+        batches = batches_of(cases, 3, shard=False, epochs=2, method="forkserver")
+    text = str(told[0].message)
+    assert len(told) == 1  # in two epochs
+    assert "3 workers were asked for and 1 works" in text
+    assert "filter(is_bright test_replicated.py:" in text
 
     assert same(batches[0], expected[0])
     assert same(batches[1], expected[1])

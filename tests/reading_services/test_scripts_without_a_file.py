@@ -57,6 +57,10 @@ def test_what_workers_cannot_import_is_refused_at_construction(how, chain, name,
     assert name in last
     assert f"{file}:{LAST_LINE}" in last
     assert "Move it to the top level of a module that you import" in last
+    assert "num_workers=0" in last
+    if name != "<lambda>":  # which no process can be sent
+        assert f"%%writefile functions.py, and write `from functions import {name}`" in last
+        assert 'multiprocessing_context="fork"' in last
     assert len(last.splitlines()) == 3
     assert said.count("Traceback") == 1 + (name == "<lambda>")
 

@@ -21,3 +21,12 @@ def test_it_runs_and_explains(script, tmp_path):
     assert done.stderr == ""
     assert done.returncode == 0
     assert "per patch:" in done.stdout
+
+
+@pytest.mark.parametrize("script", TUTORIALS, ids=lambda script: script.stem)
+def test_it_is_found_from_the_readme_and_the_pages(script):
+    """By a link that leads there."""
+    pages = (ROOT / "docs").glob("*.md")
+
+    assert f"](tutorials/{script.name})" in (ROOT / "README.md").read_text("utf-8")
+    assert any(f"](../tutorials/{script.name})" in page.read_text("utf-8") for page in pages)
