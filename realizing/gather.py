@@ -193,7 +193,7 @@ def _is_array(thing: Any) -> bool:
     if isinstance(thing, (LazyPatch, Realized, np.ndarray)):
         return True
     like = hasattr(type(thing), "__array__") and hasattr(type(thing), "numpy")
-    return like and not isinstance(thing, np.generic)
+    return like and not isinstance(thing, (np.generic, Volume))
 
 
 def _array_of(thing: Any) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .backend import Backend, as_array
+from .backend import Backend, as_array, only_in_torch
 from .header import Header, array_header, channels_first
 from .spill import ArrayBackend, original, remember, travel
 
@@ -45,10 +45,18 @@ def _arrive_inline(array: NDArray[Any], header: Header, name: str, token: str) -
     return original(token) or ArraySource(array, header, name, token)
 
 
+def held_in_memory(tensor: Any, affine: tuple[float, ...], name: str) -> Backend:
+    """Return the backend of a tensor (C, I, J, K), which shares its memory."""
+    backend = from_array(tensor, affine).backend
+    backend.name = name
+    return backend
+
+
 def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
     """Return the source of a tensor or an array of two to four axes; memory is shared."""
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
     values = channels_first(values, name)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    return ArraySource(values, array_header(values, affine, name), name)
+    header = array_header(values, affine, name, tensor_dtype=only_in_torch(array))
+    return ArraySource(values, header, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
-from ..core.errors import BadHeader
+from ..core.errors import BadHeader, UnknownFormat
 from .chunks.cuts import Cuts, Needed
 from .content import array_key, content_key
 from .fetched import touch
@@ -212,7 +213,8 @@ class Backend(ABC):
     def __getitem__(self, item: Any) -> torch.Tensor:
         """Return values as a 4-D tensor; integers keep their axis."""
         voxels, selection = self.select(item)
-        return as_tensor(Voxels(voxels.array[selection], voxels.slope, voxels.intercept).values())
+        shown = self._shown(replace(voxels, array=voxels.array[selection]))
+        return as_tensor(shown.values(), self.header.tensor_dtype)
 
     def select(self, item: Any) -> tuple[Voxels, tuple[slice, ...]]:
         """Read the box around an index; return it and what remains to be selected from it."""
@@ -223,7 +225,11 @@ class Backend(ABC):
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
         self.check_version()
-        return as_tensor(self.read(Region.of_shape(self.shape[1:])).values())
+        shown = self._shown(self.read(Region.of_shape(self.shape[1:])))
+        return as_tensor(shown.values(), self.header.tensor_dtype)
+
+    def _shown(self, voxels: Voxels) -> Voxels:
+        return replace(voxels, boolean=self.header.dtype.kind == "b")
 
 
 def needed_of(
@@ -288,12 +294,16 @@ def boxed(ranges: tuple[range, ...]) -> tuple[Channels, Region, tuple[slice, ...
     return (low[0], high[0]), Region(tuple(low[1:]), tuple(high[1:])), selection
 
 
-def as_tensor(values: NDArray[Any]) -> torch.Tensor:
-    """Return values as a contiguous tensor of the same type, in memory of its own."""
+def as_tensor(values: NDArray[Any], tensor_dtype: str = "") -> torch.Tensor:
+    """Return values as a contiguous tensor of the same type, in memory of its own.
+
+    ``tensor_dtype`` names another type, of torch alone.
+    """
     import torch
 
     own = values if values.flags.owndata and values.flags.writeable else values.copy()
-    return torch.from_numpy(np.ascontiguousarray(own, dtype=own.dtype.newbyteorder("=")))
+    tensor = torch.from_numpy(np.ascontiguousarray(own, dtype=own.dtype.newbyteorder("=")))
+    return tensor.to(getattr(torch, tensor_dtype)) if tensor_dtype else tensor
 
 
 class ForeignBackend(Backend):
@@ -319,7 +329,9 @@ class ForeignBackend(Backend):
             disk_dtype = first.dtype
         refuse_unreadable(first.dtype, name)
         affine = affine_entries(as_array(backend.affine), name)
-        header = Header(shape, affine, disk_dtype, access="range", value_type=plain(first).dtype)
+        header = Header(
+            shape, affine, disk_dtype, access="range", value_type=first.dtype.newbyteorder("=")
+        )
         super().__init__(header, name)
 
     lists = True
@@ -371,14 +383,39 @@ def _digest_of(backend: Any, key: str) -> str:
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Return a tensor or an array as an array, sharing memory where possible."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        # NumPy has no bfloat16; float32 holds each of its values.
-        if str(values.dtype) == "torch.bfloat16":
-            values = values.float()
-        values = values.numpy()
-    return np.asarray(values)
+    """Return a tensor or an array as an array, sharing memory where possible.
+
+    Raises
+    ------
+    UnknownFormat
+        It is a tensor of packed or quantized numbers.
+    """
+    if not hasattr(values, "detach"):
+        return np.asarray(values)
+    held = values.detach().cpu()
+    # NumPy has none of these; float32, or complex64, holds each of their values.
+    if only_in_torch(values):
+        held = held.float() if held.is_floating_point() else held.cfloat()
+    try:
+        return np.asarray(held.numpy())
+    except (TypeError, RuntimeError):
+        raise UnknownFormat(
+            f"a tensor of {values.dtype} holds no plain numbers.",
+            do="Convert it first: tensor.float(), or tensor.dequantize().",
+        ) from None
+
+
+def only_in_torch(values: Any) -> str:
+    """Return the name of a tensor's type that NumPy lacks, such as ``bfloat16``; else nothing.
+
+    Examples
+    --------
+    >>> import torch
+    >>> only_in_torch(torch.zeros(1, dtype=torch.bfloat16)), only_in_torch(torch.zeros(1))
+    ('bfloat16', '')
+    """
+    name = str(getattr(values, "dtype", "")).removeprefix("torch.")
+    return name if name.startswith(("bfloat", "float8", "complex32")) else ""
 
 
 def no_options(options: Mapping[str, Any], name: str, known: tuple[str, ...] = ()) -> None:

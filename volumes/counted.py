@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..core import TALLY, OrientedBox, Region
@@ -9,7 +10,7 @@ from ..core.errors import BadHeader, OutOfVolume, VolumeTooLarge
 from ..core.memory import usable_memory
 from .backend import Backend
 from .header import Shape
-from .voxels import Voxels
+from .voxels import Voxels, plain
 
 
 def counted_read(
@@ -33,6 +34,8 @@ def counted_read(
             f"{voxels.array.shape} for {shape[0]} channels of {region}.",
             do="read() returns Voxels of (C, i, j, k), and keeps every axis.",
         )
+    if backend.header.dtype.kind == "b":
+        return replace(voxels, array=plain(voxels.array), boolean=True)
     return voxels
 
 

@@ -37,10 +37,19 @@ def cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySour
     channels, region, selection = boxed(ranges)
     voxels = counted_read(backend, region, channels)
     array = voxels.array[selection].copy(order="K")
+    if voxels.boolean:
+        array = array.view(np.bool_)
     entries = affine_entries(affine @ _steps(ranges[1:]), name)
     part = f"{name}[{', '.join(_range_text(r) for r in ranges)}]"
-    scaling = {"slope": voxels.slope, "intercept": voxels.intercept}
-    return ArraySource(array, array_header(array, entries, part, **scaling), part)
+    header = array_header(
+        array,
+        entries,
+        part,
+        slope=voxels.slope,
+        intercept=voxels.intercept,
+        tensor_dtype=backend.header.tensor_dtype,
+    )
+    return ArraySource(array, header, part)
 
 
 def _steps(ranges: tuple[range, ...]) -> Affine:

@@ -12,9 +12,11 @@ import threading
 from collections import OrderedDict
 from typing import Protocol
 
+from ..core.errors import CorruptVolume
 from ..core.turns import Turns
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS
+from .header import Header
 from .stores.read_ahead import AHEAD
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
@@ -28,6 +30,10 @@ MOST_RESIDENT_BYTES = 2 * 1024**3
 
 class Opener(Protocol):
     """A source, as far as this module is concerned."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
 
     @property
     def token(self) -> str:
@@ -90,6 +96,28 @@ class Handles:
                 return backend
         finally:
             self._evict()
+
+    def agreeing(self, source: Opener, known: Header | None) -> Backend:
+        """Return the open backend of ``source``, and make sure that it is what is known of it.
+
+        Raises
+        ------
+        CorruptVolume
+            It is not, and was written again.
+        """
+        backend = self.acquire(source, verify=known is None)
+        if known is None or backend.header is known or backend.header == known:
+            return backend
+        # The file may have been written again since, or only touched.
+        backend = self.acquire(source, verify=True)
+        if not backend.header.agrees_with(known):
+            raise CorruptVolume(
+                f"{source.name} has changed since its header was read: it was "
+                f"{known.shape} {known.disk_dtype} and is "
+                f"{backend.shape} {backend.disk_dtype}, or lies elsewhere.",
+                do="Make a new Volume once the file is written.",
+            )
+        return backend
 
     def close(self) -> None:
         """Drop every handle."""

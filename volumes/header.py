@@ -47,6 +47,8 @@ class Header:
     """Type of values where it does not follow from the other fields (foreign backends)."""
     stamp: tuple[int, ...] = ()
     """Size and modification time of the file that was read; empty where there is none."""
+    tensor_dtype: str = ""
+    """Type of torch that :attr:`Volume.data` has where NumPy lacks it, such as ``bfloat16``."""
 
     @classmethod
     def of(
@@ -129,6 +131,7 @@ class Header:
             "intercept": self.intercept,
             "value_type": None if self.value_type is None else self.value_type.str,
             "stamp": list(self.stamp),
+            "tensor_dtype": self.tensor_dtype,
         }
 
     @classmethod
@@ -146,6 +149,7 @@ class Header:
             document["intercept"],
             None if value_type is None else np.dtype(value_type),
             tuple(document["stamp"]),
+            document.get("tensor_dtype", ""),
         )
 
     def agrees_with(self, other: Header) -> bool:
@@ -218,10 +222,18 @@ def array_header(
     *,
     slope: float = 1.0,
     intercept: float = 0.0,
+    tensor_dtype: str = "",
 ) -> Header:
     """Return the header of an array (C, I, J, K) in memory."""
     refuse_unreadable(array.dtype, name)
     shape = array.shape
     if min(shape) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Give at least one voxel.")
-    return Header(shape, affine, array.dtype, slope=slope, intercept=intercept)
+    return Header(
+        shape,
+        affine,
+        array.dtype,
+        slope=slope,
+        intercept=intercept,
+        tensor_dtype=tensor_dtype,
+    )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
-from ..core.errors import CorruptVolume
+from .array_source import held_in_memory
 from .axis_map import AxisMap
 from .axis_mapped import AxisMappedSource, seen_through
 from .backend import Backend, as_array, as_tensor, content_of, needed_of
@@ -26,7 +26,7 @@ from .scheme import ReadScheme, Refused, StoreLayout
 from .source import LocatedSource, Options, Source
 from .source_of import source_of
 from .stored_mask import StoredMaskSource
-from .voxels import Voxels
+from .voxels import Voxels, for_numpy
 
 if TYPE_CHECKING:
     import torch
@@ -205,7 +205,7 @@ class Volume:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of values: as stored in native byte order, booleans as uint8.
+        """Type of values: as stored, in native byte order; patches have booleans as uint8.
 
         Where the header asks for scaling: float32 for integers of up to 16 bits and
         floats of up to 32, else float64.
@@ -318,14 +318,22 @@ class Volume:
         TypeError
             The index is none of the above.
         """
-        return Volume.of_source(cut_out(self._backend(), item, self.affine, self.name), self.kind)
+        whole = self._backend() if self._data is None else self._loaded()
+        return Volume.of_source(cut_out(whole, item, self.affine, self.name), self.kind)
 
     @property
     def data(self) -> torch.Tensor:
-        """All values as a tensor (C, I, J, K), read once and kept until :meth:`unload`."""
+        """All values as a tensor (C, I, J, K), read once and kept until :meth:`unload`.
+
+        It is yours to change: :meth:`numpy` and parts of this volume then show the change, and
+        patches do not, which are made of what is stored, in whichever process.
+        """
         if self._data is None:
-            self._data = as_tensor(self.numpy())
+            self._data = as_tensor(self.numpy(), self.header.tensor_dtype)
         return self._data
+
+    def _loaded(self) -> Backend:
+        return held_in_memory(self._data, affine_entries(self.affine, self.name), self.name)
 
     @property
     def is_loaded(self) -> bool:
@@ -355,8 +363,15 @@ class Volume:
         return backend
 
     def numpy(self) -> NDArray[Any]:
-        """Return all values, (C, I, J, K); maybe a read-only view of the mapped file."""
-        return self.read(Region.of_shape(self.spatial_shape)).values()
+        """Return all values, (C, I, J, K); maybe a read-only view of the file or of ``data``."""
+        whole = Region.of_shape(self.spatial_shape)
+        if self._data is None:
+            return self.read(whole).values()
+        return counted_read(self._loaded(), whole, (0, self.shape[0])).values()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        is_view = (self.is_loaded or self.access == "view") and not self.header.tensor_dtype
+        return for_numpy(self.numpy(), dtype, copy, is_view=is_view)
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
@@ -367,19 +382,7 @@ class Volume:
             # Not among the handles: they would keep the array when the volume is gone.
             self._header = held.header
             return held
-        backend = HANDLES.acquire(self._source, verify=self._header is None)
-        if backend.header is self._header:
-            return backend
-        if self._header is not None and backend.header != self._header:
-            # The file may have been written again since, or only touched.
-            backend = HANDLES.acquire(self._source, verify=True)
-            if not backend.header.agrees_with(self._header):
-                raise CorruptVolume(
-                    f"{self.name} has changed since its header was read: it was "
-                    f"{self._header.shape} {self._header.disk_dtype} and is "
-                    f"{backend.shape} {backend.disk_dtype}, or lies elsewhere.",
-                    do="Make a new Volume once the file is written.",
-                )
+        backend = HANDLES.agreeing(self._source, self._header)
         self._header = backend.header
         return backend
 

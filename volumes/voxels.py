@@ -30,6 +30,8 @@ class Voxels:
     >>> voxels = Voxels(np.array([[[[0, 10]]]], dtype=">i2"), slope=0.5, intercept=-1.0)
     >>> voxels.values().tolist(), voxels.values().dtype.name
     ([[[[-1.0, 4.0]]]], 'float32')
+    >>> Voxels(np.array([[[[0, 1]]]], np.uint8), boolean=True).values().tolist()
+    [[[[False, True]]]]
     """
 
     array: NDArray[Any]
@@ -38,6 +40,8 @@ class Voxels:
     """Factor from stored number to value."""
     intercept: float = 0.0
     """Value of a stored 0."""
+    boolean: bool = False
+    """Whether the numbers, 0 and 1 of uint8, are stored as booleans: their values are."""
 
     @property
     def is_scaled(self) -> bool:
@@ -47,7 +51,8 @@ class Voxels:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of :meth:`values`."""
-        return value_dtype(self.array.dtype, self.slope, self.intercept)
+        stored = np.dtype(np.bool_) if self.boolean else self.array.dtype
+        return value_dtype(stored, self.slope, self.intercept)
 
     def values(self) -> NDArray[Any]:
         """Return ``array * slope + intercept`` in native byte order.
@@ -58,6 +63,8 @@ class Voxels:
             (C, i, j, k) of :attr:`dtype`. Without scaling, and in native byte
             order, it is :attr:`array` itself, which may be read-only.
         """
+        if self.boolean:
+            return self.array.view(np.bool_)
         if not self.is_scaled:
             return self.array.astype(self.dtype, copy=False)
         out = np.empty_like(self.array, dtype=self.dtype, subok=False)
@@ -78,6 +85,35 @@ class Voxels:
         return out
 
 
+def for_numpy(
+    values: NDArray[Any], dtype: Any, copy: bool | None, *, is_view: bool
+) -> NDArray[Any]:
+    """Return values as ``__array__`` has to, by NumPy 2's rules for ``copy``.
+
+    Parameters
+    ----------
+    values
+        What is there.
+    dtype
+        What is wanted; None for what it is.
+    copy
+        True for memory of its own, False for none, None for none unless it is needed.
+    is_view
+        Whether unscaled values are memory that somebody else holds.
+
+    Raises
+    ------
+    ValueError
+        No copy is wanted, and values have to be read or converted.
+    """
+    wanted = values if dtype is None else values.astype(dtype, copy=False)
+    is_own = wanted is not values or not is_view or values.flags.owndata
+    if copy is False and is_own:
+        msg = "these voxels have to be read or converted into new memory; copy=False forbids that"
+        raise ValueError(msg)
+    return wanted.copy() if copy and not (is_own and wanted.flags.writeable) else wanted
+
+
 def value_dtype(stored: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
     """Return the native type of values made from stored numbers.
 
@@ -86,12 +122,10 @@ def value_dtype(stored: np.dtype[Any], slope: float = 1.0, intercept: float = 0.
     >>> value_dtype(np.dtype(">i2")).name, value_dtype(np.dtype(">i2"), 2.0).name
     ('int16', 'float32')
     >>> value_dtype(np.dtype("int32"), 2.0).name, value_dtype(np.dtype("bool")).name
-    ('float64', 'uint8')
+    ('float64', 'bool')
     """
     native = stored.newbyteorder("=")
-    if native.kind == "b":
-        return np.dtype(np.uint8)
-    if (slope, intercept) == (1.0, 0.0) or native.kind == "c":
+    if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
         return native
     if native.kind == "f":
         return np.dtype(np.float64 if native.itemsize > 4 else np.float32)

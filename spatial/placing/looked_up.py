@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
+from ...volumes.voxels import plain
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
 from ..resampling.resample import Source, resample
@@ -38,8 +39,10 @@ def values_on(
     is_same = plan.is_copy and plan.source_region(LABEL) == volume.grid.region == grid.region
     unit = _unit(cell, volume.chunks) if is_same else cell
     for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
-        if inside is None or not region.intersect(inside).is_empty:
-            yield region, volume.read(region).values() if is_same else _moved(volume, plan, region)
+        if inside is not None and region.intersect(inside).is_empty:
+            continue
+        values = volume.read(region).values() if is_same else _moved(volume, plan, region)
+        yield region, plain(values)
 
 
 def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
@@ -60,7 +63,7 @@ def _moved(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
     """Return the values of a volume on a region of another grid."""
     part = plan.crop(region.start, region.shape)
     needed = part.source_region(LABEL)
-    out = np.zeros((volume.shape[0], *region.shape), volume.dtype)
+    out: NDArray[Any] = plain(np.zeros((volume.shape[0], *region.shape), volume.dtype))
     if needed.is_empty:
         return out
     voxels = volume.read(needed)

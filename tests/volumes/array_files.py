@@ -204,5 +204,4 @@ def npy(folder):
 def npy_flags(folder):
     array = numbered(SHAPE) % 3 == 0
     np.save(folder / "a.npy", array)
-    found = array[None].astype(np.uint8)
-    return Reference(folder / "a.npy", found, UNIT, header=("", 128), disk_dtype="|b1")
+    return Reference(folder / "a.npy", array[None], UNIT, header=("", 128), disk_dtype="|b1")

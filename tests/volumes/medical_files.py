@@ -386,7 +386,8 @@ def warm():
 @reference("mgh, float32")
 def mgh_floats(folder):
     array = numbered((5, 6, 7), np.float32)
-    return one(write_mgh(folder / "a.mgh", array), array, disk_dtype=">f4")
+    path = write_mgh(folder / "a.mgh", array)
+    return one(path, array, disk_dtype=">f4", header=("", 284))
 
 
 @reference("mgz, frames of int16")

@@ -91,8 +91,8 @@ def test_booleans_and_half_floats(tmp_path):
     write(path, halves, "halves")
 
     volume = Volume(path, dataset="flags")
-    assert (volume.disk_dtype, volume.dtype) == (np.dtype(bool), np.dtype(np.uint8))
-    assert volume.numpy()[0].tolist() == flags.astype(int).tolist()
+    assert (volume.disk_dtype, volume.dtype) == (np.dtype(bool), np.dtype(bool))
+    assert volume.numpy()[0].tolist() == flags.tolist()
     assert Volume(path, dataset="halves").dtype == np.float16
     assert Volume(path, dataset="halves").numpy()[0].tolist() == halves.tolist()
 

@@ -165,14 +165,14 @@ def test_units_become_millimetres(tmp_path, unit, factor):
 
 
 def test_planes_and_booleans(tmp_path):
-    """One page is a volume with K = 1; bits become 0 and 1."""
+    """One page is a volume with K = 1; bits become booleans."""
     array = numbered((9, 10)) % 3 == 0
     tifffile.imwrite(tmp_path / "a.tif", array)
 
     volume = Volume(tmp_path / "a.tif", kind="label")
 
-    assert (volume.shape, volume.disk_dtype, volume.dtype.name) == ((1, 10, 9, 1), bool, "uint8")
-    assert volume.numpy()[0, :, :, 0].T.tolist() == array.astype(int).tolist()
+    assert (volume.shape, volume.disk_dtype, volume.dtype.name) == ((1, 10, 9, 1), bool, "bool")
+    assert volume.numpy()[0, :, :, 0].T.tolist() == array.tolist()
 
 
 def test_an_image_in_several_files(tmp_path, caplog):

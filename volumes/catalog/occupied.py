@@ -24,6 +24,7 @@ from ..cache.waiting import made_once
 from ..content import content_key, content_key_now, version_key
 from ..pyramid import at_level, coarser_levels
 from ..volume import Volume
+from ..voxels import plain
 from .statistics import SLAB_VOXELS, slabs
 
 _REMEMBERED: Remembered[Region] = Remembered()
@@ -135,7 +136,7 @@ def _computed(volume: Volume, interest: Interest, level: int) -> Region:
     for region in _outer_first(regions):
         if Region(tuple(lows), tuple(map(max, lows, highs))).contains(region):
             continue
-        inside: Any = interest.of(volume.read(region).values()).any(axis=0)
+        inside: Any = interest.of(plain(volume.read(region).values())).any(axis=0)
         for axis in range(3):
             rest = tuple(other for other in range(3) if other != axis)
             hits = np.flatnonzero(inside.any(axis=rest))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ..backend import Backend
 from ..disk.raw_header import RawHeader
@@ -72,5 +74,8 @@ def parse_mgh(raw: bytes, name: str) -> RawHeader:
             f"{name} holds voxels of MGH type {int(fields['type'])}, which is not read.",
             do="Convert them with mri_convert -odt float, for instance.",
         ) from None
+    # Numbers of a damaged header may be so large that their product is none; NumPy would warn.
+    with np.errstate(over="ignore", invalid="ignore"):
+        affine = fields.get_affine()
     # Frames, the fourth, become channels.
-    return RawHeader(tuple(dims), dtype, MGH_BYTES, affine_entries(fields.get_affine(), name))
+    return RawHeader(tuple(dims), dtype, MGH_BYTES, affine_entries(affine, name))
