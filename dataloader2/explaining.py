@@ -167,7 +167,8 @@ class Explaining:
             kept=self._pace.seconds(),
         )
         advice = self._agreed().advice
+        # Before they happen, as they do where parts are measured.
+        passes = passes_of(untimed(self._graph), self._seed or 0, here.epoch)
         found = diagnose(subject, Extent(batches, seconds), step)
-        passes = passes_of(untimed(self._graph), self._seed or 0, self._position.epoch)
         whole = (f"read as a whole: {each}." for each in passes)
         return replace(found, notes=(*found.notes, *whole, *advice))

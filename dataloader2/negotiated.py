@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,10 +13,12 @@ from ..reading_services import ReadingService
 from ..reading_services.abilities import Budgeting
 from ..reading_services.spending import budgets
 from ..reading_services.work import Work
+from ..volumes.cache.cache_directory import cache_budget
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
 from ..volumes.scheme import Budget, ReadScheme, Refused
 from ..volumes.stores.joining import Joining
+from ..volumes.stores.remote_objects import MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Negotiated:
     """By key: why it has no scheme."""
     unknown: str = ""
     """Why not."""
+    small: Mapping[str, str] = field(default_factory=dict)
+    """By key: what suits volumes so small that round trips are what they cost."""
     remote: bool = False
     """Whether volumes lie behind URLs, also those that are decoded onto the local disk."""
 
@@ -54,6 +59,7 @@ class Negotiated:
     def advice(self) -> tuple[str, ...]:
         """What would spare reads, by key; once where keys agree."""
         told = {scheme.advice: key for key, scheme in reversed(list(self.schemes.items()))}
+        told.update((text, key) for key, text in reversed(list(self.small.items())))
         return tuple(f"{key}: {text}." for text, key in told.items() if text)
 
     def explain(self) -> str:
@@ -65,6 +71,8 @@ class Negotiated:
             lines.append(f"{key}: {scheme.explain()}")
             if by := self.sampled_anew.get(key):
                 lines.append(f"  not fused: read for what is sampled anew after {by}")
+            if key in self.small:
+                lines.append(f"  better: {self.small[key]}")
         lines += [f"{key}: not negotiated: {why}" for key, why in self.left_out.items()]
         return "\n".join(lines)
 
@@ -100,7 +108,23 @@ def negotiated(
         offers = service.budgets(work, remote=remote)
     else:
         offers = budgets(None, workers=0, batches_ahead=2, threads=1)
-    return Negotiated(agreed(asked, offers), asked.sampled_anew, asked.left_out, remote=urls)
+    schemes = agreed(asked, offers)
+    return Negotiated(schemes, asked.sampled_anew, asked.left_out, small=_small(asked), remote=urls)
+
+
+def _small(asked: Asked) -> dict[str, str]:
+    """Return what is better for volumes in chunks behind URLs, of which one request brings all."""
+    found = {}
+    for key, layout in asked.layouts.items():
+        size = math.prod(layout.shape) * layout.itemsize
+        every = size * layout.volumes
+        if layout.remote and layout.chunk and size <= MOST_BYTES and every <= cache_budget():
+            found[key] = (
+                f"volumes of {size / 1e6:.3g} MB lie behind URLs, in chunks: .recache() after "
+                "open_volume() keeps them on the local disk from the first epoch on, as .nii.gz "
+                "are; storing such small volumes in chunks spares nothing"
+            )
+    return found
 
 
 def agreed(asked: Asked, offers: tuple[Budget, ...]) -> dict[str, ReadScheme]:

@@ -13,6 +13,7 @@ from typing import Any
 from ..core import Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, describe, parents_of, traits_of, walk
+from ..realizing import ApplyValue
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.made_volume import asks_voxels, breaks, interpolations, stored_read
 from ..spatial.lazy.slow_steps import left_to_numpy
@@ -25,9 +26,11 @@ from ..volumes.catalog.occupied import Interest, known_box
 from ..volumes.catalog.statistics import has_statistics
 from .epoch import set_epoch
 from .iter.cases import FromCases, ListCases
+from .iter.choices import ChoicePipe
 from .iter.from_manifest import FromManifest
 from .iter.lazy_patch import LazyPatches
 from .iter.needing import NeedingPipe
+from .iter.values import ValuePipe
 from .length import may_open
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
@@ -171,8 +174,16 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
 def _asks_whole(pipe: Any) -> bool:
     if isinstance(pipe, LazyPatches):
         return pipe.mask is not None or pipe.weights is not None
-    op = getattr(getattr(pipe, "step", None), "op", None)
-    return isinstance(pipe, NeedingPipe) or bool(getattr(op, "takes_statistics", False))
+    change = _change_of(pipe)
+    asks = change is not None and change.step.op.takes_statistics
+    return isinstance(pipe, NeedingPipe) or asks
+
+
+def _change_of(pipe: Any) -> ApplyValue | None:
+    """Return what a pipe does to values, that of a choice included."""
+    if isinstance(pipe, ValuePipe):
+        return pipe.instructions()[0]
+    return pipe.change if isinstance(pipe, ChoicePipe) else None
 
 
 def _count(source: Any) -> int:
@@ -218,8 +229,9 @@ def _asked_by(
 def _counted_by(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
-    op = pipe.step.op
-    keys = pipe.keys or op.named_keys or [k for k, v in volumes.items() if v.kind == op.kind]
+    change: Any = _change_of(pipe)
+    op = change.step.op
+    keys = change.keys or op.named_keys or [k for k, v in volumes.items() if v.kind == op.kind]
     mask = volumes.get(op.mask_key) if op.mask_key else None
     of_some = mask is not None or getattr(op, "above", None) is not None
     for key in keys:

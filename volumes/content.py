@@ -74,10 +74,10 @@ def array_key(array: NDArray[Any]) -> str:
     rows = array.transpose(order)
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     if rows.flags.c_contiguous:
-        digest.update(rows.reshape(-1).view(np.uint8))
+        digest.update(rows.reshape(-1).view(np.uint8).data)
     else:
         for row in rows:
-            digest.update(np.ascontiguousarray(row).reshape(-1).view(np.uint8))
+            digest.update(np.ascontiguousarray(row).reshape(-1).view(np.uint8).data)
     return content_key("array", (array.dtype.str, rows.shape, order, digest.hexdigest()))
 
 

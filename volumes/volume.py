@@ -144,10 +144,7 @@ class Volume:
         return getattr(self._source, "rearranged", "")
 
     def with_axis_map(self, axis_map: AxisMap) -> Volume:
-        """Return the volume with its sections where a map says; nothing is read now.
-
-        Index ``i`` lies in the world where it lay, what is shown there moves; so does every key.
-        """
+        """Return the volume with its sections where a map says; the affine stays, keys differ."""
         return self._of(seen_through(self._source, axis_map), self.kind)
 
     def stored_mask(self) -> Volume | None:
