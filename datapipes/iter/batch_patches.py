@@ -75,7 +75,10 @@ class BatchPatches(DataPipe):
         self.joins = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
-        self._tell_of_shares()
+        shares, looking = _oversampled(parent)
+        # Of the chain as it is written: an adapter that takes realize() away changes no draw.
+        self.has_shares = bool(shares) and looking is None
+        self._tell_of_shares(shares, looking)
         self.of_cases = any(
             isinstance(p, (FromCases, ListCases, FromManifest)) for p in walk(parent)
         )
@@ -92,20 +95,12 @@ class BatchPatches(DataPipe):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield batches."""
         samples = iter(self.parent)
-        has_shares = self.has_shares
         while held := list(islice(samples, self.batch_size)):
             if len(held) == self.batch_size or not self.drop_last:
-                yield self.gather(in_batch(held) if has_shares else held)
+                yield self.gather(in_batch(held) if self.has_shares else held)
 
-    @property
-    def has_shares(self) -> bool:
-        """Whether patches are to know where in a batch they are."""
-        shares, looking = _oversampled(self.parent)
-        return bool(shares) and looking is None
-
-    def _tell_of_shares(self) -> None:
+    def _tell_of_shares(self, shares: Sequence[float], looking: Pipe | None) -> None:
         """Warn where a share is not one of each batch, or none of it."""
-        shares, looking = _oversampled(self.parent)
         for share in shares:
             if looking is not None:
                 warn(

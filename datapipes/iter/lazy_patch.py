@@ -80,11 +80,12 @@ class LazyPatches(DataPipe):
         coarser than the volumes and lie on a grid of its own: then leave its key out of
         ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
     min_share
-        With ``mask``: part of the patch that is inside, at least; to within the cells (8 voxels,
-        or a quarter of the patch) that faces of the patch cut.
+        With ``mask``: part of the patch that is inside, at least; of a grid exactly, else to within
+        the cells (8 voxels, or a quarter of the patch) that faces of the patch cut.
     class_weights
-        With ``mask``: how often a voxel of each label is in the middle, ``{0: 1, 2: 3}``. Labels
-        that a volume lacks leave their part to the others; ``min_share`` is of the drawn one.
+        With ``mask``: how often a voxel of each label is in the middle, voxel ``n // 2`` of n,
+        ``{0: 1, 2: 3}``; near a face the patch is moved inward. Labels that a volume lacks leave
+        their part to the others; ``min_share`` is of the drawn one.
         ``"other"`` stands for all that are not listed, together.
     oversample
         With ``mask``: the share of each batch that is drawn about foreground, as nnU-Net's
@@ -113,9 +114,10 @@ class LazyPatches(DataPipe):
     padding rule fills the rest, and one warning says so.
 
     A mask or map of weights is read once per volume, by the process that first works out a plan
-    with it, and kept as counts or sums per cell, for files also on disk; :meth:`prepare` does it
-    for all cases now. Of weights that differ inside cells the voxels are kept too, in 1 MiB per
-    volume at most; of the cells that are left out each voxel is as likely as another.
+    with it, and kept as runs of voxels that weigh the same, for files also on disk; :meth:`prepare`
+    does it for all cases now. They take a byte for 500 voxels of a mask, 1 MiB of a map of weights.
+    Where that is too little for every run, as many are kept as fit, spread evenly over all that can
+    be drawn: what is drawn is of its class always, and its place one of some ten thousand.
 
     Raises
     ------
@@ -269,8 +271,8 @@ class LazyPatches(DataPipe):
                 if not excused(self, sample, error):
                     raise
                 continue
-            for ordinal, patch in patches:
-                step = Step(patch, self.stream_names[0], self.origin)
+            for ordinal, place in patches:
+                step = Step(place, self.stream_names[0], self.origin)
                 yield stepped(self, sample, Adding([step]), ordinal=ordinal)
 
     def _drawing(
@@ -335,7 +337,7 @@ class LazyPatches(DataPipe):
         for number, sample in enumerate(tqdm(samples, "masks", unit="case", disable=hidden)):
             patch, _ = self._ops(sample)
             pending = pending_of(self, sample)
-            if self.sampling == "grid":
+            if self.sampling == "grid" and isinstance(patch, MaskedPatch):
                 patch.touched(pending.from_stored, self._grid_of(pending))
             else:
                 patch.ready(pending.from_stored)
@@ -350,7 +352,9 @@ class LazyPatches(DataPipe):
         if self._placed is None:
             return patches
         try:
-            stays = self._ops(sample)[0].touched(pending.from_stored, grid)
+            patch, _ = self._ops(sample)
+            assert isinstance(patch, MaskedPatch)  # weights go with no grid
+            stays = patch.touched(pending.from_stored, grid)
         except VoxpipeError as error:
             raise error.at(self.origin, sample.case)  # noqa: B904
         return patches if stays is None else [patches[n] for n in np.flatnonzero(stays)]

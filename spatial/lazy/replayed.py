@@ -10,7 +10,6 @@ from ...core import Sample
 from ...core.recorded import Recorded
 from ...intensity import ValueStep
 from ..ops.op import Step
-from ..placing.masked_patch import MaskedPatch
 from .lazy_patch import LazyPatch
 from .made_volume import MadeVolume, made_of
 from .pending import PendingPlan
@@ -63,9 +62,10 @@ def _at_position(sample: Sample, position: int, size: int) -> Sample:
     shared: dict[int, tuple[PendingPlan, PendingPlan]] = {}
 
     def step_at(step: Step) -> Step:
-        op = step.op
-        bound = op.bound(position, size) if isinstance(op, MaskedPatch) else op
-        return step if bound is op else replace(step, op=bound)
+        # Of all ops only those that place patches have it.
+        bind = getattr(step.op, "bound", None)
+        op = step.op if bind is None else bind(position, size)
+        return step if op is step.op else replace(step, op=op)
 
     def pending_at(pending: PendingPlan) -> PendingPlan:
         if id(pending) not in shared:

@@ -17,6 +17,8 @@ from ..plans.policy import LABEL
 from ..resampling.resample import Source, resample
 from .weight_table import Triple
 
+_HALF = 0.5
+
 
 def values_on(
     volume: Any, grid: Grid, cell: Triple = (1, 1, 1), inside: Region | None = None
@@ -36,7 +38,8 @@ def values_on(
     """
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
-    is_same = plan.is_copy and plan.source_region(LABEL) == volume.grid.region == grid.region
+    # A flip of all has the same region, and is a copy too.
+    is_same = plan.is_copy and volume.grid.shape == grid.shape and _is_identity(matrix)
     unit = _unit(cell, volume.chunks) if is_same else cell
     for region in slabs(grid.shape, unit, max(1, SLAB_VOXELS // volume.shape[0])):
         if inside is not None and region.intersect(inside).is_empty:
@@ -57,6 +60,12 @@ def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
         slice(a // c, -(-b // c)) for a, b, c in zip(region.start, region.stop, cell, strict=True)
     )
     return i, j, k
+
+
+def _is_identity(matrix: NDArray[np.float64]) -> bool:
+    """Whether a copy leaves every voxel where it is: half a voxel is no other one."""
+    away = np.abs(matrix - np.eye(4))
+    return bool(away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF)
 
 
 def _moved(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:

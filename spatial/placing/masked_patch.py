@@ -166,9 +166,10 @@ class MaskedPatch:
             return self._anywhere(numbers[0], plan)
         self._warn_of_missing(mask)
         size = of_grid(self.size, plan)
-        mask = self._with_all(mask, plan)
-        for index in self._order(mask, source_box(plan), numbers[0, 0]):
-            middle = self._middle(mask, index, numbers, plan)
+        present = source_box(plan)
+        mask = self._with_all(mask, present, plan)
+        for index in self._order(mask, present, numbers[0, 0]):
+            middle = self._middle(mask, index, present, numbers, plan)
             if middle is not None:
                 start = start_about(middle, size, plan).tolist()
                 drawn: dict[str, Any] = {"start": start, "size": list(size)}
@@ -200,15 +201,15 @@ class MaskedPatch:
             return self.oversample is None or number < self.oversample
         return self.forced
 
-    def _with_all(self, mask: SamplingMask, plan: SpatialPlan) -> SamplingMask:
+    def _with_all(self, mask: SamplingMask, present: Region, plan: SpatialPlan) -> SamplingMask:
         """Return the mask; one of what is present alone if a class has no place there by chance.
 
         A table that is not exact knows some thousand places of a class, of which a small crop may
         have none though it has voxels of it.
         """
-        present = source_box(plan)
-        absent = [t for t in mask.tables if not t.is_exact and not t.has_some(present)]
-        if not absent or present.is_empty:
+        if mask.is_exact or present == plan.source.region or present.is_empty:
+            return mask
+        if all(table.is_exact or table.has_some(present) for table in mask.tables):
             return mask
         classes = self.stored or self.classes
         if classes == (EACH,):
@@ -241,7 +242,12 @@ class MaskedPatch:
         """Return the class that is drawn, then the others as they would be without it."""
         given = [weight for _, weight in self.class_weights] or [1.0] * len(mask.tables)
         weights = dict(enumerate(given))
-        there = [n for n, w in weights.items() if w > 0 and mask.tables[n].has_some(present)]
+        whole = present == Region.of_shape(mask.tables[0].shape) if mask.tables else False
+        there = [
+            n
+            for n, weight in weights.items()
+            if weight > 0 and mask.total(n) and (whole or mask.tables[n].has_some(present))
+        ]
         order = []
         while there:
             upto = np.cumsum([weights[index] for index in there])
@@ -250,7 +256,12 @@ class MaskedPatch:
         return order
 
     def _middle(
-        self, mask: SamplingMask, index: int, numbers: NDArray[np.float64], plan: SpatialPlan
+        self,
+        mask: SamplingMask,
+        index: int,
+        present: Region,
+        numbers: NDArray[np.float64],
+        plan: SpatialPlan,
     ) -> NDArray[np.int64] | None:
         """Return the middle of a patch about a class; None where no place has the share."""
 
@@ -262,7 +273,8 @@ class MaskedPatch:
 
         low, high = np.zeros(3, np.int64), np.array(plan.shape) - 1
         will_do = has_share if self.min_share else None
-        return drawn_middle(mask.tables[index], low, high, numbers, plan, will_do)
+        box = present if plan.is_copy else None
+        return drawn_middle(mask.tables[index], low, high, numbers, plan, will_do, box=box)
 
     def _shares(
         self, mask: SamplingMask, index: int, starts: NDArray[np.int64], plan: SpatialPlan

@@ -154,8 +154,7 @@ def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64]
 
 def _held(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.uint32]:
     boxes = [
-        Region(patch.start, tuple(a + n for a, n in zip(patch.start, patch.size, strict=True)))
-        for patch in patches.patches(grid.shape)
+        Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
     ]
     held = np.zeros((len(boxes), 1, 1, 1), np.uint32)
     seen: set[int] = set()
@@ -353,7 +352,7 @@ def _load(file: Path, shape: Triple) -> SamplingMask | None:
         if told["shape"] != list(shape) or ends[-1] != len(content):
             return None
         tables = tuple(
-            WeightTable(shape, *fields, content[begin:end])
+            WeightTable(shape, **dict(zip(_FIELDS, fields, strict=True)), packed=content[begin:end])
             for fields, begin, end in zip(told["tables"], ends[:-1], ends[1:], strict=True)
         )
         labels = tuple(tuple(one) if isinstance(one, list) else one for one in told["labels"])

@@ -335,7 +335,8 @@ def unpacked(content: bytes) -> Runs:
         The bytes are no runs.
     """
     kind = content[0]
-    types = [np.dtype("<u8"), np.dtype("<u4")] + [np.dtype("<f4")] * (kind == _OWN)
+    types: list[np.dtype[Any]] = [np.dtype("<u8"), np.dtype("<u4")]
+    types += [np.dtype("<f4")] * (kind == _OWN)
     planes = np.frombuffer(zlib.decompress(content[1:]), np.uint8)
     count = len(planes) // sum(each.itemsize for each in types)
     columns, at = [], 0

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Origin
+from ...core import Origin, Region
 from ...core.errors import PatchSizeError
 from ..ops.crop import centred_start
 from ..ops.op import Drawn
@@ -166,6 +166,7 @@ def drawn_middle(
     plan: SpatialPlan,
     will_do: Fits | None = None,
     *,
+    box: Region | None = None,
     spread: bool = False,
 ) -> Integers | None:
     """Return a voxel of the grid of a plan that is drawn from a table; None if there is none.
@@ -182,6 +183,8 @@ def drawn_middle(
         From the source to the grid.
     will_do
         Which voxels are right otherwise; by default all.
+    box
+        A box of the source that holds them, where that is known.
     spread
         Whether a voxel of the source counts with all its extent, so that one that is several voxels
         of the grid is any of them. Else it counts with its middle, and a voxel of the grid that
@@ -189,7 +192,8 @@ def drawn_middle(
     """
     # A place that is not in the middle of a voxel may be the nearest one to one beside the box.
     edge = 0 if plan.is_copy else 1
-    box = source_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
+    if box is None:
+        box = source_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
     near: Integers | None = None
     for tries in np.split(numbers[1:], np.cumsum(_TRIES)[:-1]):
         voxels = table.pick(box, tries[:, :2])

@@ -23,6 +23,7 @@ from voxpipe.spatial import (
     UniformRegion,
     forget_masks,
     sampling_mask,
+    weight_table,
     without_reading,
 )
 from voxpipe.spatial.placing import kept_tables, looked_up
@@ -428,6 +429,23 @@ def test_a_coarse_mask_on_a_grid_of_its_own(turned):
 
     assert mask.total(0) == 512
     assert mask.shares.counts[0, 2, 3, 1] == 512
+
+
+@pytest.mark.parametrize("flips", [(0,), (1, 2), (0, 1, 2)])
+def test_a_mask_whose_axes_point_elsewhere(flips):
+    """LPS beside RAS, of one extent: a voxel is where its affine says."""
+    label = random_label(4, (12, 12, 12), 0.1)
+    stored, affine = np.flip(label, flips), np.eye(4)
+    for axis in flips:
+        affine[axis, axis], affine[axis, 3] = -1, 11
+    grid = Grid(label.shape, np.eye(4))
+
+    mask = sampling_mask(Volume(stored, affine=affine), grid, None, ())
+    weights = weight_table(Volume(stored, affine=affine), grid)
+
+    for table in (mask.tables[0], weights):
+        voxels, _ = table.every(grid.region, 2**20)
+        assert np.array_equal(np.argwhere(label), voxels[np.lexsort(voxels.T[::-1])])
 
 
 def test_channels_are_joined_or_refused():
