@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing as mp
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 from ..core.origin import warn
@@ -78,7 +79,8 @@ class MultiProcessingReadingService:
         interpreter's lock. By default the machine's cores divided by the workers.
     persistent_workers
         Keep the workers from epoch to epoch, until ``stop()``. By default they end with
-        the epoch and take all that they opened with them.
+        the epoch and take all that they opened with them, unless the graph keeps something in
+        their memory for the next one (``cache()``, ``in_memory_cache()``).
     slot_bytes
         Shared memory that batches may take together, those that you keep included, in
         bytes; None for an eighth of the memory. When it is used up, batches are copied as
@@ -212,7 +214,7 @@ class MultiProcessingReadingService:
         kind: Callable[..., Epoch] = PlannedEpoch if isinstance(work, Planned) else ReplicatedEpoch
         return kind(
             pool,
-            self._end_epoch,
+            partial(self._end_epoch, work),
             work,
             seed,
             epoch,
@@ -263,9 +265,10 @@ class MultiProcessingReadingService:
             )
         return self._pool
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, work: Work) -> None:
         """Stop the workers unless they are to stay."""
-        if not self.persistent_workers or (self._pool is not None and not self._pool.is_well()):
+        stay = self.persistent_workers or work.outlives_epochs
+        if not stay or (self._pool is not None and not self._pool.is_well()):
             self.stop()
 
     def explain(self, work: Work) -> str:
