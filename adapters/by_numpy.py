@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..datapipes.iter import Flush, FusedSpatial, SpatialPipe, ValuePipe
+from ..datapipes.iter import Cache, Flush, FusedSpatial, SpatialPipe, ValuePipe
 from ..datapipes.iter.choices import ChoicePipe
 from ..graph import Pipe, Refused, Site, parents_of
 from ..spatial import Step
@@ -46,7 +46,7 @@ def _steps(pipe: Pipe) -> Sequence[Step]:
 
 
 def _begins_a_plan(pipe: Pipe) -> bool:
-    if isinstance(pipe, Flush):
+    if isinstance(pipe, (Cache, Flush)):
         return pipe.keys is None
     if isinstance(pipe, ValuePipe):
         return not pipe.step.op.commutes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..datapipes.iter import Flush, FusedSpatial, SpatialPipe
+from ..datapipes.iter import Cache, Flush, FusedSpatial, SpatialPipe
 from ..datapipes.iter.choices import ChoicePipe
 from ..graph import Pipe, Refused, Rule, Site, origin_of, parents_of, with_parents
 from .adapter import Adapter
@@ -72,7 +72,7 @@ def _has_pending(pipe: Pipe) -> bool:
     stack, seen = [pipe], {id(pipe)}
     while stack:
         one = stack.pop()
-        if isinstance(one, Flush) and one.keys is None:
+        if isinstance(one, (Cache, Flush)) and one.keys is None:
             continue
         if _is_spatial(one):
             return True

@@ -6,7 +6,15 @@ import copy
 import logging
 from collections.abc import Sequence
 
-from ..datapipes.iter import BatchPatches, Flush, FusedSpatial, Realize, SpatialPipe, ValuePipe
+from ..datapipes.iter import (
+    BatchPatches,
+    Cache,
+    Flush,
+    FusedSpatial,
+    Realize,
+    SpatialPipe,
+    ValuePipe,
+)
 from ..datapipes.iter.choices import ChoicePipe
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from .adapter import Adapter
@@ -79,7 +87,7 @@ def _neighbours(site: Site) -> Pair | Refused | None:
 def _kept_apart(pipe: Pipe) -> Refused | None:
     """Return why a spatial pipe that reads ``pipe`` begins a plan of its own, if it does."""
     by, moved = "", False
-    while isinstance(pipe, (Flush, ValuePipe, ChoicePipe, Timed)):
+    while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timed)):
         by = _breaking(pipe) or by
         moved = moved or bool(by and isinstance(pipe, ChoicePipe) and pipe.adding)
         pipe = pipe.parent
@@ -90,7 +98,7 @@ def _kept_apart(pipe: Pipe) -> Refused | None:
 
 def _breaking(pipe: Pipe) -> str:
     """Return what of a pipe makes later spatial ops wait, or nothing."""
-    if isinstance(pipe, Flush):
+    if isinstance(pipe, (Cache, Flush)):
         return describe(pipe)
     if isinstance(pipe, ValuePipe):
         return "" if pipe.step.op.commutes else describe(pipe)

@@ -49,6 +49,11 @@ class Remembered(Generic[V]):
         self._lock = threading.Lock()
         self._being_made: dict[Hashable, tuple[threading.RLock, list[None]]] = {}
 
+    @property
+    def weight(self) -> int:
+        """How much all values weigh together."""
+        return self._weight
+
     def get(self, key: Hashable) -> V | None:
         """Return what is remembered, or None."""
         with self._lock:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +85,37 @@ class Stream:
     def integer(self) -> int:
         """Return one integer in [0, 2**63), e.g. to seed a foreign generator."""
         return int.from_bytes(self._key(), "little") % 2**63
+
+
+class _Constant:
+    """Gives one number, whatever is asked: the extremes of what a generator gives tell a range."""
+
+    def __init__(self, number: float) -> None:
+        self._number = number
+
+    def random(self, size: Any = None) -> Any:
+        """Return the number, or an array of it."""
+        return self._number if size is None else np.full(size, self._number)
+
+
+# What ``Generator.random`` gives least and most, and a number between the two.
+_EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
+
+
+def is_drawn(draw: Callable[[np.random.Generator], Any]) -> bool:
+    """Whether what ``draw`` returns depends on the random numbers that it is given.
+
+    Only ``Generator.random`` is used by what draws here.
+
+    Examples
+    --------
+    >>> is_drawn(lambda generator: generator.random() < 0.5)
+    True
+    >>> is_drawn(lambda generator: generator.random() < 1.0)
+    False
+    """
+    constants: Any = map(_Constant, _EXTREMES)
+    return len({repr(draw(constant)) for constant in constants}) > 1
 
 
 @cache

@@ -6,6 +6,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
 from .iter.batch_patches import BatchPatches
+from .iter.cache import Cache
 from .iter.choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .iter.files.compressed_loader import Bz2FileLoader, XzFileLoader
 from .iter.files.csv_parser import CSVDictParser, CSVParser
@@ -103,6 +104,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def bucketbatch(self, batch_size: int, drop_last: bool = ..., batch_num: int = ..., bucket_num: int = ..., sort_key: Callable[[list[Any]], list[Any]] | None = ..., use_in_batch_shuffle: bool = ...) -> Any:
         """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes."""
+
+    def cache(self, place: Any = ..., *, memory_bytes: int | None = ..., keys: Collection[str] | None = ..., chunk: int | None = ..., codec: str = ..., storage_options: Mapping[str, Any] | None = ...) -> Cache:
+        """Make the volumes of a chain once, keep them, and read patches from what is kept."""
 
     def center_crop(self, size: Any = ..., side: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Keep a box about the centre; where a voxel is left over, ``side`` says where it is cut off."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -15,7 +15,13 @@ from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, describe, parents_of, traits_of, walk
 from ..realizing import ApplyValue
 from ..spatial import LazyPatch, without_reading
-from ..spatial.lazy.made_volume import asks_voxels, breaks, interpolations, stored_read
+from ..spatial.lazy.made_volume import (
+    asks_voxels,
+    breaks,
+    interpolations,
+    kept,
+    stored_read,
+)
 from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
@@ -94,6 +100,8 @@ class Cost:
     """What resamples in this process; workers have the same."""
     unfused: tuple[str, ...] = ()
     """Per volume of the first sample that is interpolated anew: after which op, and where."""
+    kept: tuple[str, ...] = ()
+    """Per volume of the first sample that is made once and kept: where, and what that costs."""
     slow: tuple[str, ...] = ()
     """Which steps of which plans the kernel does not do together, and what to do."""
     passes: tuple[WholePass, ...] = ()
@@ -109,7 +117,7 @@ class Cost:
             f"{self.copies:g} copies   (mean of {self.patches} plans)"
         ]
         lines += [f"  {line}" for line in self.sampled]
-        lines += (*self.unfused, *self.slow)
+        lines += (*self.kept, *self.unfused, *self.slow)
         lines += [f"read as a whole: {each}" for each in self.passes]
         if self.kernel:
             lines.append(f"resampled by: {self.kernel}")
@@ -143,6 +151,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
         sampled=_sampled(first),
         kernel=_kernel(),
         unfused=_unfused(first),
+        kept=_kept(first),
         slow=_slow(samples),
         passes=passes_of(graph, seed, epoch),
     )
@@ -308,15 +317,23 @@ def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
 
 
 def _unfused(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+    found = _by_text({key: breaks(patch) for key, patch in patches.items()})
+    return tuple(f"not fused: {who} sampled anew after {what}" for what, who in found.items())
+
+
+def _kept(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
+    found = _by_text({key: (kept(patch),) for key, patch in patches.items()})
+    return tuple(f"kept: {who} made once, {what}" for what, who in found.items() if what)
+
+
+def _by_text(texts: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return by text the keys that have it, as the subject of a sentence."""
     found: dict[str, list[str]] = {}
-    for key, patch in patches.items():
-        for what in breaks(patch):
-            found.setdefault(what, []).append(key)
-    return tuple(
-        f"not fused: {' and '.join(keys)} {'is' if len(keys) == 1 else 'are'} "
-        f"sampled anew after {what}"
-        for what, keys in found.items()
-    )
+    for key, several in texts.items():
+        for text in several:
+            found.setdefault(text, []).append(key)
+    verbs = {text: "is" if len(keys) == 1 else "are" for text, keys in found.items()}
+    return {text: f"{' and '.join(keys)} {verbs[text]}" for text, keys in found.items()}
 
 
 def _slow(samples: list[dict[str, LazyPatch]]) -> tuple[str, ...]:

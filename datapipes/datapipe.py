@@ -227,6 +227,28 @@ def stream_name(parent: Pipe, name: Any, kind: str) -> str:
     return free
 
 
+def first_drawing(sink: Pipe) -> Pipe | None:
+    """Return the first pipe up to ``sink`` that draws something for samples; None if none does.
+
+    One with fixed parameters, such as ``spacing(1.0)``, draws nothing. Where nobody can tell, as
+    for one that cuts patches, something is drawn.
+    """
+    return next((pipe for pipe in walk(sink) if draws(pipe)), None)
+
+
+def draws(pipe: Any) -> bool:
+    """Whether what a pipe does to a sample is drawn, so that it is another in each epoch."""
+    if not stream_names(pipe):
+        return False
+    adding = getattr(pipe, "adding", None)
+    spatial = () if adding is None else adding.steps
+    change = getattr(pipe, "change", None)
+    values = [step for step in (getattr(change or pipe, "step", None),) if step is not None]
+    if not spatial and not values:
+        return True
+    return any(step.is_drawn() for step in spatial) or any(step.is_drawn for step in values)
+
+
 def length_of(pipe: Any, parent: Any) -> int:
     """Return ``len(parent)``, or say that ``pipe`` has no length."""
     try:

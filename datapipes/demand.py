@@ -19,7 +19,7 @@ import numpy as np
 from ..core import Sample
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
-from ..spatial.lazy.made_volume import StoredRead, breaks, stored_read
+from ..spatial.lazy.made_volume import StoredRead, breaks, read_volume, stored_read
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
@@ -142,8 +142,8 @@ def _patches(item: Sample) -> Iterator[tuple[str, LazyPatch]]:
 
 
 def _stored(patch: LazyPatch) -> Any:
-    """Return the volume that lies in a file, below what ops made of it."""
-    return getattr(patch.volume, "stored", patch.volume)
+    """Return the volume that lies in a file, below what ops made of it, or the copy of that."""
+    return read_volume(patch.volume)
 
 
 def _together(planner: Pipe, cases: list[int], items: int) -> int:

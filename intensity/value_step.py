@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core import TALLY, Grid, Origin
 from ..core.errors import VoxpipeError, placed
 from ..core.recorded import Recorded, refuse_unlike
+from ..core.stream import is_drawn
 from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp
 
@@ -36,6 +37,11 @@ class ValueStep:
     """Name of a stream that it shares, so that both choose alike; empty for its own."""
     recorded: Recorded | None = None
     """What it does in the place of what it would draw."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether items get different parameters, or some get none, by what is drawn for them."""
+        return self.recorded is None and is_drawn(self.op.draw)
 
     def draw(self, generator: np.random.Generator) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it."""

@@ -17,6 +17,7 @@ from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..realizing import Job, Outcome, with_threads
+from ..spatial.lazy.made_volume import forget_tiles
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
@@ -49,7 +50,8 @@ class InProcessReadingService:
         from the global generators, which are seeded around them, and your loop draws from these.
     init_fn
         Called once per epoch as ``init_fn(datapipe, WorkerInfo(1, 0))`` with a copy of the graph;
-        returns the datapipe that runs. With it, or the next one, the graph is not split.
+        returns the datapipe that runs. Called once in all where the graph keeps items in memory.
+        With it, or the next one, the graph is not split.
     reset_fn
         Called then as ``reset_fn(datapipe, WorkerInfo(1, 0), SeedGenerator)``.
     memory_bytes
@@ -124,7 +126,8 @@ class InProcessReadingService:
         return work.explain(workers=0)
 
     def stop(self) -> None:
-        """Do nothing: an epoch leaves nothing behind."""
+        """Forget the parts of volumes that chains keep in memory."""
+        forget_tiles()
 
     def __repr__(self) -> str:
         return "InProcessReadingService()"
@@ -272,13 +275,30 @@ def _handed(job: Job) -> Any:
 
 def _replicated(work: Replicated, seed: int, epoch: int, place: Place) -> Iterator[tuple[int, Any]]:
     # A copy: the graph of the loader stays as it is, also where it holds running state.
-    replica = Replica(clone(work.of_worker()), work.share(0, 1), work.hooks)
-    with closing(items_to_deal(work, seed, epoch)) as dealt:
-        replica.fed(at_once(dealt))
-        for index in count():
-            try:
-                batch = replica.run(index, seed, epoch)
-            except StopIteration:
-                return
-            if not place.holds(index):
-                yield index, batch
+    share = work.share(0, 1)
+    replica = work.replicas.pop(share, None)
+    if replica is None:
+        replica = Replica(clone(work.of_worker()), share, work.hooks)
+    try:
+        with closing(items_to_deal(work, seed, epoch)) as dealt:
+            replica.fed(at_once(dealt))
+            for index in count():
+                try:
+                    batch = replica.run(index, seed, epoch)
+                except StopIteration:
+                    break
+                if not place.holds(index):
+                    yield index, batch
+    except Exception:
+        raise  # what it has kept may be half of something
+    except GeneratorExit:
+        _put_back(work, replica)
+        raise
+    _put_back(work, replica)
+
+
+def _put_back(work: Replicated, replica: Replica) -> None:
+    """Keep a graph that keeps items for the next epoch."""
+    if work.outlives_epochs:
+        replica.leave()
+        work.replicas[replica.share] = replica

@@ -80,7 +80,8 @@ class MultiProcessingReadingService:
     persistent_workers
         Keep the workers from epoch to epoch, until ``stop()``; False ends them with the epoch, and
         they take all that they opened with them. None, the default, keeps them where volumes lie
-        behind URLs: what they have learnt of these took a round trip each.
+        behind URLs, as what they have learnt of these took a round trip each, and where the graph
+        keeps something in their memory for the next epoch (``cache()``, ``in_memory_cache()``).
     slot_bytes
         Shared memory that batches may take together, those that you keep included, in
         bytes; None for an eighth of the memory. When it is used up, batches are copied as
@@ -288,7 +289,7 @@ class MultiProcessingReadingService:
         if self.persistent_workers is not None:
             return self.persistent_workers
         # Of a graph that is not split they have its place in the epoch, not what it reads.
-        return isinstance(work, Planned) and work.remote
+        return work.outlives_epochs or (isinstance(work, Planned) and work.remote)
 
     def _end_epoch(self) -> None:
         """Stop the workers unless they are to stay."""

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe
 
-from ...datapipes.iter import BatchPatches, Flush, LazyPatches, OpenVolume, Realize, SpatialPipe
+from ...datapipes.datapipe import draws
+from ...datapipes.iter import BatchPatches, Flush, LazyPatches, OpenVolume, Realize
 from ...datapipes.levels import levels_of
 from ...graph import Cut, NoCut, Pipe, chained_name, traits_of
 
@@ -85,7 +86,7 @@ def after(pipe: Pipe, before: Seen) -> Seen:
         before.voxels or isinstance(pipe, (Realize, Flush, BatchPatches)),
         before.opened or isinstance(pipe, OpenVolume) or traits.opens,
         before.grouped or traits.group > 0,
-        before.draws or cuts or isinstance(pipe, SpatialPipe),
+        before.draws or draws(pipe),
         before.divided | set(levels_of(pipe)),
         pipe if name in ("to_device", "pin_memory") else before.moved_by,
     )

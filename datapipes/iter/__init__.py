@@ -1,6 +1,7 @@
 """Iterable pipes. Importing this registers the chained forms on every torch datapipe."""
 
 from .batch_patches import BatchPatches
+from .cache import Cache
 from .cases import FromCases, ListCases, from_cases, list_cases
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .files import (
@@ -177,6 +178,7 @@ __all__ = [
     "Bz2FileLoader",
     "CSVDictParser",
     "CSVParser",
+    "Cache",
     "CenterCropPipe",
     "ClampPipe",
     "Collator",

@@ -10,7 +10,7 @@ from ...core.amounts import as_keys
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
-from ..datapipe import PerItem, chained, wrong_item
+from ..datapipe import PerItem, chained, first_drawing, wrong_item
 
 
 @chained("flush")
@@ -47,6 +47,8 @@ class Flush(PerItem):
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)
         self.keys = None if keys is None else as_keys("flush(keys=)", keys)
+        # Voxels that are the same in every epoch have the bits that a cache() here keeps.
+        self.tiled = first_drawing(parent) is None
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that start anew."""
@@ -58,7 +60,8 @@ class Flush(PerItem):
             if key not in lazy:
                 msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
                 raise SampleError(msg, do="Name lazy volumes.").at(self.origin, item.case)
-        return item.with_data(**{key: lazy[key].flushed(because=self.because) for key in keys})
+        how: dict[str, Any] = {"because": self.because, "tiled": self.tiled}
+        return item.with_data(**{key: lazy[key].flushed(**how) for key in keys})
 
     @property
     def because(self) -> str:

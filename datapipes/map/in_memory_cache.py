@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 from torch.utils.data import MapDataPipe
 
@@ -43,6 +43,8 @@ class InMemoryCacheHolder(MapPipe):
     True
     """
 
+    outlives_epochs: ClassVar[bool] = True
+    """The process that runs it, where that is a worker, stays from epoch to epoch."""
     running = ("_kept", "_bytes", "_lock")
     _kept: dict[Any, tuple[Any, int]]
     _bytes: int

@@ -205,6 +205,10 @@ class Replica:
             if isinstance(pipe, Dealt):
                 pipe.feed = feed
 
+    def leave(self) -> None:
+        """End the epoch, wherever it is: the next one begins anew, be it the same again."""
+        self._run = self._items = None
+
     def run(self, index: int, seed: int, epoch: int) -> Any:
         """Return this worker's next item; StopIteration after the last, any number of times."""
         # Which worker draws enters here: a share has no numbers of its own but by its owner.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from ...adapters import Hints, Limits
 from ...graph import (
@@ -14,6 +15,7 @@ from ...graph import (
     explain_graph,
     origin_of,
     traits_of,
+    walk,
 )
 from ...realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
 from ...volumes.stores.joining import Table
@@ -59,6 +61,12 @@ class Planned:
         if not self.errors.tolerates:
             return plain
         return Tolerant(plain, self.errors, together=self.part.ranks > 1)
+
+    @property
+    def outlives_epochs(self) -> bool:
+        """Whether what workers make for one epoch is kept in their memory for the next."""
+        every: Any = walk(self.cut.planner)
+        return any(getattr(pipe, "stays_in_workers", False) for pipe in every)
 
     @cached_property
     def recipe(self) -> Recipe | None:

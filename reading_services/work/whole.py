@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...adapters import Hints, Limits
 from ...graph import (
     Pipe,
     explain_graph,
     replace_pipe,
+    walk,
 )
 from ...volumes.stores.joining import Table
 from ..shares.dealt import Dealt
@@ -17,7 +19,7 @@ from ..shares.part import WHOLE, Part
 from .doing import Doing
 from .hooks import NO_HOOKS, Hooks
 from .indented import indented
-from .pipe_runner import Share
+from .pipe_runner import Replica, Share
 
 _NO_HINTS = Hints()
 # What it costs that a graph is not split.
@@ -62,6 +64,15 @@ class Replicated:
     """Patches that each worker realizes at once."""
     as_ready: bool = False
     """Whether items come as they are ready, and not from each share in turn."""
+    replicas: dict[Share, Replica] = field(default_factory=dict, repr=False, compare=False)
+    """What of this process is kept from epoch to epoch, where the graph keeps items in memory."""
+
+    @property
+    def outlives_epochs(self) -> bool:
+        """Whether pipes keep something for the next epoch in the process that runs them."""
+        names = ("outlives_epochs", "stays_in_workers")
+        every: Any = walk(self.graph)
+        return any(getattr(pipe, name, False) for pipe in every for name in names)
 
     def of_worker(self) -> Pipe:
         """Return what a worker runs: the graph, or of it what comes after the point."""

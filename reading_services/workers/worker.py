@@ -20,6 +20,7 @@ from typing import Any
 from ...core.errors import NotPicklable
 from ...core.ledger import LEDGER
 from ...realizing import STANDING, Job, using, using_threads
+from ...spatial.lazy.made_volume import divide_tiles
 from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS
 from ...volumes.stores.joining import Table, using_joinings
@@ -118,6 +119,7 @@ def run_worker(
     keep_freed_memory()
     LEDGER.take()  # a forked child inherits what its parent has counted
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
+    divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
         AHEAD.bound(settings.ahead_bytes)
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())

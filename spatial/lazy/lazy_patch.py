@@ -104,7 +104,7 @@ class LazyPatch(NoArithmetic):
         """Whether a spatial op may still be done before the value ops."""
         return all(step.op.commutes for step in self.values)
 
-    def flushed(self, *, soft: bool = False, because: str = "") -> LazyPatch:
+    def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
         """Return a patch that begins with what this one gives: later ops interpolate anew.
 
         Nothing is read: of what this patch gives, the new one will ask for what it needs; if
@@ -113,9 +113,8 @@ class LazyPatch(NoArithmetic):
         from .made_volume import made_of
 
         empty = replace(self.pending, steps=(), moving=None)
-        return made_of(
-            replace(self, pending=empty, values=(), filled_after=-1), self, soft, because
-        )
+        begun = replace(self, pending=empty, values=(), filled_after=-1)
+        return made_of(begun, self, soft, because, **how)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -230,7 +229,7 @@ class LazyPatch(NoArithmetic):
 
     def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
         """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
-        acting = self._acting
+        acting = self.acting
         if not acting:
             self._resample_into(plan, out, None, filling(self, plan))
             return out
@@ -277,7 +276,8 @@ class LazyPatch(NoArithmetic):
         return None if region.is_empty else read.volume.prefetch(region, *culling)
 
     @property
-    def _acting(self) -> list[tuple[ValueStep, Drawn]]:
+    def acting(self) -> list[tuple[ValueStep, Drawn]]:
+        """The value ops that act, with what they drew."""
         drawn = ((step, self._drawn(step)) for step in self.values)
         return [(step, values) for step, values in drawn if values is not None]
 
@@ -291,12 +291,12 @@ class LazyPatch(NoArithmetic):
 
     def widened(self, plan: SpatialPlan) -> SpatialPlan:
         """Return a plan with the halo that value ops look at."""
-        acting = self._acting
+        acting = self.acting
         return with_halo_of(plan, halo_of(acting, plan)) if acting else plan
 
     def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
         """Return the steps that act, with what they drew and what they may ask on ``plan``."""
-        return self._with_facts(self._acting, plan)
+        return self._with_facts(self.acting, plan)
 
     def _with_facts(
         self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan
@@ -383,7 +383,7 @@ class LazyPatch(NoArithmetic):
         matrix = self.whole_plan.matrix.tolist()
         if before := getattr(stored_of(self.volume), "realized_from", None):
             return {**before.provenance(), "matrix": matrix}
-        _, region, level, *_ = stored_read(self)
+        _, region, level, *_ = stored_read(self, through=True)
         told = {"file": self.volume.name, "region": list(map(list, region)), "matrix": matrix}
         return {**told, **({"level": level} if level else {})}
 

@@ -59,7 +59,7 @@ def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
     that a coarser grid keeps, where they are enough.
     """
     if isinstance(volume, MadeVolume):
-        stays = coarse_read(volume, plan, policy)
+        stays = None if volume.tiled else coarse_read(volume, plan, policy)
         volume, plan = (volume, plan) if stays is None else stays
         return ReadFrom(volume, plan, policy=policy)
     if policy.antialias != LEVEL or not isinstance(volume, Volume):

@@ -7,7 +7,7 @@ on the grid of the plan so far. It is as lazy as a file: a read of a region real
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,17 +15,49 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, OrientedBox, Region
+from ...core import ChunkGrid, Grid, OrientedBox, Region
+from ...core.remembered import Remembered
 from ...volumes.chunks.cuts import Needed
+from ...volumes.header import Header, Triple, affine_entries
 from ..ops.op import is_hard
 from ..plans.one_after_another import one_after_another
 from ..plans.voxel_box import without_noise
-from ..volume_like import stored_of
+from ..volume_like import stored_of, stored_type
 from .realized_volume import RealizedVolume
 
 if TYPE_CHECKING:
     from ..plans.plan import SpatialPlan
     from .lazy_patch import LazyPatch
+
+
+# Voxels along each axis of a tile. Patches of 96 touch a few; one costs a call of the kernel and,
+# where value ops look around, their halo: 1.4 times the voxels for a blur with sigma 1.
+TILE = 64
+LEAST_TILE = 8
+# What one tile may read of the volume: a grid with voxels eight times as large reads 512 for one.
+TILE_SOURCE_BYTES = 32 * 1024**2
+
+
+def _bytes(array: NDArray[Any]) -> int:
+    return array.nbytes
+
+
+TILES: Remembered[NDArray[Any]] = Remembered(most=0, weigh=_bytes)
+"""The tiles that this process keeps in memory, for chains that ask for it."""
+
+
+_PROCESSES = [1]
+
+
+def divide_tiles(processes: int) -> None:
+    """Take this process for one of several that share what their chains may keep in memory."""
+    _PROCESSES[0] = max(1, processes)
+
+
+def forget_tiles() -> None:
+    """Let go of the tiles that this process keeps, and of how much they may take."""
+    TILES.clear()
+    TILES.most = 0
 
 
 class Made(NamedTuple):
@@ -46,13 +78,58 @@ class MadeVolume:
     """Whether there is more of them than the patch: all that its volume has around it."""
     because: str = ""
     """After what, in words, where no op of the patch tells: a flush, and where it was written."""
+    tiled: bool = False
+    """Whether it is made tile by tile: then each voxel has the same bits whatever else is read."""
+    copy: Any = None
+    """The volume in which what was made once is kept; None where there is none."""
+    memory_bytes: int = 0
+    """What tiles may take that are kept in memory, of all processes of a loader; 0 keeps none."""
 
     access = "made"
     """No file: voxels are computed."""
     looks_ahead = True
     """What they are computed of may lie in one."""
-    chunks = None
-    """Any region may be asked for."""
+
+    @property
+    def chunks(self) -> Triple | None:
+        """What is read at once; None where any region may be asked for."""
+        if self.copy is not None:
+            return self.copy.chunks  # type: ignore[no-any-return]
+        return self.tile if self.tiled else None
+
+    @cached_property
+    def tile(self) -> Triple:
+        """Voxels along each axis of what is made at once; fewer where these read much."""
+        shape = self.box.shape
+        edge = TILE
+        while edge > LEAST_TILE and self._reads(shape, edge) > TILE_SOURCE_BYTES:
+            edge //= 2
+        i, j, k = (min(edge, n) for n in shape)
+        return i, j, k
+
+    def _reads(self, shape: Sequence[int], edge: int) -> int:
+        """Return the bytes that a tile in the middle reads."""
+        start = [max(0, (n - edge) // 2) for n in shape]
+        stop = [min(n, a + edge) for n, a in zip(shape, start, strict=True)]
+        read = self.patch.reads_from(self.part(Region(tuple(start), tuple(stop))))
+        return int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
+
+    @property
+    def header(self) -> Header:
+        """What a header would say of it."""
+        return Header(self.shape, affine_entries(self.grid.affine, self.name), self.dtype)
+
+    def version(self) -> str:
+        """Return a digest of how it is made, and of what it is made of as it is there now."""
+        from .kept_copy import made_key
+
+        return made_key(self)
+
+    def refuse_drawn(self) -> None:
+        """Raise ``GraphError`` where something is drawn for it, so that no epoch has the same."""
+        from .kept_copy import refuse_drawn
+
+        refuse_drawn(self.patch)
 
     @property
     def name(self) -> str:
@@ -102,6 +179,11 @@ class MadeVolume:
             tuple(n - a for n, a in zip(self.patch.plan.shape, self.box.start, strict=True)),
         )
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether what was made once is read again."""
+        return self.copy is not None or self.memory_bytes > 0
+
     def part(self, region: Region) -> SpatialPlan:
         """Return the plan by which a region is made of what the patch is made of."""
         return self.part_of(self.patch.plan, region)
@@ -127,22 +209,72 @@ class MadeVolume:
         """What the ops so far drew."""
         return self.patch.draws
 
-    def read(self, region: Region, box: OrientedBox | None = None) -> Made:
-        """Return the voxels of a region, all of them: ``box`` spares no work here."""
-        plan = self.part(region)
+    def read(self, region: Region, box: OrientedBox | None = None) -> Any:
+        """Return the voxels of a region; in tiles and chunks that ``box`` spares, anything."""
+        if self.copy is not None:
+            return self.copy.read(region, box)
         out = np.empty((self.shape[0], *region.shape), self.dtype)
-        return Made(self.patch.realize_plan(plan, out))
+        if not self.tiled:
+            return Made(self.patch.realize_plan(self.part(region), out))
+        for tile in self._tiles(region, box):
+            shared = tile.intersect(region)
+            into, of = (shared.shift([-a for a in r.start]).slices for r in (region, tile))
+            out[(slice(None), *into)] = self._made(tile)[(slice(None), *of)]
+        return Made(out)
+
+    def _tiles(self, region: Region, box: OrientedBox | None) -> list[Region]:
+        """Return the tiles that a region touches; of these, where there is a box, those in it."""
+        if region.is_empty:
+            return []
+        grid = ChunkGrid(self.box.shape, self.tile)
+        tiles = [grid.region(index) for index in grid.touched(region)]
+        if box is None:
+            return tiles
+        parts = [tile.intersect(region) for tile in tiles]
+        needed = box.touches(np.array([p.start for p in parts]), np.array([p.stop for p in parts]))
+        return [tile for tile, is_needed in zip(tiles, needed, strict=True) if is_needed]
+
+    def _made(self, tile: Region) -> NDArray[Any]:
+        if not self.memory_bytes:
+            return self._realized(tile)
+        TILES.most = max(TILES.most, self.memory_bytes // _PROCESSES[0])
+        return TILES.get_or((self._kept_as, tile), lambda: self._realized(tile))
+
+    def _realized(self, tile: Region) -> NDArray[Any]:
+        out = np.empty((self.shape[0], *tile.shape), self.dtype)
+        return self.patch.realize_plan(self.part(tile), out)
+
+    @cached_property
+    def _kept_as(self) -> str:
+        from .kept_copy import made_key, refuse_drawn
+
+        refuse_drawn(self.patch)
+        return made_key(self, opened=True)
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Any:
         """Begin to bring in what :meth:`read` is going to ask for."""
+        if self.copy is not None:
+            return self.copy.prefetch(region, box) if self.copy.looks_ahead else None
+        if self.tiled:
+            tiles = self._tiles(region, box)
+            if self.memory_bytes:
+                tiles = [tile for tile in tiles if TILES.get((self._kept_as, tile)) is None]
+            if not tiles:
+                return None
+            start = np.min([tile.start for tile in tiles], axis=0).tolist()
+            stop = np.max([tile.stop for tile in tiles], axis=0).tolist()
+            region = Region(tuple(start), tuple(stop))
         return self.patch.prefetch_plan(self.part(region))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def made_of(
-    patch: LazyPatch, before: LazyPatch, soft: bool = False, because: str = ""
+    patch: LazyPatch, before: LazyPatch, soft: bool = False, because: str = "", **how: Any
 ) -> LazyPatch:
     """Return ``patch`` on the voxels that ``before`` gives, in the place of those that it had."""
-    made = MadeVolume(before, soft, because)
+    made = MadeVolume(before, soft, because, **how)
     pending = replace(patch.pending, references={made.name: made})
     return replace(patch, volume=made, pending=pending)
 
@@ -168,20 +300,33 @@ class StoredRead(NamedTuple):
         return found
 
 
-def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> StoredRead:
+def stored_read(
+    patch: LazyPatch, plan: SpatialPlan | None = None, *, through: bool = False
+) -> StoredRead:
     """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes.
 
-    Whoever asks what will be read asks here: those who count, negotiate, join and explain.
+    Whoever asks what will be read asks here: those who count, negotiate, join and explain. Where
+    a made volume is kept in a copy, that is what is read; with ``through`` what the copy was made
+    of.
     """
     read = patch.reads_from(plan)
     volume, region = read.volume, read.region
     if not isinstance(volume, MadeVolume):
         return StoredRead(volume, region, read.level, read.box)
+    if volume.copy is not None and not through:
+        return StoredRead(volume.copy, region, 0, read.box)
     if region.is_empty:
         return StoredRead(volume.stored, region)
-    below = stored_read(volume.patch, volume.part(region))
+    below = stored_read(volume.patch, volume.part(region), through=through)
     made = region.size * volume.shape[0] * volume.dtype.itemsize
     return below._replace(made_bytes=below.made_bytes + made)
+
+
+def read_volume(volume: Any) -> Any:
+    """Return the volume that lies in a file and is read for this one."""
+    while isinstance(volume, MadeVolume):
+        volume = volume.patch.volume if volume.copy is None else volume.copy
+    return volume
 
 
 def whole_plan(patch: LazyPatch) -> SpatialPlan:
@@ -198,17 +343,34 @@ def whole_plan(patch: LazyPatch) -> SpatialPlan:
 
 
 def interpolations(patch: LazyPatch) -> tuple[int, int]:
-    """Return how often the voxels of a patch are interpolated, and how often only copied."""
+    """Return how often the voxels of a patch are interpolated, and how often only copied.
+
+    What is kept was made once, for all patches; :func:`kept` tells of it.
+    """
     is_copy = int(patch.plan.is_copy)
-    if not isinstance(patch.volume, MadeVolume):
+    if not isinstance(patch.volume, MadeVolume) or patch.volume.is_kept:
         return 1 - is_copy, is_copy
     more, copies = interpolations(patch.volume.patch)
     return more + 1 - is_copy, copies + is_copy
 
 
+def kept(patch: LazyPatch) -> str:
+    """Return in words what of a patch is made once and kept; empty if nothing is."""
+    volume = patch.volume
+    if not isinstance(volume, MadeVolume):
+        return ""
+    if not volume.is_kept:
+        return kept(volume.patch)
+    more, copies = interpolations(volume.patch)
+    return (
+        f"{volume.because}: {more} interpolations and {copies} copies for each volume, "
+        "beside those of each patch"
+    )
+
+
 def breaks(patch: LazyPatch) -> tuple[str, ...]:
     """Return what breaks the fusion of a patch, first things first, and where it was written."""
-    if not isinstance(patch.volume, MadeVolume):
+    if not isinstance(patch.volume, MadeVolume) or patch.volume.is_kept:
         return ()
     made = patch.volume.patch
     by = [step for step in made.values if not step.op.commutes]

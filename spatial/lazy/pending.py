@@ -188,9 +188,10 @@ class PendingPlan:
         What one volume decides for all of them is decided on this: volumes of a sample may have
         been flushed at different places, and all must get the same.
         """
-        return self._whole(self.shared_plan)
+        return self.whole(self.shared_plan)
 
-    def _whole(self, plan: SpatialPlan) -> SpatialPlan:
+    def whole(self, plan: SpatialPlan) -> SpatialPlan:
+        """Return a plan of this one's as it is from the stored voxels of the references."""
         made = made_like(next(iter(self.references.values())))
         return (
             plan
@@ -210,7 +211,7 @@ class PendingPlan:
             identity = self.identity[: step.depth]
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                seen = self._whole(plan) if step.asks_stored else plan
+                seen = self.whole(plan) if step.asks_stored else plan
                 drawn = step.draw(stream.restart(generator), seen)
                 plan = step.apply(plan, drawn)
             except VoxpipeError as error:

@@ -34,9 +34,12 @@ def replayed(patch: LazyPatch, draws: Mapping[str, Any]) -> LazyPatch:
         the recorded sample where the patch lies as that did.
     """
     if isinstance(patch.volume, MadeVolume):
-        patch = made_of(
-            patch, replayed(patch.volume.patch, draws), patch.volume.soft, patch.volume.because
-        )
+        made = patch.volume
+        before = replayed(made.patch, draws)
+        # What was made with other draws is no copy of this.
+        copy = made.copy if before.draws == made.patch.draws else None
+        how = {"tiled": made.tiled, "copy": copy, "memory_bytes": made.memory_bytes}
+        patch = made_of(patch, before, made.soft, made.because, **how)
     steps = tuple(_recorded(step, draws) for step in patch.pending.steps)
     values = tuple(_recorded(step, draws) for step in patch.values)
     pending = patch.pending.following(patch.pending.identity, steps)

@@ -12,9 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ...core import Origin
+from ...core import Grid, Origin
 from ...core.recorded import Recorded, refuse_unlike
+from ...core.stream import is_drawn
 from ..plans.plan import SpatialPlan
+
+# Larger than what anybody crops: a place in it is drawn.
+_ANY_PLAN = SpatialPlan.identity(Grid((2**20,) * 3, np.eye(4)))
 
 Drawn = Mapping[str, Any]
 """The parameters of one application, as plain data (JSON): enough to repeat it."""
@@ -97,6 +101,24 @@ class Step:
         Such an op says so by an ``asks_stored`` of its own.
         """
         return self.recorded is None and getattr(self.op, "asks_stored", False)
+
+    def is_drawn(self, plan: SpatialPlan | None = None) -> bool:
+        """Whether items get different parameters, or some get none, by what is drawn for them.
+
+        Parameters
+        ----------
+        plan
+            What it is done to. Without one nothing is known of ops that have to look at voxels
+            or at the size of a volume; these count as if nothing was drawn.
+        """
+        if self.recorded is not None:
+            return False
+        if plan is not None:
+            return is_drawn(lambda generator: self.op.draw(generator, plan))
+        try:
+            return is_drawn(lambda generator: self.op.draw(generator, _ANY_PLAN))
+        except Exception:  # an op may be the user's: it is asked again with the plan of an item
+            return False
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
         """Return the parameters for one item, or None if the op does not act on it."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.errors import CorruptVolume, DestinationExists, MissingDependency
+from ...core.errors import CorruptVolume, DestinationExists, MissingDependency, SampleError
+from ...core.sample import case_of
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
 from ..content import content_key
@@ -52,8 +53,36 @@ class Converted:
     """Shards that were there: of a call that was killed, or of one that had finished."""
 
 
+class HasLazyVolumes(Protocol):
+    """A pipe that yields samples with lazy volumes, or any other iterable of them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples."""
+
+
+class Flushes(Protocol):
+    """A lazy patch."""
+
+    def flushed(self, *, tiled: bool = ...) -> Any:
+        """Return a patch of a volume that is made of this one, tile by tile."""
+
+
+@overload
 def convert(
-    volume: Volume | str | os.PathLike[str],
+    volume: Volume | str | os.PathLike[str] | Flushes,
+    destination: str | os.PathLike[str],
+    **options: Any,
+) -> Converted: ...
+
+
+@overload
+def convert(
+    volume: HasLazyVolumes, destination: str | os.PathLike[str], **options: Any
+) -> list[Converted]: ...
+
+
+def convert(
+    volume: Any,
     destination: str | os.PathLike[str],
     *,
     chunk: int | None = None,
@@ -64,8 +93,8 @@ def convert(
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     timeout: float = LOCK_TIMEOUT,
-) -> Converted:
-    """Write a volume as sharded zarr v3, in its stored type.
+) -> Converted | list[Converted]:
+    """Write a volume as sharded zarr v3: as it is stored, or as a chain makes it.
 
     A call that was killed is continued by the next one: shards that were finished are not
     written again. If the same volume was converted the same way before, nothing is done.
@@ -73,9 +102,14 @@ def convert(
     Parameters
     ----------
     volume
-        A volume, or a path or URL of one.
+        A volume, or a path or URL of one, which is written in its stored type; a lazy patch, of
+        which what it gives is written, in its type; or a pipe that yields samples with these, for
+        which nothing may be drawn. What is resampled is made block by block: the memory that it
+        takes does not grow with the volume.
     destination
-        Path or URL; by convention it ends in ``.nii.zarr``.
+        Path or URL; by convention it ends in ``.nii.zarr``. For a pipe, a folder, in which the
+        volumes are called ``CASE/KEY.nii.zarr``; or, where it yields one volume in all, a name that
+        ends in ``.zarr``.
     chunk, shard
         Voxels along each axis of the decode unit and of the stored object; by default about
         a quarter of ``patch`` and 128 KiB, and 32 MiB before compression.
@@ -93,10 +127,18 @@ def convert(
     timeout
         Longest wait for another process that writes to the same place, in seconds.
 
+    Returns
+    -------
+    What was done; for a pipe, one for each volume.
+
     Raises
     ------
     DestinationExists
         Something else is there; this is a ``FileExistsError``.
+    GraphError
+        A pipe draws something for its samples.
+    SampleError
+        A sample of a pipe holds no lazy volume, or a case comes twice.
     UnknownFormat
         The name of the destination is that of another format.
     DestinationBusy
@@ -116,12 +158,20 @@ def convert(
     >>> folder.cleanup()
     """
     _need_zarr_3()
-    if not isinstance(volume, Volume):
+    place = os.fspath(destination)
+    if hasattr(volume, "flushed"):
+        volume = volume.flushed(tiled=True).volume
+    elif isinstance(volume, Iterable) and not isinstance(volume, (str, Volume)):
+        how = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
+        how |= {"overwrite": overwrite, "storage_options": storage_options}
+        how |= {"progress": progress, "timeout": timeout}
+        made = _made_by(volume, place)
+        return [convert(patch, where, **how) for patch, where in made]
+    elif not isinstance(volume, Volume):
         remote = is_url(os.fspath(volume))
         volume = Volume(volume, storage_options=storage_options if remote else None)
-    header = replace(volume.header, affine=affine_entries(volume.affine, volume.name))
+    header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
-    place = os.fspath(destination)
     _refuse_itself(volume, place)
     refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
@@ -130,8 +180,29 @@ def convert(
     return Converted(place, plan.chunk, plan.shard, written, kept)
 
 
+def _made_by(samples: Iterable[Any], place: str) -> Iterator[tuple[Any, str]]:
+    """Yield the lazy patches of samples, and where each is written."""
+    is_one = place.rstrip("/").lower().endswith(".zarr")
+    written: set[str] = set()
+    for sample in samples:
+        lazy = {k: v for k, v in dict(sample).items() if hasattr(v, "flushed")}
+        case = case_of(sample)
+        if not lazy:
+            what = f"there is no lazy volume in the sample of {case or 'a pipe'}"
+            raise SampleError(what, do="Convert a pipe after open_volume(), before realize().")
+        for key, patch in lazy.items():
+            patch.flushed().volume.refuse_drawn()
+            where = place if is_one else f"{place.rstrip('/')}/{case}/{key}.nii.zarr"
+            if where in written:
+                what = f"{key!r} of case {case} would be written to {where}, where another one is"
+                do = "Give a folder for several volumes, and each case a name of its own."
+                raise SampleError(what, do=do)
+            written.add(where)
+            yield patch, where
+
+
 def write_planned(
-    volume: Volume,
+    volume: Any,
     plan: ConvertPlan,
     target: Destination,
     *,
@@ -157,11 +228,14 @@ def write_planned(
     return written, len(done)
 
 
-def version_of(volume: Volume) -> str:
+def version_of(volume: Any) -> str:
     """Return a digest of where a volume is, of the version that is there now, and of its axis maps.
 
-    Two volumes in memory never have the same one, nor do two processes for one of them.
+    Two volumes in memory never have the same one, nor do two processes for one of them. A volume
+    that is made of others tells its own.
     """
+    if not isinstance(volume, Volume):
+        return str(volume.version())
     located = volume.located
     if located is None:
         return volume.token
@@ -170,7 +244,7 @@ def version_of(volume: Volume) -> str:
 
 
 def _write(
-    volume: Volume, plan: ConvertPlan, target: Destination, done: set[Triple], progress: Progress
+    volume: Any, plan: ConvertPlan, target: Destination, done: set[Triple], progress: Progress
 ) -> int:
     """Write what is not done yet; return how many shards that were."""
     array: Any = _create(plan, target)
@@ -187,7 +261,7 @@ def _write(
     return written
 
 
-def _turned(volume: Volume, plan: ConvertPlan, region: Region) -> NDArray[Any]:
+def _turned(volume: Any, plan: ConvertPlan, region: Region) -> NDArray[Any]:
     """Return the stored numbers of a region, axes as they are written."""
     stored = volume.read(region).array
     if plan.dtype.kind == "b":
@@ -258,8 +332,8 @@ def _make_way(target: Destination, *, overwrite: bool) -> None:
     target.make_way()
 
 
-def _refuse_itself(volume: Volume, place: str) -> None:
-    located = volume.located
+def _refuse_itself(volume: Any, place: str) -> None:
+    located = getattr(volume, "stored", volume).located
     if located is None:
         return
     here = place if is_url(place) else os.path.abspath(local_path(place))

@@ -13,13 +13,12 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ...core.errors import CacheBusy, CacheTooSmall, DestinationBusy
 from ..cache.cache_directory import BUDGET_VARIABLE, make_directory
 from ..cache.cache_room import LOCKS, converted_held, decoded_held, make_room, size_of
 from ..cache.decoded_cache import LOCK_TIMEOUT
-from ..volume import Volume
 from .convert import write_planned
 from .convert_plan import ConvertPlan
 from .destination import LocalDestination
@@ -40,7 +39,7 @@ class ConvertedCache:
     decoded: Path | None = None
     """Directory of decoded volumes that share the budget, if there is one."""
 
-    def open(self, key: str, volume: Volume, plan: ConvertPlan) -> tuple[Path, BinaryIO]:
+    def open(self, key: str, volume: Any, plan: ConvertPlan) -> tuple[Path, BinaryIO]:
         """Return the folder of an entry, and the file that keeps it there while it is open.
 
         Parameters
@@ -88,7 +87,7 @@ class ConvertedCache:
             raise
         return path, held
 
-    def _make_room(self, volume: Volume, plan: ConvertPlan) -> None:
+    def _make_room(self, volume: Any, plan: ConvertPlan) -> None:
         """Refuse early what the disk cannot hold, uncompressed."""
         header = plan.header
         need = plan.dtype.itemsize
@@ -97,7 +96,7 @@ class ConvertedCache:
         if shutil.disk_usage(self.directory).free < need // _BEST_RATIO:
             raise self._too_small(volume, need // _BEST_RATIO)
 
-    def _too_small(self, volume: Volume, size: int) -> CacheTooSmall:
+    def _too_small(self, volume: Any, size: int) -> CacheTooSmall:
         return CacheTooSmall(
             f"{volume.name} converts to {size} bytes, and the cache at {self.directory} may hold "
             f"{self.budget}, or its disk is full.",

@@ -65,11 +65,11 @@ class RecachedSource:
         folder = Path(self.directory) if shared is None else shared / CONVERTED
         cache = ConvertedCache(folder, cache_budget(), decoded=shared)
         path, held = cache.open(key, self.volume, plan)
-        return _Copy(path, held, plan.result, self.name)
+        return ConvertedCopy(path, held, plan.result, self.name)
 
 
-class _Copy(ZarrBackend):
-    """The opened copy."""
+class ConvertedCopy(ZarrBackend):
+    """A copy that is opened, and held: while it is open, nobody removes it."""
 
     def __init__(self, path: Path, held: Any, header: Header, name: str) -> None:
         # While the file is open, nobody evicts the copy.

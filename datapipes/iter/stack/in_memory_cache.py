@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -11,8 +12,8 @@ from ....core import Sample
 from ....core.errors import GraphError
 from ....core.origin import warn
 from ....graph import Pipe, Traits, describe, walk
-from ....graph.verify import stream_names
-from ...datapipe import length_of, offered
+from ....spatial import LazyPatch, PendingPlan
+from ...datapipe import first_drawing, length_of, offered
 from ..cases import Seeded
 from .cycle import Cycler
 from .footprint import bytes_of
@@ -55,7 +56,8 @@ class InMemoryCacheHolder(Running):
     -----
     The very same objects are yielded in every pass: do not change them in place. Only samples
     are new ones that tell the epoch, so that pipes further down draw anew. What was kept
-    does not travel to a worker; each keeps its own. An unfinished pass keeps nothing.
+    does not travel to a worker; each keeps its own, and stays for the next epoch where it runs
+    the cache. An unfinished pass keeps nothing.
 
     Raises
     ------
@@ -75,6 +77,8 @@ class InMemoryCacheHolder(Running):
     traits: ClassVar[Traits] = Traits()
     keeps_items: ClassVar[bool] = True
     """In a loader what comes before is told the first epoch in each of them."""
+    outlives_epochs: ClassVar[bool] = True
+    """The process that runs it, where that is a worker, stays from epoch to epoch."""
     running = ("_kept", "_before")
     _kept: deque[Any] | None
     _before: int
@@ -83,11 +87,12 @@ class InMemoryCacheHolder(Running):
         super().__init__()
         self.parent = source_dp
         self.most_bytes = limit_of(size)
+        drawing = first_drawing(source_dp)
+        if drawing is not None:
+            msg = f"in_memory_cache() would keep what {describe(drawing)} has drawn for one epoch"
+            do = "Put it before, or leave it out: decoded chunks are kept in any case."
+            raise GraphError(msg, do=do).at(self.origin)
         for pipe in walk(source_dp):
-            if stream_names(pipe):
-                msg = f"in_memory_cache() would keep what {describe(pipe)} has drawn for one epoch"
-                do = "Put it before, or leave it out: decoded chunks are kept in any case."
-                raise GraphError(msg, do=do).at(self.origin)
             if hasattr(type(pipe), "set_seed") and not isinstance(pipe, (Seeded, Cycler)):
                 text = f"in_memory_cache() keeps the order that {describe(pipe)} draws in the first"
                 warn(f"{text} pass; put it after the cache.", UserWarning, self.origin)
@@ -142,4 +147,14 @@ class InMemoryCacheHolder(Running):
 
 def _of_run(item: Any, run: tuple[int, int]) -> Any:
     """Return a sample as it would be in another epoch; other items as they are."""
-    return item.replace(seed=run[0], epoch=run[1]) if isinstance(item, Sample) else item
+    if not isinstance(item, Sample):
+        return item
+    # Lazy patches draw for the epoch that their plans tell; volumes of a sample share one.
+    plans: dict[int, PendingPlan] = {}
+    lazy = {}
+    for key, thing in item.items():
+        if isinstance(thing, LazyPatch):
+            old = thing.pending
+            new = plans.setdefault(id(old), replace(old, seed=run[0], epoch=run[1]))
+            lazy[key] = thing.with_pending(new)
+    return item.replace(data={**dict(item), **lazy}, seed=run[0], epoch=run[1])

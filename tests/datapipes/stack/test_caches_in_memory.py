@@ -1,9 +1,11 @@
 """Caches in memory hold real bytes, and what they hold is the same in every pass."""
 
 import dataclasses
+import functools
 import itertools
 import pickle
 import threading
+import uuid
 
 import numpy as np
 import pytest
@@ -360,3 +362,59 @@ def test_a_loader_that_begins_later_has_the_same_items(size):
     assert again == epochs[2]
     assert epochs[1] != epochs[2]
     assert all(sorted(itertools.chain(*epoch)) == list(range(20)) for epoch in epochs)
+
+
+# --- in loaders whose graph is not split -----------------------------------------------------
+
+
+def as_it_is(pipe, info):
+    """Take the graph whole, and leave it."""
+    return pipe
+
+
+def noted(folder, item):
+    """Return the item, and leave a file that says that it was made."""
+    (folder / f"{item}-{uuid.uuid4().hex}").touch()
+    return item
+
+
+@pytest.mark.parametrize("kind", ["iterable", "map-style"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_runs_the_whole_graph_keeps_its_cache(tmp_path, kind, workers):
+    """Each item is made once in three epochs, also where one of them was left in the middle."""
+    fn = functools.partial(noted, tmp_path)
+    if kind == "iterable":
+        pipe = IterableWrapper(range(4)).sharding_filter().map(fn).in_memory_cache()
+        service = vp.MultiProcessingReadingService(workers)
+    else:
+        pipe = SequenceWrapper(range(4)).map(fn).in_memory_cache().to_iter_datapipe()
+        service = vp.MultiProcessingReadingService(workers, worker_init_fn=as_it_is)
+    with vp.DataLoader2(pipe, None, service, seed=1) as loader:
+        assert "not split: " in loader.explain()
+        epochs = [list(loader), list(loader)]
+        if not workers:  # a worker that was left in the middle of an epoch ends with it
+            next(iter(loader))
+        epochs.append(list(loader))
+
+    assert epochs == [[0, 1, 2, 3]] * 3
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_draws_nothing_may_come_before():
+    """Fixed parameters are no draws; patches that are cut afterwards are others in each epoch."""
+    arrays = [np.random.default_rng(n).random((8, 8, 8)) for n in range(2)]
+    opened = vp.from_cases([{"image": array} for array in arrays]).open_volume()
+    before = opened.spacing(1.5).normalize()
+
+    def epochs(source):
+        patches = source.lazy_patch(3).augment(rotate=(-15, 15)).batch_patches(1)
+        with vp.DataLoader2(patches, seed=5) as loader:
+            return [[batch["image"] for batch in loader] for _ in range(3)]
+
+    plain, kept = epochs(before), epochs(before.in_memory_cache())
+
+    for x, y in zip(plain, kept, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(x, y, strict=True))
+    assert not torch.equal(kept[1][0], kept[2][0])
+    with pytest.raises(vp.errors.GraphError, match=r"spacing\(\(1, 2\)\) has drawn"):
+        opened.spacing((1, 2)).in_memory_cache()

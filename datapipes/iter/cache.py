@@ -1,0 +1,184 @@
+"""Keep what a chain makes of each case once, and go on lazily from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ClassVar
+
+from ...core import Sample
+from ...core.amounts import as_keys
+from ...core.errors import GraphError, SampleError, placed
+from ...core.hidden import Hidden
+from ...core.memory import usable_memory
+from ...core.whole import whole
+from ...graph import Pipe, describe
+from ...spatial import LazyPatch
+from ...spatial.lazy.kept_copy import kept_in
+from ...volumes.conversion.destination import destination_of
+from ...volumes.stores.location import is_url
+from ..datapipe import PerItem, chained, first_drawing, wrong_item
+
+# Of the memory: decoded chunks, batches, and the model have the rest.
+_MEMORY_PART = 4
+# Where no system tells how much memory there is.
+_USUAL_MEMORY = 2 * 1024**3
+
+
+@chained("cache")
+class Cache(PerItem):
+    """Make the volumes of a chain once, keep them, and read patches from what is kept.
+
+    What comes before is the same in every epoch: ``spacing``, ``orientation``, ``foreground_crop``,
+    ``normalize`` and the like, with fixed parameters. It costs one interpolation per volume. What
+    comes after is as lazy as ever, and costs one interpolation per patch, which reads no more than
+    the chunks that it touches. Voxels are those of ``flush()`` in its place, bit for bit.
+
+    Parameters
+    ----------
+    place
+        Folder or URL in which volumes are kept as sharded zarr: each is written once, by whoever
+        needs it first, in any process on any machine. One that was killed is continued. The name
+        of a volume is a digest of the file as it is now and of what is done to it, so another
+        file or chain has other volumes. Nothing is ever removed. None keeps them in memory.
+    memory_bytes
+        Without a place: what is kept in memory, in bytes, by all workers of a loader together;
+        those parts that were used least lately are made again. By default a quarter of the
+        memory. Workers stay from epoch to epoch then.
+    keys
+        Volumes to keep; by default all.
+    chunk
+        Voxels along each axis of the decode unit; by default for patches of 96.
+    codec
+        ``"lz4"`` (decodes fastest), ``"zstd"`` (stores least) or ``"none"``.
+    storage_options
+        For fsspec, where the place is a URL. They never appear in messages.
+
+    Raises
+    ------
+    GraphError
+        Something before it is drawn, or cuts patches; this is at construction.
+    SampleError
+        At the first item: there is no lazy volume.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> cases = [{"image": np.zeros((8, 8, 8), np.int16)}]
+    >>> pipe = from_cases(cases).open_volume().spacing(2.0).cache(memory_bytes=10**9).lazy_patch(2)
+    >>> print(next(iter(pipe))["image"].realize().shape)
+    (1, 2, 2, 2)
+    """
+
+    flushes: ClassVar[bool] = True
+    """What comes after it belongs to another plan, with policies of its own."""
+
+    def __init__(
+        self,
+        parent: Pipe,
+        place: str | os.PathLike[str] | None = None,
+        *,
+        memory_bytes: int | None = None,
+        keys: Collection[str] | None = None,
+        chunk: int | None = None,
+        codec: str = "lz4",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(parent)
+        drawing = first_drawing(parent)
+        if drawing is not None:
+            raise GraphError(
+                f"cache() would keep what {describe(drawing)} gives in one epoch",
+                do="Put cache() before it: what comes after it is made anew for every patch.",
+            ).at(self.origin)
+        if place is not None and memory_bytes is not None:
+            msg = "memory_bytes is for what is kept in memory, and a place was given"
+            raise TypeError(msg)
+        self.place = None if place is None else _absolute(os.fspath(place))
+        self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
+        self.keys = None if keys is None else as_keys("cache(keys=)", keys)
+        self.chunk, self.codec = chunk, codec
+        self.storage_options = Hidden(storage_options or {})
+
+    @property
+    def stays_in_workers(self) -> bool:
+        """Whether it keeps something in the memory of workers, which have to stay for that."""
+        return self.place is None
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with patches that begin with what is kept."""
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample", "Put cache() after open_volume().")
+        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        keys = lazy if self.keys is None else self.keys
+        for key in keys or (None,):
+            if key not in lazy:
+                what = "a volume" if key is None else repr(key)
+                msg = f"cache() is to keep {what}, but the sample has {', '.join(lazy) or 'none'}"
+                do = "Put it after open_volume() and before realize(), and name lazy volumes."
+                raise SampleError(msg, do=do).at(self.origin, item.case)
+        try:
+            return item.with_data(**{key: self._kept(lazy[key]) for key in keys})
+        except Exception as error:
+            raise placed(error, self.origin, item.case)  # noqa: B904  the very same error
+
+    def _kept(self, patch: LazyPatch) -> LazyPatch:
+        where = f"cache at {self.origin}"
+        if self.place is None:
+            how: dict[str, Any] = {"tiled": True, "memory_bytes": self.memory_bytes}
+            return patch.flushed(because=f"{where}, in memory", **how)
+        shown = destination_of(self.place, self.storage_options).name
+        return kept_in(
+            patch,
+            self.place,
+            because=f"{where}, in {shown}",
+            chunk=self.chunk,
+            codec=self.codec,
+            storage_options=self.storage_options,
+        )
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Write the volumes of all cases now; return how many there are.
+
+        Parameters
+        ----------
+        progress
+            ``progress(done, total)`` in volumes; by default a progress bar is shown.
+
+        Raises
+        ------
+        TypeError
+            They are kept in memory, where each process makes its own.
+        """
+        from tqdm import tqdm
+
+        if self.place is None:
+            msg = "prepare() writes to a place, and this cache() keeps volumes in memory"
+            raise TypeError(msg)
+        copies = [
+            copy
+            for item in self
+            for thing in item.values()
+            if (copy := getattr(getattr(thing, "volume", None), "copy", None)) is not None
+        ]
+        hidden = progress is not None
+        for number, copy in enumerate(tqdm(copies, "cache", unit="volume", disable=hidden)):
+            copy.probe()
+            if progress is not None:
+                progress(number + 1, len(copies))
+        return len(copies)
+
+    def settings(self) -> Any:
+        """Return which volumes are kept; where and how changes no batch."""
+        return (self.keys,)
+
+
+def _absolute(place: str) -> str:
+    return place if is_url(place) else os.path.abspath(place)
+
+
+def _memory(given: int | None) -> int:
+    if given is None:
+        return (usable_memory() or _USUAL_MEMORY) // _MEMORY_PART
+    return whole("memory_bytes", given, least=1, unit="bytes")

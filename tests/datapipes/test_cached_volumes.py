@@ -1,0 +1,318 @@
+"""cache() makes what comes before it once, and what comes after it stays as lazy as it was."""
+
+import os
+import shutil
+import tracemalloc
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+
+import voxpipe as vp
+from voxpipe.core import TALLY
+from voxpipe.spatial.lazy.made_volume import TILES
+from voxpipe.volumes import close_volumes
+from voxpipe.volumes.conversion import convert_plan
+from voxpipe.volumes.conversion.destination import LocalDestination
+
+SHAPE = (40, 36, 30)
+
+
+def write_case(folder, number, *, values=1000):
+    """Write an image and a label of a sphere, of 1 x 1 x 1.4 mm."""
+    rng = np.random.default_rng(number)
+    places = np.stack(np.meshgrid(*map(np.arange, SHAPE), indexing="ij")) - 15
+    label = ((places**2).sum(0) < 90).astype(np.uint8) * (number + 1)
+    case = {}
+    for key, array in {"image": rng.integers(0, values, SHAPE, np.int16), "label": label}.items():
+        case[key] = str(folder / f"{number}_{key}.nii")
+        nib.save(nib.Nifti1Image(array, np.diag([1, 1, 1.4, 1])), case[key])
+    return case
+
+
+@pytest.fixture
+def cases(tmp_path):
+    (tmp_path / "cases").mkdir()
+    return [write_case(tmp_path / "cases", number) for number in range(2)]
+
+
+def made(cases):
+    """Return a chain in which nothing is drawn; its volumes have several tiles."""
+    return vp.from_cases(cases).open_volume().spacing(0.5).normalize()
+
+
+def patches(pipe):
+    pipe = pipe.shuffle().lazy_patch((20, 20, 20), samples_per_volume=2)
+    return pipe.augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5).batch_patches(2)
+
+
+def epochs(pipe, service=None, count=2):
+    with vp.DataLoader2(patches(pipe), None, service, seed=5) as loader:
+        return [
+            {"meta": batch["meta"], **{key: batch[key].clone() for key in ("image", "label")}}
+            for _ in range(count)
+            for batch in loader
+        ]
+
+
+def assert_same(one, other):
+    assert len(one) == len(other) > 0
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a["image"], b["image"])
+        assert torch.equal(a["label"], b["label"])
+        assert a["meta"] == b["meta"]
+
+
+def kept(folder):
+    """Return the time of writing of every volume that is kept in a folder, by its name."""
+    return {path.name: (path / "zarr.json").stat().st_mtime_ns for path in folder.glob("*.zarr")}
+
+
+@pytest.mark.parametrize("where", ["memory", "folder", "url"])
+def test_batches_are_those_of_two_steps(cases, tmp_path, where):
+    """Bit for bit, with what they tell of themselves; and labels are labels."""
+    place = {"memory": (), "folder": (tmp_path / "kept",), "url": (f"memory://{tmp_path}/kept",)}
+    pipe = made(cases)
+
+    cached = epochs(pipe.cache(*place[where]))
+
+    assert_same(cached, epochs(pipe.flush()))
+    assert {batch["label"].dtype for batch in cached} == {torch.uint8}
+    assert set(torch.cat([b["label"] for b in cached]).unique().tolist()) <= {0, 1, 2}
+
+
+def test_a_voxel_has_the_same_bits_whatever_is_read(cases):
+    """A region of what a flush leaves is that of the whole, and so is what is kept."""
+    (sample, _) = made(cases).flush()
+    volume = sample["image"].volume
+    whole = sample["image"].realize()
+    rng = np.random.default_rng(0)
+    assert volume.shape[1] > volume.tile[0]
+    for _ in range(5):
+        start = rng.integers(0, [n - 12 for n in whole.shape[1:]])
+        inside = tuple(slice(int(a), int(a) + 12) for a in start)
+        part = sample["image"].plan.crop([s.start for s in inside], (12, 12, 12))
+        out = np.empty((1, 12, 12, 12), np.float32)
+        assert np.array_equal(sample["image"].realize_plan(part, out), whole[(0, *inside)][None])
+
+
+@pytest.mark.slow
+def test_workers_write_each_volume_once(cases, tmp_path):
+    """Two loaders at once with two workers each, and then one more."""
+    folder = tmp_path / "kept"
+    pipe = made(cases).cache(folder)
+    plain = epochs(made(cases).flush())
+
+    assert_same(epochs(pipe, vp.MultiProcessingReadingService(2)), plain)
+    written = kept(folder)
+    assert_same(epochs(pipe, vp.MultiProcessingReadingService(2)), plain)
+
+    assert len(list(folder.glob("*.zarr"))) == 4
+    assert kept(folder) == written
+
+
+def test_another_file_or_chain_has_another_copy(cases, tmp_path):
+    """Of the same file and chain there is one, whoever asks."""
+    folder = tmp_path / "kept"
+    made(cases).cache(folder).prepare(progress=lambda done, total: None)
+    first = kept(folder)
+    made(cases).cache(folder, keys=["image"]).prepare(progress=lambda done, total: None)
+    assert kept(folder) == first
+    assert len(first) == 4
+
+    opened = vp.from_cases(cases).open_volume()
+    opened.spacing(0.6).normalize().cache(folder).prepare(progress=lambda done, total: None)
+    assert len(list(folder.glob("*.zarr"))) == 8
+    write_case(tmp_path / "cases", 0, values=500)
+    made(cases).cache(folder).prepare(progress=lambda done, total: None)
+    assert len(list(folder.glob("*.zarr"))) == 10
+
+
+def double(values):
+    return values * 2
+
+
+def twice(values):
+    return values + values
+
+
+def test_voxels_in_memory_and_functions_count_by_what_they_are(tmp_path):
+    """An array is known again by its content, a function by its code."""
+    array = np.random.default_rng(0).integers(0, 9, (8, 8, 8), np.int16)
+    for number, (content, fn) in enumerate(
+        [(array, double), (array.copy(), double), (array + 1, double), (array, twice)]
+    ):
+        pipe = vp.from_cases([{"image": content}]).open_volume().map_values(fn).cache(tmp_path)
+        assert next(iter(pipe))["image"].realize()[0, 0, 0, 0] == 2 * content[0, 0, 0]
+        assert len(list(tmp_path.glob("*.zarr"))) == max(1, number)
+
+
+def test_what_is_drawn_before_is_refused(cases):
+    """With the pipe, where the chain is written."""
+    opened = vp.from_cases(cases).open_volume()
+    for drawn, name in (
+        (opened.rotate((-15, 15)), r"rotate\(\(-15, 15\)\)"),
+        (opened.spacing(2.0).flip(0, p=0.5), "flip"),
+        (opened.noise(0.1), "noise"),
+        (opened.lazy_patch(8, sampling="grid"), "lazy_patch"),
+        (opened.one_of([vp.spatial.Rotate((0, 3)), vp.spatial.Flip(0)]), "one_of"),
+    ):
+        with pytest.raises(vp.errors.GraphError, match=f"would keep what {name}") as told:
+            drawn.cache()
+        assert os.path.basename(__file__) in str(told.value)
+    with pytest.raises(TypeError, match="memory_bytes is for"):
+        opened.cache("folder", memory_bytes=1)
+    with pytest.raises(vp.errors.SampleError, match="'pet', but the sample has image, label"):
+        list(opened.cache(keys=["pet"]))
+
+
+def test_a_killed_writer_is_continued(cases, tmp_path, monkeypatch):
+    """Parts that are finished are not made again."""
+    monkeypatch.setattr(convert_plan, "SHARD_BYTES", 64 * 1024)
+    notes = []
+    note = LocalDestination.note
+
+    def stop(self, shard):
+        note(self, shard)
+        notes.append(shard)
+        if len(notes) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalDestination, "note", stop)
+    pipe = made(cases[:1]).cache(tmp_path, keys=["image"])
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(pipe))["image"].realize()
+    assert not list(tmp_path.glob("[!.]*.zarr"))
+
+    whole = next(iter(pipe))["image"].realize()
+
+    assert np.array_equal(whole, next(iter(made(cases[:1]).flush()))["image"].realize())
+    assert len(notes) == len(set(notes)) > 3
+
+
+def test_what_is_kept_in_memory_is_not_read_again(cases):
+    """What fits is read once for all epochs."""
+    with vp.DataLoader2(patches(made(cases).cache(memory_bytes=2**28)), seed=5) as loader:
+        read = []
+        for _ in range(3):
+            before = TALLY.snapshot()
+            for _ in loader:
+                pass
+            read.append((TALLY - before).bytes_read)
+        kept_bytes = TILES.weight
+    assert read[0] > read[1] + read[2]
+    assert 0 < kept_bytes <= 2**28
+    assert TILES.weight == 0  # the loader has ended
+
+
+def test_memory_is_bounded(cases):
+    """What does not fit is made again, and batches are the same."""
+    most = 64**3 * 4 + 1000  # one tile of the image
+    weights = []
+    with vp.DataLoader2(patches(made(cases).cache(memory_bytes=most)), seed=5) as loader:
+        batches = []
+        for batch in loader:
+            weights.append(TILES.weight)
+            batches.append(batch["image"].clone())
+    plain = epochs(made(cases).flush(), count=1)
+
+    assert 0 < max(weights) <= most
+    assert all(torch.equal(a, b["image"]) for a, b in zip(batches, plain, strict=True))
+
+
+def test_only_the_chunks_that_a_patch_touches_are_read(cases, tmp_path):
+    """Of a copy that is there."""
+    pipe = made(cases[:1]).cache(tmp_path, keys=["image"], chunk=8)
+    pipe.prepare(progress=lambda done, total: None)
+    (sample,) = pipe.crop((0, 0, 0), (8, 8, 16))
+    close_volumes()
+    before = TALLY.snapshot()
+
+    sample["image"].realize()
+
+    assert (TALLY - before).bytes_read == 2 * 8**3 * 4
+
+
+def test_a_state_goes_on_with_another_place(cases, tmp_path):
+    """Where volumes are kept changes no batch, so a state is for any."""
+    plain = epochs(made(cases).flush())
+    with vp.DataLoader2(patches(made(cases).cache()), seed=5) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with vp.DataLoader2(patches(made(cases).cache(tmp_path))) as loader:
+        loader.load_state_dict(state)
+        assert torch.equal(next(iter(loader))["image"], plain[1]["image"])
+
+
+def test_explain_tells_of_both_interpolations(cases, tmp_path):
+    """One for each volume, and one for each patch of it."""
+    for pipe, where in (
+        (made(cases).cache(), "in memory"),
+        (made(cases).cache(tmp_path / "kept"), f"in {tmp_path / 'kept'}"),
+    ):
+        with vp.DataLoader2(patches(pipe), seed=5) as loader:
+            told = loader.explain()
+        assert "2 interpolations, 0 copies   (mean" in told  # of image and label
+        assert "kept: image and label are made once, cache at" in told
+        assert f"{where}: 1 interpolations and 0 copies for each volume" in told
+        assert "not fused" not in told
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_pipe_is_written_as_volumes(cases, tmp_path):
+    """What a chain makes of each case, block by block: the voxels, their place, and labels."""
+    pipe = made(cases)
+
+    done = vp.convert(pipe, tmp_path / "out")
+
+    found = vp.list_cases(f"{tmp_path}/out/*/", image="image.nii.zarr", label="label.nii.zarr")
+    assert len(done) == 4
+    for written, wanted in zip(found.open_volume(), pipe.flush(), strict=True):
+        for key in ("image", "label"):
+            assert np.array_equal(written[key].realize(), wanted[key].realize())
+            assert written[key].dtype == wanted[key].dtype
+            assert np.allclose(written[key].affine, wanted[key].affine)
+    assert [one.written for one in vp.convert(pipe, tmp_path / "out")] == [0] * 4
+
+
+def test_a_lazy_patch_is_written_as_a_volume(cases, tmp_path):
+    """Also one for which something was drawn: it is one volume as any other."""
+    patch = next(iter(vp.from_cases(cases).open_volume().rotate((5, 15)).lazy_patch(16)))["label"]
+
+    vp.convert(patch, tmp_path / "patch.nii.zarr")
+    vp.convert(made(cases[:1]).map(only_image), tmp_path / "one.nii.zarr")
+
+    written = vp.Volume(tmp_path / "patch.nii.zarr")
+    assert np.array_equal(written.numpy(), patch.realize())
+    assert np.allclose(written.affine, patch.affine)
+    assert vp.Volume(tmp_path / "one.nii.zarr").spacing == pytest.approx((0.5, 0.5, 0.5))
+
+
+def only_image(sample):
+    return sample.replace(data={"image": sample["image"]})
+
+
+def test_what_is_no_volume_is_not_written(cases, tmp_path):
+    """What is drawn for an epoch, two volumes to one name, and samples without any."""
+    opened = vp.from_cases(cases).open_volume()
+    with pytest.raises(vp.errors.GraphError, match=r"rotate \(-15.0, 15.0\) degrees draws"):
+        vp.convert(opened.rotate((-15, 15)), tmp_path / "out")
+    with pytest.raises(vp.errors.SampleError, match="where another one is"):
+        vp.convert(opened, tmp_path / "one.nii.zarr")
+    with pytest.raises(vp.errors.SampleError, match="no lazy volume"):
+        vp.convert(vp.from_cases(cases), tmp_path / "out")
+
+
+def test_a_write_takes_no_more_memory_for_a_larger_volume(tmp_path, monkeypatch):
+    """A block at a time: what is made at once, and what that reads, is the same for any length."""
+    monkeypatch.setattr(convert_plan, "SHARD_BYTES", 64**3 * 4)
+    sizes = []
+    for length in (100, 400):
+        array = np.broadcast_to(np.arange(length, dtype=np.int16)[:, None, None], (length, 40, 40))
+        tracemalloc.start()
+        vp.convert(vp.from_cases([{"image": array}]).open_volume().spacing(0.8), tmp_path / "out")
+        sizes.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        shutil.rmtree(tmp_path / "out")
+    assert sizes[1] < 1.2 * sizes[0]
