@@ -6,6 +6,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
 from .iter.batch_patches import BatchPatches
+from .iter.channels import Stack, Unstack
 from .iter.choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .iter.files.compressed_loader import Bz2FileLoader, XzFileLoader
 from .iter.files.csv_parser import CSVDictParser, CSVParser
@@ -416,6 +417,9 @@ class ChainedForms(IterDataPipe[Any]):
     def spacing(self, spacing: Any, *, extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Bring neighbouring voxels to a distance in millimetres along the axes of the array."""
 
+    def stack(self, keys: Sequence[str], name: str = ...) -> Stack:
+        """Make several volumes the channels of one, in one slot of the batch."""
+
     def threadpool_map(self, fn: Callable[..., Any], input_col: Any = ..., output_col: Any = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
         """Apply a function to each item in a pool of threads; the order of the items is kept."""
 
@@ -427,6 +431,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def translate(self, amount: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
+
+    def unstack(self, key: str, names: Sequence[str]) -> Unstack:
+        """Make each channel of a volume a volume of its own."""
 
     def unzip(self, sequence_length: int, buffer_size: int = ..., columns_to_skip: Sequence[int] | None = ..., *, buffer_bytes: int | None = ...) -> list[Branch]:
         """Return a list of pipes, one per column of the parent's sequences."""

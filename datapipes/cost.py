@@ -12,7 +12,7 @@ from ..core import ChunkGrid, Sample
 from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, parents_of, traits_of, walk
 from ..spatial import LazyPatch, without_reading
-from ..spatial.lazy.made_volume import breaks, interpolations, stored_read
+from ..spatial.lazy.made_volume import StoredRead, breaks, interpolations, stored_reads
 from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
@@ -165,20 +165,21 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
     if not samples:
         return None
     every = [patch for patches in samples for patch in patches]
+    read = [one for patch in every for one in stored_reads(patch)]
     count = len(samples)
     interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
     return Cost(
         patches=count,
-        reads=sum(not patch.source_region.is_empty for patch in every) / count,
-        bytes_needed=sum(_bytes(patch, whole_chunks=False) for patch in every) / count,
-        bytes_read=sum(_bytes(patch, whole_chunks=True) for patch in every) / count,
+        reads=sum(not one.region.is_empty for one in read) / count,
+        bytes_needed=sum(_bytes(one, whole_chunks=False) for one in read) / count,
+        bytes_read=sum(_bytes(one, whole_chunks=True) for one in read) / count,
         interpolations=interpolated / count,
         copies=copies / count,
     )
 
 
-def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    volume, region, *_ = stored_read(patch)
+def _bytes(read: StoredRead, *, whole_chunks: bool) -> int:
+    volume, region, *_ = read
     chunks = volume.chunks
     if whole_chunks and chunks is not None:
         region = ChunkGrid(volume.shape[1:], chunks).cover(region)

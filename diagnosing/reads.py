@@ -8,7 +8,7 @@ from typing import Any
 from ..core import Sample
 from ..realizing.parts import Read, map_patches
 from ..spatial import LazyPatch
-from ..spatial.lazy.made_volume import stored_read
+from ..spatial.lazy.made_volume import stored_reads
 from ..volumes import Volume
 
 
@@ -18,7 +18,7 @@ def reads_of(items: Sequence[Any]) -> tuple[Read, ...]:
         t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
     )
     patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = [stored_read(p)[:2] for p in patches]
+    reads = [read[:2] for patch in patches for read in stored_reads(patch)]
     return tuple(
         (volume, region)
         for volume, region in reads

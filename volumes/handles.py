@@ -12,9 +12,11 @@ import threading
 from collections import OrderedDict
 from typing import Protocol
 
+from ..core.errors import CorruptVolume
 from ..core.turns import Turns
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS
+from .header import Header
 from .stores.read_ahead import AHEAD
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
@@ -26,6 +28,10 @@ MOST_RESIDENT_BYTES = 2 * 1024**3
 
 class Opener(Protocol):
     """A source, as far as this module is concerned."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
 
     @property
     def token(self) -> str:
@@ -115,6 +121,33 @@ def _resident(handle: _Handle) -> int:
 
 HANDLES = Handles()
 """The open backends of this process."""
+
+
+def backend_of(source: Opener, known: Header | None) -> Backend:
+    """Return the open backend of a source in this process, which is what was known of it.
+
+    Raises
+    ------
+    CorruptVolume
+        What is stored has changed since its header was read.
+    """
+    held: Backend | None = getattr(source, "backend", None)
+    if held is not None:
+        # Not among the handles: they would keep the array when the volume is gone.
+        return held
+    backend = HANDLES.acquire(source, verify=known is None)
+    if known is None or backend.header is known or backend.header == known:
+        return backend
+    # The file may have been written again since, or only touched.
+    backend = HANDLES.acquire(source, verify=True)
+    if not backend.header.agrees_with(known):
+        raise CorruptVolume(
+            f"{source.name} has changed since its header was read: it was {known.shape} "
+            f"{known.disk_dtype} and is {backend.shape} {backend.disk_dtype}, or lies elsewhere.",
+            do="Make a new Volume once the file is written.",
+        )
+    return backend
+
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=HANDLES.forget_parent)

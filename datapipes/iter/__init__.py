@@ -2,6 +2,7 @@
 
 from .batch_patches import BatchPatches
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .files import (
     AISFileLister,
@@ -299,6 +300,7 @@ __all__ = [
     "SomeOfPipe",
     "SpacingPipe",
     "SpatialPipe",
+    "Stack",
     "StreamReader",
     "TFRecordLoader",
     "TarArchiveLoader",
@@ -307,6 +309,7 @@ __all__ = [
     "TranslatePipe",
     "UnBatcher",
     "UnZipper",
+    "Unstack",
     "ValuePipe",
     "WebDataset",
     "XzFileLoader",

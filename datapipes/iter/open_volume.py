@@ -231,13 +231,14 @@ class OpenVolume(Seeded):
         held = self._of_objects.get((id(source), kind, own))
         if held is not None:
             return held[1]
-        volume = Volume(
-            source,
-            kind=kind,
-            storage_options=self._options_for(source),
-            io=self.io,
-            **options_of(key, self.reader_kwargs),
-        )
+        options = {"kind": kind, "io": self.io, **options_of(key, self.reader_kwargs)}
+        made = [
+            one
+            if isinstance(one, Volume)
+            else Volume(one, storage_options=self._options_for(one), **options)
+            for one in (source if isinstance(source, (list, tuple)) else [source])
+        ]
+        volume = Volume(made, kind=kind) if isinstance(source, (list, tuple)) else made[0]
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
             self._of_objects[id(source), kind, own] = (source, volume)
@@ -369,6 +370,10 @@ def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
 
 def is_volume(value: Any) -> bool:
     """Whether a value of a sample is a volume's source rather than a number or a name."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(
+            is_volume(one) and not isinstance(one, (list, tuple)) for one in value
+        )
     if isinstance(value, (Volume, os.PathLike)):
         return True
     if isinstance(value, str):

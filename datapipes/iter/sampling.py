@@ -11,6 +11,7 @@ from ...core import Origin
 from ...core.errors import PolicyConflict, SampleError
 from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch, Policy
+from ...spatial.lazy.stack import StackedPatch
 from ...spatial.ops.op import is_hard
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
@@ -94,6 +95,8 @@ class Sampling:
 
     def applied(self, key: str, patch: LazyPatch) -> LazyPatch:
         """Return ``patch`` as it is sampled after this pipe."""
+        if isinstance(patch, StackedPatch):
+            return patch.with_members([self.applied(key, member) for member in patch.members])
         mine = self._of(key, patch)
         if not mine:
             return patch
@@ -144,8 +147,8 @@ def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
     if not sampling.changes:
         return
     labels = _labels(parent)
-    for pipe, flushed in _of_one_plan(parent):
-        for other_key, other_field, other in asked_by(pipe):
+    for pipe, flushed, regrouped in _of_one_plan(parent):
+        for other_key, other_field, other in _asked_as_now(pipe, regrouped):
             for key, field, value in sampling.changes:
                 same = field == other_field and _meets(key, other_key, labels, flushed)
                 if same and value != other:
@@ -174,6 +177,15 @@ def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     ]
 
 
+def _asked_as_now(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
+    """Yield what a pipe asked for, under the keys that pipes after it have given."""
+    for key, field, value in asked_by(pipe):
+        keys = [key]
+        for after in reversed(regrouped):
+            keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
+        yield from ((one, field, value) for one in keys)
+
+
 def _labels(parent: Pipe) -> frozenset[str]:
     """Return the keys that hold labels, as far as a chain says so."""
     opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
@@ -190,18 +202,24 @@ def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]
     return named not in labels and named not in flushed
 
 
-def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str]]]:
-    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
-    stack: list[tuple[Pipe, frozenset[str]]] = [(sink, frozenset())]
-    seen: set[tuple[int, frozenset[str]]] = set()
+def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
+    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since.
+
+    And with those that gave volumes other keys since, the last one first.
+    """
+    stack: list[tuple[Pipe, frozenset[str], tuple[Any, ...]]] = [(sink, frozenset(), ())]
+    seen: set[tuple[int, frozenset[str], tuple[int, ...]]] = set()
     while stack:
-        pipe, flushed = stack.pop()
-        if (id(pipe), flushed) in seen:
+        pipe, flushed, regrouped = stack.pop()
+        visit = (id(pipe), flushed, tuple(map(id, regrouped)))
+        if visit in seen:
             continue
-        seen.add((id(pipe), flushed))
+        seen.add(visit)
         flushes = getattr(type(pipe), "flushes", False)
         keys = vars(pipe).get("keys") if flushes else ()
         if keys is None:
             continue
-        yield pipe, flushed
-        stack += [(parent, flushed | frozenset(keys)) for parent in parents_of(pipe)]
+        yield pipe, flushed, regrouped
+        if hasattr(type(pipe), "renamed"):
+            regrouped = (*regrouped, pipe)
+        stack += [(p, flushed | frozenset(keys), regrouped) for p in parents_of(pipe)]

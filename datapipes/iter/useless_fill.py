@@ -11,6 +11,7 @@ from ...graph import Pipe, traits_of, walk
 from ...spatial.ops.op import is_hard
 from ...volumes import Volume
 from .cases import FromCases, ListCases
+from .channels import Regrouped
 from .open_volume import OpenVolume, is_volume
 from .sampling import EVERY_INTENSITY, Sampling, asked_by
 
@@ -69,7 +70,7 @@ def refuse_useless_fill(
 def _is_plain(pipe: Pipe) -> bool:
     """Whether samples keep their keys and policies in it, but for what its ``sampling`` says."""
     traits = traits_of(pipe)
-    if not traits.known or traits.opaque:
+    if not traits.known or traits.opaque or isinstance(pipe, Regrouped):
         return False
     ours = type(pipe).__module__.rpartition(".")[0] == __package__
     return ours or type(pipe).__name__ in _PASSING

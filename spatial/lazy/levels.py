@@ -12,14 +12,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...core import Grid
+from ...core import Grid, OrientedBox
+from ...intensity import Epilogue
 from ...volumes.pyramid import at_level, coarser_levels
 from ...volumes.volume import Volume
 from ..ops.resample_to import of_source
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
-from ..plans.policy import LEVEL, Policy
+from ..plans.policy import LEVEL, Policy, refuse_fill
+from ..resampling.resample import Source, resample
+from ..volume_like import has_chunks, refuse_complex
 from .coarse import coarse_read
 from .made_volume import MadeVolume
 
@@ -60,3 +64,28 @@ def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
             grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
             return ReadFrom(coarse, of_source(plan, grid), number)
     return ReadFrom(volume, plan)
+
+
+def resampled_into(
+    volume: Any, plan: SpatialPlan, policy: Policy, out: NDArray[Any], epilogue: Epilogue | None
+) -> tuple[Source, SpatialPlan]:
+    """Read what a plan needs, write what it gives; return what was read, and the plan from it."""
+    refuse_fill(policy, out.dtype, volume.name)
+    read, plan, _ = read_from(volume, plan, policy)
+    region = plan.source_region(policy)
+    start = (region.start[0], region.start[1], region.start[2])
+    if region.is_empty:
+        nothing = np.empty((read.shape[0], 0, 0, 0), np.uint8)
+        source = Source(nothing, start, plan.bounds)
+    else:
+        refuse_complex(volume)
+        voxels = read.read(region, *box_of(read, plan, policy))
+        source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
+    resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
+    return source, plan
+
+
+def box_of(volume: Any, plan: SpatialPlan, policy: Policy) -> tuple[OrientedBox, ...]:
+    """Return where in its source region a plan has taps, if that may spare chunks."""
+    box = plan.source_box(policy) if has_chunks(volume) else None
+    return () if box is None else (box,)

@@ -163,16 +163,33 @@ class StoredRead(NamedTuple):
 
 
 def stored_read(patch: LazyPatch, plan: SpatialPlan | None = None) -> StoredRead:
-    """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes."""
+    """Return what a patch reads of the first volume whose channels it has."""
+    return stored_reads(patch, plan)[0]
+
+
+def stored_reads(patch: LazyPatch, plan: SpatialPlan | None = None) -> tuple[StoredRead, ...]:
+    """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes.
+
+    One for each file: several where the channels of several are stacked.
+    """
+    if patch.members:
+        together: Any = patch
+        wide = patch.widened(patch.plan if plan is None else plan)
+        plans = [(one, together.plan_of(one, wide)) for one in patch.members]
+        return tuple(read for one, its in plans for read in stored_reads(one, its))
+    return tuple(read for part in patch.parts for read in _reads_of_part(part, plan))
+
+
+def _reads_of_part(patch: LazyPatch, plan: SpatialPlan | None) -> tuple[StoredRead, ...]:
     volume, wide, level = patch.reads_from(plan)
     region = wide.source_region(patch.policy)
     if not isinstance(volume, MadeVolume):
-        return StoredRead(volume, region, level, wide, patch.policy)
+        return (StoredRead(volume, region, level, wide, patch.policy),)
     if region.is_empty:
-        return StoredRead(volume.stored, region)
-    below = stored_read(volume.patch, volume.part(region))
+        return (StoredRead(volume.stored, region),)
+    first, *others = stored_reads(volume.patch, volume.part(region))
     made = region.size * volume.shape[0] * volume.dtype.itemsize
-    return below._replace(made_bytes=below.made_bytes + made)
+    return (first._replace(made_bytes=first.made_bytes + made), *others)
 
 
 def whole_plan(patch: LazyPatch) -> SpatialPlan:
@@ -188,6 +205,9 @@ def whole_plan(patch: LazyPatch) -> SpatialPlan:
 
 def interpolations(patch: LazyPatch) -> tuple[int, int]:
     """Return how often the voxels of a patch are interpolated, and how often only copied."""
+    if len(patch.parts) > 1 or patch.members:
+        interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
+        return interpolated, copied
     is_copy = int(patch.plan.is_copy)
     if not isinstance(patch.volume, MadeVolume):
         return 1 - is_copy, is_copy
@@ -197,6 +217,8 @@ def interpolations(patch: LazyPatch) -> tuple[int, int]:
 
 def breaks(patch: LazyPatch) -> tuple[str, ...]:
     """Return what breaks the fusion of a patch, first things first, and where it was written."""
+    if patch.members:
+        return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
     if not isinstance(patch.volume, MadeVolume):
         return ()
     made = patch.volume.patch

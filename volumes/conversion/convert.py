@@ -73,7 +73,7 @@ def convert(
     Parameters
     ----------
     volume
-        A volume, or a path or URL of one.
+        A volume, a path or URL of one, or a list of these on one grid, for their channels.
     destination
         Path or URL; by convention it ends in ``.nii.zarr``.
     chunk, shard
@@ -117,7 +117,8 @@ def convert(
     """
     _need_zarr_3()
     if not isinstance(volume, Volume):
-        remote = is_url(os.fspath(volume))
+        given = volume if isinstance(volume, (list, tuple)) else [volume]
+        remote = any(is_url(os.fspath(one)) for one in given)
         volume = Volume(volume, storage_options=storage_options if remote else None)
     header = replace(volume.header, affine=affine_entries(volume.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
@@ -163,6 +164,8 @@ def version_of(volume: Volume) -> str:
     Two volumes in memory never have the same one, nor do two processes for one of them.
     """
     located = volume.located
+    if len(volume.parts) > 1:
+        return content_key("channels of", tuple(map(version_of, volume.parts)))
     if located is None:
         return volume.token
     maps = (volume.rearranged,) if volume.rearranged else ()
@@ -259,6 +262,9 @@ def _make_way(target: Destination, *, overwrite: bool) -> None:
 
 
 def _refuse_itself(volume: Volume, place: str) -> None:
+    if len(volume.parts) > 1:
+        for part in volume.parts:
+            _refuse_itself(part, place)
     located = volume.located
     if located is None:
         return
