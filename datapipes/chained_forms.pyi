@@ -90,7 +90,7 @@ class ChainedForms(IterDataPipe[Any]):
     def augment(self, *, rotate: Any = ..., zoom: Any = ..., translate: Any = ..., shear: Any = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order."""
 
-    def batch_patches(self, batch_size: int, *, drop_last: bool = ...) -> BatchPatches:
+    def batch_patches(self, batch_size: int, *, drop_last: bool = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ...) -> BatchPatches:
         """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
     def bias_field(self, strength: Any = ..., order: int = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
@@ -285,7 +285,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileOpener:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
-    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str = ..., **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
     def orientation(self, axcodes: str = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core.errors import PatchSizeError
 from ...graph import Pipe, Traits, walk
 from ...realizing import Gather, InThreads, JoinReads
+from ...spatial import Policy
 from ...spatial.ops.sizes import whole_number
 from ..datapipe import DataPipe, chained, length_of
 from ..tensors import as_arrays, as_tensors
 from .cases import FromCases, ListCases
+from .overriding import sampled_by
 
 
 @chained("batch_patches")
@@ -24,6 +26,10 @@ class BatchPatches(DataPipe):
         Samples per batch.
     drop_last
         Whether to leave out a last, smaller batch.
+    policies
+        ``Policy`` by key, as of ``open_volume``, for a chain that was written elsewhere.
+    override
+        Whether these policies hold whatever the pipes asked for; by default that is a conflict.
 
     Notes
     -----
@@ -49,9 +55,17 @@ class BatchPatches(DataPipe):
     (torch.Size([2, 1, 2, 2, 2]), ['0', '1'])
     """
 
-    def __init__(self, parent: Pipe, batch_size: int, *, drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        parent: Pipe,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        policies: Mapping[str, Policy] | None = None,
+        override: bool = False,
+    ) -> None:
         super().__init__()
-        self.parent = parent
+        self.parent = sampled_by(dict(policies or {}), override, parent, self.origin)
         try:
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         except PatchSizeError as error:

@@ -83,7 +83,7 @@ class Stack(Regrouped):
     >>> import numpy as np
     >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"t1": np.zeros((4, 5, 6)), "t2": np.ones((4, 5, 6))}
-    >>> pipe = from_cases([case]).open_volume().crop(0, (2, 2, 2)).stack(("t1", "t2"), "image")
+    >>> pipe = from_cases([case]).open_volume().center_crop(2).stack(("t1", "t2"), "image")
     >>> sample = next(iter(pipe))
     >>> list(sample), sample["image"].shape
     (['image'], (2, 2, 2, 2))

@@ -25,6 +25,7 @@ from .cases import FromCases, Seeded
 from .inherited_options import Inherited, inherited_options, options_for
 from .likely_labels import looks_like_label
 from .options_by_key import BY_KEY, named_by_key, options_of
+from .sampling import overriding_keys, refuse_no_policies
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
@@ -35,7 +36,7 @@ SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
 
 
-_ARGUMENTS = ("labels", "keys", "policies", "axis_map", "storage_options", "io")
+_ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_options", "io")
 
 
 @chained("open_volume")
@@ -53,6 +54,9 @@ class OpenVolume(Seeded):
         Keys to open; by default every value that is a path, an array or a store.
     policies
         ``Policy`` by key, for what differs from the kind's own.
+    override
+        Whether these policies hold whatever later pipes ask for by ``mode=``, ``padding=``,
+        ``fill=``, ``dtype=`` or ``antialias=``. By default such a pipe is a conflict.
     axis_map
         ``AxisMap`` for missing, doubled or shifted sections, by key or of all volumes, whose
         labels are then filled with 0. Where cases differ, give each
@@ -94,6 +98,7 @@ class OpenVolume(Seeded):
         labels: Collection[str] = LABELS,
         keys: Collection[str] | None = None,
         policies: Mapping[str, Policy] | None = None,
+        override: bool = False,
         axis_map: AxisMap | Mapping[str, AxisMap] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
@@ -127,7 +132,9 @@ class OpenVolume(Seeded):
         self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
-        self._refuse_no_policies(policies or {})
+        refuse_no_policies(self.policies, self.origin)
+        # Keys whose policy holds whatever later pipes ask for.
+        self.overriding = overriding_keys(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else Hidden(storage_options)
         self._inherited: Inherited | None = None
         self.io = check_io(io)
@@ -182,7 +189,12 @@ class OpenVolume(Seeded):
             raise placed(error, self.origin, sample.case)  # noqa: B904
         pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
-            key: LazyPatch(volume, pending, self.policies.get(key) or _policy(key, volumes))
+            key: LazyPatch(
+                volume,
+                pending,
+                self.policies.get(key) or _policy(key, volumes),
+                is_fixed=key in self.overriding,
+            )
             for key, volume in volumes.items()
         }
         return sample.with_data(**opened)
@@ -198,13 +210,6 @@ class OpenVolume(Seeded):
                 msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
                 do = _meant(key, keys, argument)
                 raise SampleError(msg, do=do).at(self.origin, sample.case)
-
-    def _refuse_no_policies(self, policies: Mapping[str, object]) -> None:
-        for key, policy in policies.items():
-            if not isinstance(policy, Policy):
-                msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
-                do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
-                raise SampleError(msg, do=do).at(self.origin)
 
     def _shown(self, key: str, source: Any) -> Volume:
         """Return the volume of a key, seen through its axis map."""
@@ -304,7 +309,8 @@ class OpenVolume(Seeded):
 
     def settings(self) -> Any:
         """Return the settings without the credentials, and without what changes no voxel."""
-        own = (self.labels, self.keys, self.policies, self.reader_kwargs)
+        own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
+        own += (self.overriding,) if self.overriding else ()
         if self.axis_map is None:
             return own  # states saved before there were axis maps still fit
         if isinstance(self.axis_map, AxisMap):

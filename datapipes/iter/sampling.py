@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core import Origin
+from ...core.amounts import as_flag
 from ...core.errors import PolicyConflict, SampleError
+from ...core.origin import shorten
 from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch, Policy
 from ...spatial.lazy.stack import StackedPatch
@@ -90,6 +92,8 @@ class Sampling:
 
     def padding(self, key: str, patch: LazyPatch) -> str:
         """Return how ``patch`` is padded after this pipe."""
+        if patch.is_fixed:
+            return patch.policy.padding
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
 
@@ -97,6 +101,8 @@ class Sampling:
         """Return ``patch`` as it is sampled after this pipe."""
         if isinstance(patch, StackedPatch):
             return patch.with_members([self.applied(key, member) for member in patch.members])
+        if patch.is_fixed:
+            return patch
         mine = self._of(key, patch)
         if not mine:
             return patch
@@ -168,6 +174,12 @@ def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     policies = vars(pipe).get("policies")
     if not isinstance(policies, Mapping):
         return ()
+    overriding = vars(pipe).get("overriding", ())
+    return asked_in({key: one for key, one in policies.items() if key not in overriding})
+
+
+def asked_in(policies: Mapping[str, Policy]) -> list[tuple[str, str, Any]]:
+    """Return what of policies by key is not as it is by default."""
     usual = Policy()
     return [
         (key, field, getattr(policy, field))
@@ -175,6 +187,26 @@ def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
         for field in SAMPLING_ARGUMENTS
         if getattr(policy, field) != getattr(usual, field)
     ]
+
+
+def refuse_no_policies(policies: Mapping[str, object], origin: Origin) -> None:
+    """Raise where ``policies=`` holds what is none."""
+    for key, policy in policies.items():
+        if not isinstance(policy, Policy):
+            msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
+            do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
+            raise SampleError(msg, do=do).at(origin)
+
+
+def overriding_keys(
+    policies: Mapping[str, Policy], override: bool, origin: Origin
+) -> tuple[str, ...]:
+    """Return the keys whose policies are to hold whatever pipes ask for."""
+    if as_flag("override", override) and not policies:
+        msg = "override=True makes policies= hold, and none are given"
+        do = 'Write policies={"image": vp.Policy(...)} beside it.'
+        raise SampleError(msg, do=do).at(origin)
+    return tuple(sorted(policies)) if override else ()
 
 
 def _asked_as_now(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:

@@ -123,8 +123,10 @@ def stepped(
 def any_moving(sample: Any) -> bool:
     """Whether a volume of a sample came from another grid."""
     return isinstance(sample, Sample) and any(
-        isinstance(thing, LazyPatch) and thing.pending.moving is not None
+        one.pending.moving is not None
         for thing in sample.values()
+        if isinstance(thing, LazyPatch)
+        for one in thing.members or (thing,)
     )
 
 

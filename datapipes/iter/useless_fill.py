@@ -99,4 +99,5 @@ def _intensities(every: Iterable[Pipe]) -> list[str]:
         # Made elsewhere, it may be a label whatever its key is.
         keys -= {key for key, value in held.items() if isinstance(value, Volume)}
     named = keys if opening.keys is None else keys & set(opening.keys)
-    return sorted(named - set(opening.labels))
+    # What overrides the pipes says which fill there is.
+    return sorted(named - set(opening.labels) - set(opening.overriding))

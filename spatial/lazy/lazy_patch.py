@@ -60,6 +60,8 @@ class LazyPatch(NoArithmetic):
     """How many of ``values`` came before a pipe asked for the policy's fill: it is what is outside
     after these. Below 0: one asked before a flush."""
 
+    is_fixed: bool = False
+    """Whether the policy stays, whatever later pipes ask for."""
     members: tuple[LazyPatch, ...] = ()
     """Patches that are made one by one, each into channels of its own; of a ``StackedPatch``."""
 
