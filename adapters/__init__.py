@@ -7,6 +7,7 @@ from .fuse_reads import FuseReads
 from .fuse_spatial import FuseSpatial
 from .lint import Lint, Mistake
 from .on_error import OnError, policy_of
+from .override import Override
 from .prefetch import Prefetch
 from .profile import MemoryProfile, Profile
 from .runtime import Hints, Runtime, hints_of
@@ -25,6 +26,7 @@ __all__ = [
     "MemoryProfile",
     "Mistake",
     "OnError",
+    "Override",
     "Prefetch",
     "Profile",
     "Runtime",

@@ -59,12 +59,12 @@ and warnings, which are no errors unless you make them such::
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
     MissingLabel                     (UserWarning) a label that is asked for is nowhere
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
+    UnopenedVolume                   (UserWarning) a batch holds the path of a volume
     LintWarning                      (UserWarning) a graph is legal, but hardly meant
     LikelyMistake                    (UserWarning) a number is legal, but hardly meant
 
-A message says what happened, to which file, at which pipe as the user wrote it,
-and what to do. The last three are filled in on the way up: whoever knows the
-place calls :meth:`VoxpipeError.at`.
+A message says what happened, to which file, at which pipe as the user wrote it, and what to do.
+The last three are filled in on the way up: whoever knows the place calls :meth:`VoxpipeError.at`.
 """
 
 from __future__ import annotations
@@ -404,3 +404,7 @@ class MissingLabel(UserWarning):
 
 class ProvenanceLost(UserWarning):
     """Samples became plain mappings, so their batch cannot say where they come from."""
+
+
+class UnopenedVolume(UserWarning):
+    """A batch holds the path of a volume where its voxels were meant, perhaps."""

@@ -17,6 +17,9 @@ from .rows import Rows, applied, determinant, inverse, linear_of, product, rows_
 Affine = NDArray[np.float64]
 """A 4x4 matrix of float64 that acts on homogeneous column vectors."""
 
+GRID_TOLERANCE = 1e-2
+"""How far apart the grids of one case may lie at their corners, in voxels. Affines that went
+through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more."""
 _SMALLEST = float(np.finfo(float).tiny)
 
 

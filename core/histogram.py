@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,3 +77,18 @@ class Histogram:
         """Return the part of larger values."""
         kept = self.values > threshold
         return Histogram(self.values[kept], self.counts[kept])
+
+
+def together(histograms: Sequence[Histogram]) -> Histogram:
+    """Return the histogram of the voxels of all.
+
+    Examples
+    --------
+    >>> one = Histogram(np.array([1.0, 3.0]), np.array([1, 1]))
+    >>> together([one, Histogram(np.array([2.0]), np.array([4]))]).values.tolist()
+    [1.0, 2.0, 3.0]
+    """
+    values = np.concatenate([histogram.values for histogram in histograms])
+    counts = np.concatenate([histogram.counts for histogram in histograms])
+    order = np.argsort(values, kind="stable")
+    return Histogram(values[order], counts[order])

@@ -161,7 +161,7 @@ class Sample(MutableMapping[str, Any]):
             "identity": list(self.identity),
             "seed": self.seed,
             "epoch": self.epoch,
-            "sources": {key: plain(patch.provenance()) for key, patch in described.items()},
+            "sources": {key: _as_data(patch.provenance()) for key, patch in described.items()},
             "draws": plain(draws),
         }
 
@@ -183,6 +183,11 @@ def _restore(
     patches: dict[str, Described],
 ) -> Sample:
     return Sample(data, case=case, identity=identity, seed=seed, epoch=epoch, patches=patches)
+
+
+def _as_data(provenance: Mapping[str, Any]) -> Any:
+    """Return plain data; what a lazy patch tells is that already, and part of it not made yet."""
+    return provenance if hasattr(type(provenance), "__missing__") else plain(provenance)
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})

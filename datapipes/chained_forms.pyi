@@ -7,6 +7,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
 from .iter.batch_patches import BatchPatches
 from .iter.cache import Cache
+from .iter.channels import Stack, Unstack
 from .iter.choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .iter.files.compressed_loader import Bz2FileLoader, XzFileLoader
 from .iter.files.csv_parser import CSVDictParser, CSVParser
@@ -90,7 +91,7 @@ class ChainedForms(IterDataPipe[Any]):
     def augment(self, *, rotate: Any = ..., zoom: Any = ..., translate: Any = ..., shear: Any = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order."""
 
-    def batch_patches(self, batch_size: int, *, drop_last: bool = ...) -> BatchPatches:
+    def batch_patches(self, batch_size: int, *, drop_last: bool = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ...) -> BatchPatches:
         """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
     def bias_field(self, strength: Any = ..., order: int = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
@@ -288,7 +289,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileOpener:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
-    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
     def orientation(self, axcodes: str = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -420,6 +421,9 @@ class ChainedForms(IterDataPipe[Any]):
     def spacing(self, spacing: Any, *, extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Bring neighbouring voxels to a distance in millimetres along the axes of the array."""
 
+    def stack(self, keys: Sequence[str], name: str = ...) -> Stack:
+        """Make several volumes the channels of one, in one slot of the batch."""
+
     def threadpool_map(self, fn: Callable[..., Any], input_col: Any = ..., output_col: Any = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
         """Apply a function to each item in a pool of threads; the order of the items is kept."""
 
@@ -431,6 +435,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def translate(self, amount: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
+
+    def unstack(self, key: str, names: Sequence[str]) -> Unstack:
+        """Make each channel of a volume a volume of its own."""
 
     def unzip(self, sequence_length: int, buffer_size: int = ..., columns_to_skip: Sequence[int] | None = ..., *, buffer_bytes: int | None = ...) -> list[Branch]:
         """Return a list of pipes, one per column of the parent's sequences."""

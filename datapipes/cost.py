@@ -16,11 +16,12 @@ from ..graph import NoCut, Pipe, clone, cut, describe, parents_of, traits_of, wa
 from ..realizing import ApplyValue
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.made_volume import (
+    StoredRead,
     asks_voxels,
     breaks,
     interpolations,
     kept,
-    stored_read,
+    stored_reads,
 )
 from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
@@ -370,20 +371,20 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
     if not samples:
         return None
     every = [patch for patches in samples for patch in patches]
+    read = [one for patch in every for one in stored_reads(patch)]
     count = len(samples)
     interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
     return Cost(
         patches=count,
-        reads=sum(not stored_read(patch).region.is_empty for patch in every) / count,
-        bytes_needed=sum(_bytes(patch, whole_chunks=False) for patch in every) / count,
-        bytes_read=sum(_bytes(patch, whole_chunks=True) for patch in every) / count,
+        reads=sum(not one.region.is_empty for one in read) / count,
+        bytes_needed=sum(_bytes(one, whole_chunks=False) for one in read) / count,
+        bytes_read=sum(_bytes(one, whole_chunks=True) for one in read) / count,
         interpolations=interpolated / count,
         copies=copies / count,
     )
 
 
-def _bytes(patch: LazyPatch, *, whole_chunks: bool) -> int:
-    read = stored_read(patch)
+def _bytes(read: StoredRead, *, whole_chunks: bool) -> int:
     volume, needed = read.volume, read.needed if whole_chunks else None
     voxels = read.region.size * volume.shape[0] if needed is None else needed.voxels
     return int(voxels * volume.disk_dtype.itemsize)

@@ -19,7 +19,13 @@ import numpy as np
 from ..core import Sample
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
-from ..spatial.lazy.made_volume import StoredRead, breaks, read_volume, stored_read
+from ..spatial.lazy.made_volume import (
+    StoredRead,
+    breaks,
+    read_volume,
+    stored_read,
+    stored_reads,
+)
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
@@ -211,7 +217,7 @@ def _demand(
     return Demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
         support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
-        chunks=sum(map(_chunks, reads)) / len(reads),
+        chunks=sum(_chunks(read) for p in patches for read in stored_reads(p)) / len(patches),
         items=items,
         batch_bytes=math.ceil(size * items),
         made_bytes=max(read.made_bytes for read in reads),

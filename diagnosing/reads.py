@@ -8,7 +8,7 @@ from typing import Any
 from ..core import Sample
 from ..realizing.parts import map_patches
 from ..spatial import LazyPatch
-from ..spatial.lazy.made_volume import StoredRead, stored_read
+from ..spatial.lazy.made_volume import StoredRead, stored_reads
 from ..volumes import Volume
 
 
@@ -18,5 +18,5 @@ def reads_of(items: Sequence[Any]) -> tuple[StoredRead, ...]:
         t for i in map_patches(items, lambda p: p) if isinstance(i, Sample) for t in i.values()
     )
     patches = [thing for thing in every if isinstance(thing, LazyPatch)]
-    reads = map(stored_read, patches)
+    reads = [read for patch in patches for read in stored_reads(patch)]
     return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)

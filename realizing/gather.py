@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import META, Origin, Sample
-from ..core.errors import LikelyLabel, PatchSizeError, ProvenanceLost, SampleError, placed
+from ..core.errors import (
+    LikelyLabel,
+    PatchSizeError,
+    ProvenanceLost,
+    SampleError,
+    UnopenedVolume,
+    placed,
+)
 from ..core.likely_mistakes import classes
 from ..core.memory import refuse_beyond_memory
 from ..core.origin import is_looking_ahead, warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch
-from ..volumes import Volume
+from ..volumes import Volume, is_volume
 from ..volumes.stores.joining import reads_of
 from .memory import ArraySpec, batch_memory
 from .realized import Realized
@@ -108,6 +115,7 @@ class Gather:
         }
         if all(isinstance(sample, Sample) for sample in items):
             batch[META] = [sample.provenance() for sample in items]
+            self._warn_of_paths(items[0], [key for key in keys if key not in memory])
         elif self.of_cases:
             self._warn_of_loss()
         return [batch]
@@ -116,6 +124,22 @@ class Gather:
         for key, stack in memory.items():
             if self.likely is not None and isinstance(sample[key], LazyPatch):
                 self.likely.look(key, sample[key], stack)
+
+    def _warn_of_paths(self, sample: Sample, keys: Sequence[str]) -> None:
+        """Warn of volumes that ``open_volume()`` was told to leave alone, or did not recognise."""
+        for key in keys:
+            thing = sample[key]
+            given = thing if isinstance(thing, (list, tuple)) and thing else [thing]
+            if (self.origin, key) in _PATHS_SEEN or not isinstance(given[0], (str, PathLike)):
+                continue
+            _PATHS_SEEN.add((self.origin, key))
+            if all(isinstance(one, (str, PathLike)) and is_volume(fspath(one)) for one in given):
+                text = (
+                    f"the batch holds the path of a volume under {key!r}, and not its voxels\n"
+                    f"  at {self.origin}\n"
+                    f"  Name {key!r} in open_volume(keys=...), or leave keys= out."
+                )
+                warn(text, UnopenedVolume, self.origin)
 
     def _warn_of_loss(self) -> None:
         # The text names no case, so that Python shows it once.
@@ -142,6 +166,8 @@ class Gather:
             raise placed(error, case=case_of(sample))  # noqa: B904
 
 
+# Pipes and keys whose paths were looked at in this process: it is said once, and asks the disk.
+_PATHS_SEEN: set[tuple[Origin | None, str]] = set()
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
 _OTHER = "Use torch's batch() and collate() for other items."
 

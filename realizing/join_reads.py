@@ -39,18 +39,23 @@ class JoinReads:
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return the samples; those that were joined look into the same block."""
         wanted = [
-            Wanted(number, key, thing, thing.source_region)
+            Wanted(number, key, part, part.source_region, place)
             for number, item in enumerate(items)
             if isinstance(item, Sample)
             for key, thing in item.items()
-            if isinstance(thing, LazyPatch) and _is_plain(thing)
+            if isinstance(thing, LazyPatch)
+            for place, part in enumerate(thing.parts)
+            if _is_plain(part)
         ]
         blocks = [block for block in joined(wanted, self.most_bytes) if len(block.parts) > 1]
         read = in_threads(self._read, blocks)
         changed = [dict[str, Any]() for _ in items]
         for block, voxels in zip(blocks, read, strict=True):
             for part in block.parts:
-                changed[part.item][part.key] = _looking_into(part.patch, block.region, voxels)
+                patch = changed[part.item].get(part.key, items[part.item][part.key])
+                parts = list(patch.parts)
+                parts[part.place] = _looking_into(part.patch, block.region, voxels)
+                changed[part.item][part.key] = patch.with_parts(parts)
         return [
             item.with_data(**new) if new else item for item, new in zip(items, changed, strict=True)
         ]
@@ -75,6 +80,8 @@ class Wanted:
     """Which of its volumes."""
     patch: LazyPatch
     region: Region
+    place: int = 0
+    """Which of the volumes that are stacked under this key."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ def joined(wanted: Sequence[Wanted], most_bytes: int) -> list[Block]:
 def _touched(part: Wanted) -> dict[Any, int]:
     volume: Any = part.patch.volume
     if volume.chunks is None:  # bare voxels are read as they lie, by each patch for itself
-        return {(part.item, part.key): _block_bytes(volume, part.region)}
+        return {(part.item, part.key, part.place): _block_bytes(volume, part.region)}
     return {each.chunk: each.bytes for each in chunks_of((), part.patch)}
 
 

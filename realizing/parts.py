@@ -165,6 +165,8 @@ def held(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
 
 
 def _in_memory(patch: LazyPatch, known: dict[tuple[int, Region], Voxels]) -> LazyPatch:
+    if len(patch.parts) > 1:
+        return patch.with_parts([_in_memory(part, known) for part in patch.parts])
     volume: Any = patch.volume
     region = patch.source_region
     if region.is_empty or not isinstance(volume, Volume) or patch.reads_from().level:

@@ -12,6 +12,7 @@ from ..core import META, Origin, Sample
 from ..core.errors import SampleError, placed
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
+from ..spatial.lazy.halo import changed_by_last
 from ..spatial.volume_like import stored_of
 from ..volumes.stores.joining import reads_of
 from .gather import LikelyLabels
@@ -116,7 +117,7 @@ class ApplyValue:
             do = "It changes lazy patches and what realize() made of them."
             raise SampleError(msg, do=do).at(self.origin)
         after = made_from.with_value(step)
-        return Realized(after.changed(thing.array)), after
+        return Realized(changed_by_last(after, thing.array)), after
 
     def _mask(self, sample: Sample, key: str | None) -> Any:
         """Return the stored volume that the op wants statistics inside of, if it wants one."""

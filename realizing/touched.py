@@ -34,7 +34,8 @@ def touched(sample: Any) -> Iterator[Touched]:
         return
     for key, thing in sample.items():
         if isinstance(thing, LazyPatch):
-            yield from chunks_of((sample.identity[:1], key), thing)
+            for place, part in enumerate(thing.parts):
+                yield from chunks_of((sample.identity[:1], key, place), part)
 
 
 def planned_apart(sample: Sample) -> Sample:

@@ -1,10 +1,11 @@
 """Spatial work: plans, ops, which voxels they need, and the resampler."""
 
+from ..core.grid import GRID_TOLERANCE
 from ..intensity import Epilogue
 from .amounts import Amount
 from .estimating import without_reading
 from .lazy.lazy_patch import LazyPatch
-from .lazy.pending import GRID_TOLERANCE, PendingPlan, joined
+from .lazy.pending import PendingPlan, joined
 from .lazy.stored_labels import refuse_changed, stored_labels
 from .ops.affine_op import Affine
 from .ops.augment import Augment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,6 +56,22 @@ class VolumeLike(Protocol):
 
     def read(self, region: Region, box: OrientedBox | None = None) -> VoxelsLike:
         """Return the voxels of a region inside the volume; they are only needed in the box."""
+
+
+class StackedVolumes:
+    """A volume of the channels of several whose voxels come from others that stand for these.
+
+    Some are in memory already, perhaps; everything else is asked of the real one.
+    """
+
+    def __init__(self, whole: Any, parts: Sequence[Any]) -> None:
+        self._whole = whole
+        self.parts = tuple(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_whole":  # not there yet, while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._whole, name)
 
 
 class MadeLike(VolumeLike, Protocol):

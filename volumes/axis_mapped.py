@@ -97,6 +97,7 @@ class AxisMapped(Backend):
         self._units = (1, *(inner.chunks or (1, 1, 1)))
         self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
         self.culls = inner.culls
+        self.counts_below = inner.counts_below
         self.keeps_chunks = inner.keeps_chunks
         self.remote = inner.remote
         self.lists = inner.lists

@@ -70,6 +70,8 @@ class Backend(ABC):
     culls: bool = False
     """Whether ``read`` takes an ``OrientedBox`` as third argument and reads no chunk beside it."""
 
+    counts_below: bool = False
+    """Whether reads are entered in the tally by the backends that this one reads from."""
     keeps_chunks: bool = False
     """Whether decoded chunks go into the cache of the process."""
     remote: bool = False

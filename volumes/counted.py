@@ -18,6 +18,10 @@ def counted_read(
 ) -> Voxels:
     """Return the voxels of a region; of chunked stores only those near the box."""
     _check_memory(backend, region, channels)
+    if backend.counts_below:
+        below: Any = backend
+        parts: Voxels = below.read(region, channels, box)
+        return parts
     backend.check_version()
     if box is not None and backend.culls:
         culling: Any = backend  # which takes the box, as it says

@@ -160,6 +160,22 @@ def _remote(handle: _Handle) -> bool:
 HANDLES = Handles()
 """The open backends of this process."""
 
+
+def backend_of(source: Opener, known: Header | None) -> Backend:
+    """Return the open backend of a source in this process, which is what was known of it.
+
+    Raises
+    ------
+    CorruptVolume
+        What is stored has changed since its header was read.
+    """
+    held: Backend | None = getattr(source, "backend", None)
+    if held is not None:
+        # Not among the handles: they would keep the array when the volume is gone.
+        return held
+    return HANDLES.agreeing(source, known)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=HANDLES.forget_parent)
     os.register_at_fork(after_in_child=AHEAD.forget_parent)

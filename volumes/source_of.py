@@ -41,8 +41,8 @@ def source_of(thing: Any, options: Options) -> Source:
         return from_array(thing, options.affine or IDENTITY)
     raise UnknownFormat(
         f"a volume cannot be made from a {type(thing).__name__}.",
-        do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, or a zarr "
-        "object.",
+        do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, a zarr "
+        "object, or a list of these.",
     )
 
 

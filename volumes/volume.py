@@ -20,11 +20,12 @@ from .backend import Backend, as_array, as_tensor, content_of, needed_of
 from .chunks.cuts import Needed
 from .counted import check_inside, counted_read
 from .cut_out import cut_out
-from .handles import HANDLES
+from .handles import backend_of
 from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, Refused, StoreLayout
 from .source import LocatedSource, Options, Source
 from .source_of import source_of
+from .stacked import StackedSource
 from .stored_mask import StoredMaskSource
 from .voxels import Voxels, for_numpy
 
@@ -45,7 +46,7 @@ class Volume:
     source
         A path, a URL that fsspec understands, an array or a tensor ((I, J), (I, J, K)
         or (C, I, J, K)), an image of nibabel or SimpleITK, or a zarr Store, Array or Group.
-        An array is not copied and must not change any more.
+        An array is not copied and must not change. A list of these: a volume of their channels.
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind
@@ -95,7 +96,7 @@ class Volume:
             raise ValueError(msg)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
         options = Options(override, reader, dict(storage_options or {}), reader_kwargs, io)
-        self._begin(source_of(source, options), kind, override)
+        self._begin(_source_of(source, options, kind, affine), kind, override)
 
     @classmethod
     def of_source(cls, source: Source, kind: str, affine: Affine | None = None) -> Volume:
@@ -146,6 +147,11 @@ class Volume:
     def with_axis_map(self, axis_map: AxisMap) -> Volume:
         """Return the volume with its sections where a map says; the affine stays, keys differ."""
         return self._of(seen_through(self._source, axis_map), self.kind)
+
+    @property
+    def parts(self) -> tuple[Volume, ...]:
+        """The volumes whose channels these are, each read by itself; else itself alone."""
+        return getattr(self._source, "parts", (self,))
 
     def stored_mask(self) -> Volume | None:
         """Return a label volume, 1 where something stored is shown; None unless the map has one."""
@@ -374,12 +380,7 @@ class Volume:
         """Return the open backend of this process, and make sure it is what we know."""
         if self._header is None and hasattr(self._source, "known_header"):
             self._header = self._source.known_header()
-        held: Backend | None = getattr(self._source, "backend", None)
-        if held is not None:
-            # Not among the handles: they would keep the array when the volume is gone.
-            self._header = held.header
-            return held
-        backend = HANDLES.agreeing(self._source, self._header)
+        backend = backend_of(self._source, self._header)
         self._header = backend.header
         return backend
 
@@ -400,3 +401,15 @@ class Volume:
     def __repr__(self) -> str:
         facts = "" if self._header is None else f", {self._header.shape} {self._header.dtype}"
         return f"Volume({self.name!r}, {self.kind}{facts})"
+
+
+def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
+    if not isinstance(thing, (list, tuple)):
+        return source_of(thing, options)
+    parts = [
+        one._of(one._source, kind)
+        if isinstance(one, Volume)
+        else Volume.of_source(source_of(one, options), kind, affine)
+        for one in thing
+    ]
+    return StackedSource([part for several in parts for part in several.parts])

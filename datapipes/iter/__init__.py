@@ -3,6 +3,7 @@
 from .batch_patches import BatchPatches
 from .cache import Cache
 from .cases import FromCases, ListCases, from_cases, list_cases
+from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .files import (
     AISFileLister,
@@ -301,6 +302,7 @@ __all__ = [
     "SomeOfPipe",
     "SpacingPipe",
     "SpatialPipe",
+    "Stack",
     "StreamReader",
     "TFRecordLoader",
     "TarArchiveLoader",
@@ -309,6 +311,7 @@ __all__ = [
     "TranslatePipe",
     "UnBatcher",
     "UnZipper",
+    "Unstack",
     "ValuePipe",
     "WebDataset",
     "XzFileLoader",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,6 +10,7 @@ from ...core.errors import LikelyMistake, PatchSizeError
 from ...core.origin import warn
 from ...graph import Pipe, Traits, describe, parents_of, traits_of, walk
 from ...realizing import Gather, InThreads, JoinReads
+from ...spatial import Policy
 from ...spatial.lazy.replayed import in_batch
 from ...spatial.ops.sizes import whole_number
 from ...spatial.placing.masked_patch import first_forced
@@ -20,6 +21,7 @@ from .from_manifest import FromManifest
 from .lazy_patch import LazyPatches
 from .likely_labels import likely_labels
 from .moving import Moving
+from .overriding import sampled_by
 
 
 @chained("batch_patches")
@@ -32,6 +34,10 @@ class BatchPatches(DataPipe):
         Samples per batch.
     drop_last
         Whether to leave out a last, smaller batch.
+    policies
+        ``Policy`` by key, as of ``open_volume``, for a chain that was written elsewhere.
+    override
+        Whether these policies hold whatever the pipes asked for; by default that is a conflict.
 
     Notes
     -----
@@ -63,9 +69,17 @@ class BatchPatches(DataPipe):
     (torch.Size([2, 1, 2, 2, 2]), ['0', '1'])
     """
 
-    def __init__(self, parent: Pipe, batch_size: int, *, drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        parent: Pipe,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        policies: Mapping[str, Policy] | None = None,
+        override: bool = False,
+    ) -> None:
         super().__init__()
-        self.parent = parent
+        self.parent = sampled_by(dict(policies or {}), override, parent, self.origin)
         try:
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         except PatchSizeError as error:

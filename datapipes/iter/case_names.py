@@ -26,13 +26,19 @@ def name_of(data: Mapping[str, Any], index: int) -> str:
     'ct_07'
     >>> name_of({"image": "https://host/ct_08.nii?sig=of-mine"}, 1)
     'ct_08'
+    >>> name_of({"image": ["BraTS_001_t1.nii", "BraTS_001_t2.nii"]}, 2)
+    'BraTS_001'
     >>> name_of({"image": None}, 3)
     '3'
     """
-    path = _first_path(data)
-    if path is None:
+    paths = _first_paths(data)
+    if not paths:
         return str(index)
-    return re.sub(r"\.(nii|ome)?\.?(gz|zarr|nii|npy)$", "", posixpath.basename(path))
+    suffix = r"\.(nii|ome)?\.?(gz|zarr|nii|npy)$"
+    names = [re.sub(suffix, "", posixpath.basename(path)) for path in paths]
+    # Files of the channels of one volume: BraTS_001_t1 and BraTS_001_t2, ct_07_0000 and _0001.
+    common = posixpath.commonprefix(names).rpartition("_")[0]
+    return names[0] if len(names) == 1 else common or names[0]
 
 
 def names_of(cases: Sequence[Any]) -> list[str]:
@@ -145,16 +151,18 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
     return name
 
 
-def _first_path(data: Mapping[str, Any]) -> str | None:
+def _first_paths(data: Mapping[str, Any]) -> list[str]:
+    """Return the path of the first volume, or the paths of its channels."""
     for key, value in data.items():
-        if key != CASE and isinstance(value, (str, os.PathLike)):
-            return public_name(os.fspath(value)).rstrip("/")
-    return None
+        given = value if isinstance(value, (list, tuple)) else [value]
+        if key != CASE and given and all(isinstance(one, (str, os.PathLike)) for one in given):
+            return [public_name(os.fspath(one)).rstrip("/") for one in given]
+    return []
 
 
 def _folders(case: Any) -> list[str]:
-    path = _first_path(case) if isinstance(case, Mapping) else None
-    return [] if path is None else path.split("/")[:-1]
+    paths = _first_paths(case) if isinstance(case, Mapping) else []
+    return paths[0].split("/")[:-1] if paths else []
 
 
 def _apart(folders: Sequence[Sequence[str]]) -> list[str]:

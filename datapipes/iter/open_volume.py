@@ -32,6 +32,7 @@ from .cases import FromCases, Seeded
 from .inherited_options import Inherited, inherited_options, options_for
 from .likely_labels import looks_like_label
 from .options_by_key import BY_KEY, named_by_key, options_of, values_of
+from .sampling import overriding_keys, refuse_no_policies
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
@@ -42,7 +43,7 @@ SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
 
 
-_ARGUMENTS = ("labels", "keys", "policies", "axis_map", "storage_options", "io")
+_ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_options", "io")
 
 
 @chained("open_volume")
@@ -60,6 +61,9 @@ class OpenVolume(Seeded):
         Keys to open; by default every value that is a path, an array or a store.
     policies
         ``Policy`` by key, for what differs from the kind's own.
+    override
+        Whether these policies hold whatever later pipes ask for by ``mode=``, ``padding=``,
+        ``fill=``, ``dtype=`` or ``antialias=``. By default such a pipe is a conflict.
     axis_map
         ``AxisMap`` for missing, doubled or shifted sections, by key or of all volumes, whose
         labels are then filled with 0. Where cases differ, give each
@@ -103,6 +107,7 @@ class OpenVolume(Seeded):
         labels: Collection[str] = LABELS,
         keys: Collection[str] | None = None,
         policies: Mapping[str, Policy] | None = None,
+        override: bool = False,
         axis_map: AxisMap | Mapping[str, AxisMap] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str | Mapping[str, str] = "auto",
@@ -138,7 +143,9 @@ class OpenVolume(Seeded):
         self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
-        self._refuse_no_policies(policies or {})
+        refuse_no_policies(self.policies, self.origin)
+        # Keys whose policy holds whatever later pipes ask for.
+        self.overriding = overriding_keys(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else Hidden(storage_options)
         self._inherited: Inherited | None = None
         for mode in values_of("io", io):
@@ -195,7 +202,12 @@ class OpenVolume(Seeded):
             raise placed(error, self.origin, sample.case)  # noqa: B904
         pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
-            key: LazyPatch(volume, pending, self.policies.get(key) or _policy(key, volumes))
+            key: LazyPatch(
+                volume,
+                pending,
+                self.policies.get(key) or _policy(key, volumes),
+                is_fixed=key in self.overriding,
+            )
             for key, volume in volumes.items()
         }
         return sampled_as_before(sample.with_data(**opened), self.policies)
@@ -217,13 +229,6 @@ class OpenVolume(Seeded):
                 msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
                 do = _meant(key, keys, argument)
                 raise SampleError(msg, do=do).at(self.origin, sample.case)
-
-    def _refuse_no_policies(self, policies: Mapping[str, object]) -> None:
-        for key, policy in policies.items():
-            if not isinstance(policy, Policy):
-                msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
-                do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
-                raise SampleError(msg, do=do).at(self.origin)
 
     def _shown(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
@@ -263,12 +268,14 @@ class OpenVolume(Seeded):
         held = self._of_objects.get((id(source), kind, own))
         if held is not None:
             return held[1]
-        volume = Volume(
-            source,
-            kind=kind,
-            storage_options=self._options_for(key, source),
-            **options_of(key, self._options, self._seen),
-        )
+        options = {"kind": kind, **options_of(key, self._options, self._seen)}
+        made = [
+            one
+            if isinstance(one, Volume)
+            else Volume(one, storage_options=self._options_for(key, one), **options)
+            for one in (source if isinstance(source, (list, tuple)) else [source])
+        ]
+        volume = Volume(made, kind=kind) if isinstance(source, (list, tuple)) else made[0]
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
             self._of_objects[id(source), kind, own] = (source, volume)
@@ -338,7 +345,8 @@ class OpenVolume(Seeded):
 
     def settings(self) -> Any:
         """Return the settings without the credentials, and without what changes no voxel."""
-        own = (self.labels, self.keys, self.policies, self.reader_kwargs)
+        own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
+        own += (self.overriding,) if self.overriding else ()
         if self.axis_map is None:
             return own  # states saved before there were axis maps still fit
         if isinstance(self.axis_map, AxisMap):
@@ -399,6 +407,10 @@ def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
 
 def is_volume(value: Any) -> bool:
     """Whether a value of a sample is a volume's source rather than a number or a name."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(
+            is_volume(one) and not isinstance(one, (list, tuple)) for one in value
+        )
     if isinstance(value, (Volume, os.PathLike)):
         return True
     if isinstance(value, str):

@@ -95,7 +95,10 @@ class ResampleToPipe(SpatialPipe):
             ).at(self.origin, item.case)
         self.sampling.refuse_unknown(lazy, item.case)
         brought = set(lazy if self.keys is None else self.keys) - {like}
-        start = {key: patch if patch.commutes else patch.flushed() for key, patch in lazy.items()}
+        start = {
+            key: patch if patch.commutes and not patch.members else patch.flushed()
+            for key, patch in lazy.items()
+        }
         first = start[like]
         references = {key: start[key].volume for key in lazy if key not in brought}
         shared = replace(first.pending, references={like: first.volume, **references})

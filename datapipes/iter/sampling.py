@@ -8,9 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...core import Origin
+from ...core.amounts import as_flag
 from ...core.errors import PolicyConflict, SampleError
+from ...core.origin import shorten
 from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch, Policy
+from ...spatial.lazy.stack import StackedPatch
 from ...spatial.ops.op import is_hard
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
@@ -89,11 +92,17 @@ class Sampling:
 
     def padding(self, key: str, patch: LazyPatch) -> str:
         """Return how ``patch`` is padded after this pipe."""
+        if patch.is_fixed:
+            return patch.policy.padding
         asked: str = self._of(key, patch).get("padding", patch.policy.padding)
         return asked
 
     def applied(self, key: str, patch: LazyPatch) -> LazyPatch:
         """Return ``patch`` as it is sampled after this pipe."""
+        if isinstance(patch, StackedPatch):
+            return patch.with_members([self.applied(key, member) for member in patch.members])
+        if patch.is_fixed:
+            return patch
         mine = self._of(key, patch)
         if not mine:
             return patch
@@ -144,8 +153,8 @@ def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
     if not sampling.changes:
         return
     labels = _labels(parent)
-    for pipe, flushed in _of_one_plan(parent):
-        for other_key, other_field, other in asked_by(pipe):
+    for pipe, flushed, regrouped in _of_one_plan(parent):
+        for other_key, other_field, other in _asked_as_now(pipe, regrouped):
             for key, field, value in sampling.changes:
                 same = field == other_field and _meets(key, other_key, labels, flushed)
                 if same and value != other:
@@ -165,6 +174,12 @@ def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     policies = vars(pipe).get("policies")
     if not isinstance(policies, Mapping):
         return ()
+    overriding = vars(pipe).get("overriding", ())
+    return asked_in({key: one for key, one in policies.items() if key not in overriding})
+
+
+def asked_in(policies: Mapping[str, Policy]) -> list[tuple[str, str, Any]]:
+    """Return what of policies by key is not as it is by default."""
     usual = Policy()
     return [
         (key, field, getattr(policy, field))
@@ -172,6 +187,35 @@ def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
         for field in SAMPLING_ARGUMENTS
         if getattr(policy, field) != getattr(usual, field)
     ]
+
+
+def refuse_no_policies(policies: Mapping[str, object], origin: Origin) -> None:
+    """Raise where ``policies=`` holds what is none."""
+    for key, policy in policies.items():
+        if not isinstance(policy, Policy):
+            msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
+            do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
+            raise SampleError(msg, do=do).at(origin)
+
+
+def overriding_keys(
+    policies: Mapping[str, Policy], override: bool, origin: Origin
+) -> tuple[str, ...]:
+    """Return the keys whose policies are to hold whatever pipes ask for."""
+    if as_flag("override", override) and not policies:
+        msg = "override=True makes policies= hold, and none are given"
+        do = 'Write policies={"image": vp.Policy(...)} beside it.'
+        raise SampleError(msg, do=do).at(origin)
+    return tuple(sorted(policies)) if override else ()
+
+
+def _asked_as_now(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
+    """Yield what a pipe asked for, under the keys that pipes after it have given."""
+    for key, field, value in asked_by(pipe):
+        keys = [key]
+        for after in reversed(regrouped):
+            keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
+        yield from ((one, field, value) for one in keys)
 
 
 def _labels(parent: Pipe) -> frozenset[str]:
@@ -190,18 +234,24 @@ def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]
     return named not in labels and named not in flushed
 
 
-def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str]]]:
-    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since."""
-    stack: list[tuple[Pipe, frozenset[str]]] = [(sink, frozenset())]
-    seen: set[tuple[int, frozenset[str]]] = set()
+def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
+    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since.
+
+    And with those that gave volumes other keys since, the last one first.
+    """
+    stack: list[tuple[Pipe, frozenset[str], tuple[Any, ...]]] = [(sink, frozenset(), ())]
+    seen: set[tuple[int, frozenset[str], tuple[int, ...]]] = set()
     while stack:
-        pipe, flushed = stack.pop()
-        if (id(pipe), flushed) in seen:
+        pipe, flushed, regrouped = stack.pop()
+        visit = (id(pipe), flushed, tuple(map(id, regrouped)))
+        if visit in seen:
             continue
-        seen.add((id(pipe), flushed))
+        seen.add(visit)
         flushes = getattr(type(pipe), "flushes", False)
         keys = vars(pipe).get("keys") if flushes else ()
         if keys is None:
             continue
-        yield pipe, flushed
-        stack += [(parent, flushed | frozenset(keys)) for parent in parents_of(pipe)]
+        yield pipe, flushed, regrouped
+        if hasattr(type(pipe), "renamed"):
+            regrouped = (*regrouped, pipe)
+        stack += [(p, flushed | frozenset(keys), regrouped) for p in parents_of(pipe)]

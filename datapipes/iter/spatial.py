@@ -11,6 +11,7 @@ from ...core.errors import VoxpipeError
 from ...core.sample import META
 from ...graph import Pipe
 from ...spatial import LazyPatch, PendingPlan, SpatialOp, Step, joined
+from ...spatial.lazy.stack import StackedPatch
 from ...spatial.ops.op import is_hard
 from ..datapipe import DataPipe, PerItem, stream_name, wrong_item
 from .form import bound
@@ -96,20 +97,21 @@ def stepped(
     # Volumes share a plan, but for those that a flush has given one of their own.
     # The old one is kept beside the new: one that a flush just made would leave its id to another.
     after: dict[int, tuple[PendingPlan, PendingPlan]] = {}
-    lazy = {}
-    for key, thing in sample.items():
-        if not isinstance(thing, LazyPatch):
-            continue
+
+    def following(key: str, thing: LazyPatch) -> LazyPatch:
         patch = thing if thing.commutes or not adding.steps else thing.flushed(soft=True)
+        if isinstance(patch, StackedPatch):
+            return patch.with_members([following(key, member) for member in patch.members])
         if patch.pending.moving is not None and adding.steps:
             padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
-            lazy[key] = followed(patch, padding, adding.steps, identity)
-            continue
+            return followed(patch, padding, adding.steps, identity)
         pending = patch.pending
         if id(pending) not in after:
             steps = adding.to(pending.steps, len(identity))
             after[id(pending)] = (pending, pending.following(identity, steps))
-        lazy[key] = patch.with_pending(after[id(pending)][1])
+        return patch.with_pending(after[id(pending)][1])
+
+    lazy = {k: following(k, thing) for k, thing in sample.items() if isinstance(thing, LazyPatch)}
     if sampling is not None and sampling.changes:
         sampling.refuse_unknown(lazy, sample.case)
         for key, patch in lazy.items():
@@ -121,8 +123,10 @@ def stepped(
 def any_moving(sample: Any) -> bool:
     """Whether a volume of a sample came from another grid."""
     return isinstance(sample, Sample) and any(
-        isinstance(thing, LazyPatch) and thing.pending.moving is not None
+        one.pending.moving is not None
         for thing in sample.values()
+        if isinstance(thing, LazyPatch)
+        for one in thing.members or (thing,)
     )
 
 

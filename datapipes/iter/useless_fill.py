@@ -11,6 +11,7 @@ from ...graph import Pipe, traits_of, walk
 from ...spatial.ops.op import is_hard
 from ...volumes import Volume
 from .cases import FromCases, ListCases
+from .channels import Regrouped
 from .open_volume import OpenVolume, is_volume
 from .sampling import EVERY_INTENSITY, Sampling, asked_by
 
@@ -69,7 +70,7 @@ def refuse_useless_fill(
 def _is_plain(pipe: Pipe) -> bool:
     """Whether samples keep their keys and policies in it, but for what its ``sampling`` says."""
     traits = traits_of(pipe)
-    if not traits.known or traits.opaque:
+    if not traits.known or traits.opaque or isinstance(pipe, Regrouped):
         return False
     ours = type(pipe).__module__.rpartition(".")[0] == __package__
     return ours or type(pipe).__name__ in _PASSING
@@ -98,4 +99,5 @@ def _intensities(every: Iterable[Pipe]) -> list[str]:
         # Made elsewhere, it may be a label whatever its key is.
         keys -= {key for key, value in held.items() if isinstance(value, Volume)}
     named = keys if opening.keys is None else keys & set(opening.keys)
-    return sorted(named - set(opening.labels))
+    # What overrides the pipes says which fill there is.
+    return sorted(named - set(opening.labels) - set(opening.overriding))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...intensity import Drawn, ValueStep
 from ...intensity.value_op import Halo
-from ...intensity.value_step import total_halo
+from ...intensity.value_step import applied, folded, total_halo
 from ..ops.pad import widened
 from ..plans.plan import SpatialPlan
+
+if TYPE_CHECKING:
+    from .lazy_patch import LazyPatch
 
 # A matrix entry below this moves no voxel of any axis by as much as plans are exact to.
 _FLAT = 1e-9
@@ -49,3 +54,23 @@ def _axes_of(plan: SpatialPlan, slices: Sequence[int] = ()) -> tuple[int, ...]:
 def with_halo_of(plan: SpatialPlan, halo: Halo) -> SpatialPlan:
     """Return the plan with ``halo`` voxels more on either side."""
     return widened(plan, [(h, h) for h in halo]) if any(halo) else plan
+
+
+def changed_by_last(patch: LazyPatch, array: NDArray[Any]) -> NDArray[Any]:
+    """Return what the last value op makes of voxels that the patch gave without it.
+
+    There is no volume around voxels that are there already: what an op looks at beyond their
+    faces is their outermost ones again.
+    """
+    step = patch.values[-1]
+    drawn = patch._drawn(step)
+    if drawn is None:
+        return array.astype(step.op.dtype(array.dtype))
+    halo = step.op.halo(drawn, patch.plan.grid)
+    wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
+    epilogue, rest = folded(patch.acting_on(with_halo_of(patch.plan, halo))[-1:])
+    if epilogue is not None:  # as the resampler does in passing, to the same bits
+        wide = epilogue.on(wide.astype(np.float32, copy=False))
+    result = applied(rest, wide)
+    inside = tuple(slice(h, h + n) for h, n in zip(halo, array.shape[1:], strict=True))
+    return np.ascontiguousarray(result[(slice(None), *inside)])

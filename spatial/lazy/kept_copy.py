@@ -36,6 +36,7 @@ from ...volumes.scheme import ReadScheme, Refused, StoreLayout
 from ...volumes.source import LocatedSource, Options
 from ...volumes.stores.location import is_url
 from ...volumes.volume import Volume
+from ..volume_like import stored_of
 from .pending import PendingPlan
 
 if TYPE_CHECKING:
@@ -171,7 +172,10 @@ def made_key(made: MadeVolume, *, opened: bool = False) -> str:
         default it is told by what is there now.
 
     """
-    patch = made.patch
+    return _key_of(made.patch, (made.soft, made.tiled), opened)
+
+
+def _key_of(patch: LazyPatch, made: tuple[bool, ...], opened: bool) -> str:
     content = _opened if opened else content_of
     values = [
         (
@@ -182,12 +186,15 @@ def made_key(made: MadeVolume, *, opened: bool = False) -> str:
         )
         for step, drawn in patch.acting
     ]
-    recorded = repr(getattr(made.stored, "recorded_statistics", None)) if values else ""
+    recorded = repr(getattr(stored_of(patch.volume), "recorded_statistics", None))
     how = (
         *(_REVISION, json.dumps(patch.plan.to_json()), repr(patch.policy), str(patch.dtype)),
-        *(patch.kind, patch.filled_after, values, recorded, made.soft, made.tiled),
+        *(patch.kind, patch.filled_after, values, recorded if values else "", *made),
     )
-    within = patch.volume
+    within: Any = patch.volume
+    if patch.members:
+        members = tuple(_key_of(member, (), opened) for member in patch.members)
+        return content_key("members", (members, how))
     of = made_key(within, opened=opened) if hasattr(within, "patch") else content(within)
     return content_key(of, how)
 
@@ -203,7 +210,9 @@ def refuse_drawn(patch: LazyPatch) -> None:
 
 def _drawn(patch: LazyPatch) -> Iterator[Any]:
     made = patch.volume
-    if hasattr(made, "patch"):
+    for member in patch.members:
+        yield from _drawn(member)
+    if hasattr(made, "patch") and not patch.members:
         yield from _drawn(made.patch)
     pending: PendingPlan = patch.pending
     plan = pending.begun
@@ -217,6 +226,8 @@ def _drawn(patch: LazyPatch) -> Iterator[Any]:
 
 def content_of(volume: Volume) -> str:
     """Return a digest of what a volume holds now; voxels in memory are read for it, once."""
+    if len(volume.parts) > 1:
+        return content_key("channels of", tuple(map(content_of, volume.parts)))
     if volume.located is not None:
         return version_of(volume)
     found = volume.content_key
@@ -225,6 +236,8 @@ def content_of(volume: Volume) -> str:
 
 
 def _opened(volume: Volume) -> str:
+    if len(volume.parts) > 1:
+        return content_key("channels of", tuple(map(_opened, volume.parts)))
     if volume.located is None:
         return content_of(volume)
     return content_key(volume.token, (volume.header.stamp, volume.rearranged))

@@ -19,26 +19,25 @@ from ...core.errors import GraphError, PatchSizeError
 from ...core.memory import refuse_beyond_memory
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_step import applied, folded, types_of
+from ...volumes.stores.read_ahead import Tickets
 from ..plans.plan import SpatialPlan
-from ..plans.policy import Policy, refuse_fill
+from ..plans.policy import Policy
 from ..resampling.convert import convert
-from ..resampling.resample import Source, resample
+from ..resampling.resample import Source
 from ..volume_like import (
+    StackedVolumes,
     VolumeLike,
     looks_ahead,
     made_like,
     patch_before,
-    refuse_complex,
-    stored_of,
-    stored_type,
 )
 from .halo import drawing_along, halo_of, with_halo_of
 from .late_fill import filling, marking, outside_of, steps_before_fill
-from .levels import ReadFrom, read_from
+from .levels import ReadFrom, read_from, resampled_into
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
-from .told import described, explained_before
+from .told import described, explained, provenance_of
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +61,11 @@ class LazyPatch(NoArithmetic):
     """How many of ``values`` came before a pipe asked for the policy's fill: it is what is outside
     after these. Below 0: one asked before a flush."""
 
+    is_fixed: bool = False
+    """Whether the policy stays, whatever later pipes ask for."""
+    members: tuple[LazyPatch, ...] = ()
+    """Patches that are made one by one, each into channels of its own; of a ``StackedPatch``."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(self.values))
 
@@ -70,11 +74,17 @@ class LazyPatch(NoArithmetic):
 
         What a planner does most; ``dataclasses.replace`` takes four times as long.
         """
-        patch = object.__new__(LazyPatch)
+        patch = object.__new__(type(self))
         patch.__dict__.update(self.__dict__)
         patch.__dict__["pending"] = pending
         if policy is not None:
             patch.__dict__["policy"] = policy
+        return patch
+
+    def with_volume(self, volume: VolumeLike) -> LazyPatch:
+        """Return the patch of other voxels, by the same plan."""
+        patch = self.with_pending(self.pending)
+        patch.__dict__["volume"] = volume
         return patch
 
     def with_value(self, step: ValueStep) -> LazyPatch:
@@ -151,10 +161,15 @@ class LazyPatch(NoArithmetic):
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K) of the output."""
         i, j, k = self.plan.shape
-        channels = self.volume.shape[0]
+        channels = self.channels
         for step in self.values:
             channels = step.channels(channels)
         return (channels, i, j, k)
+
+    @property
+    def channels(self) -> int:
+        """How many channels there are before the value steps; reads at most the header."""
+        return self.volume.shape[0]
 
     @property
     def grid(self) -> Grid:
@@ -185,6 +200,19 @@ class LazyPatch(NoArithmetic):
             stored = np.dtype(self.volume.dtype)
             return np.dtype(np.uint8) if stored.kind == "b" else stored
         return np.dtype(np.float32)
+
+    @property
+    def parts(self) -> tuple[LazyPatch, ...]:
+        """A patch of each volume whose channels are stacked; itself where there is one volume."""
+        volumes = getattr(self.volume, "parts", ())
+        return tuple(map(self.with_volume, volumes)) if len(volumes) > 1 else (self,)
+
+    def with_parts(self, parts: Sequence[LazyPatch]) -> LazyPatch:
+        """Return the patch of these in the place of its own parts."""
+        if len(parts) == 1:
+            return parts[0]
+        whole: Any = StackedVolumes(self.volume, [part.volume for part in parts])
+        return self.with_volume(whole)
 
     @property
     def source_region(self) -> Region:
@@ -240,7 +268,7 @@ class LazyPatch(NoArithmetic):
         epilogue, rest = folded(steps[:early] if early else steps)
         types = types_of([step for step, _ in acting], self._resampled_dtype)
         first = np.dtype(np.float32) if early else types[len(acting) - len(rest)]
-        channels = self.volume.shape[0]
+        channels = self.channels
         fits = wide is plan and out.shape[0] == channels
         in_place = fits and (out.dtype == first or not (rest or early))
         array = out if in_place else np.empty((channels, *wide.shape), first)
@@ -263,11 +291,15 @@ class LazyPatch(NoArithmetic):
         nothing to wait for, as with arrays in memory, or pages that are there.
         """
         # A plan is not worked out for nothing: that reads headers, and may warn.
-        return self._begin(self.plan) if looks_ahead(self.volume) else None
+        return self.prefetch_plan(self.plan) if looks_ahead(self.volume) else None
 
     def prefetch_plan(self, plan: SpatialPlan) -> Any:
         """Begin to bring in what :meth:`realize_plan` is going to read."""
-        return self._begin(plan) if looks_ahead(self.volume) else None
+        if not looks_ahead(self.volume):
+            return None
+        found = [part._begin(plan) for part in self.parts]
+        tickets = [ticket for ticket in found if ticket is not None]
+        return Tickets(tickets) if tickets else None
 
     def _begin(self, plan: SpatialPlan) -> Any:
         read = self.reads_from(plan)
@@ -315,41 +347,16 @@ class LazyPatch(NoArithmetic):
             before.append((step, drawn, facts))
         return before[start:]
 
-    def changed(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return what the last value op makes of voxels that this patch gave without it.
-
-        There is no volume around voxels that are there already: what an op looks at beyond their
-        faces is their outermost ones again.
-        """
-        step = self.values[-1]
-        drawn = self._drawn(step)
-        if drawn is None:
-            return array.astype(step.op.dtype(array.dtype))
-        halo = step.op.halo(drawn, self.plan.grid)
-        wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
-        epilogue, rest = folded(self.acting_on(with_halo_of(self.plan, halo))[-1:])
-        if epilogue is not None:  # as the resampler does in passing, to the same bits
-            wide = epilogue.on(wide.astype(np.float32, copy=False))
-        result = applied(rest, wide)
-        inside = tuple(slice(h, h + n) for h, n in zip(halo, array.shape[1:], strict=True))
-        return np.ascontiguousarray(result[(slice(None), *inside)])
-
     def _resample_into(
         self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[Source, SpatialPlan]:
-        refuse_fill(policy, out.dtype, self.volume.name)
-        read = read_from(self.volume, plan, policy)
-        volume, plan, region, box = read.volume, read.plan, read.region, read.box
-        start = (region.start[0], region.start[1], region.start[2])
-        if region.is_empty:
-            nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
-            source = Source(nothing, start, plan.bounds)
-        else:
-            refuse_complex(self.volume)
-            voxels = volume.read(region, *(() if box is None else (box,)))
-            source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
-        resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
-        return source, plan
+        """Write every part to its channels; return what the first was made of, and the plan."""
+        made, first = [], 0
+        for volume in (part.volume for part in self.parts):
+            last = first + volume.shape[0]
+            made.append(resampled_into(volume, plan, policy, out[first:last], epilogue))
+            first = last
+        return made[0]
 
     def tensor(self) -> torch.Tensor:
         """Return the voxels as a tensor of its own memory."""
@@ -366,26 +373,21 @@ class LazyPatch(NoArithmetic):
 
     def explain(self) -> str:
         """Return one line: the class of the work, the bytes that are read; reads headers."""
-        volume, plan, level, _ = self.reads_from()
-        told = plan.explain(self.policy, stored_type(volume), volume.shape[0])
-        return told + (f", from level {level}" if level else "") + explained_before(self)
+        return explained(self)
 
     def provenance(self) -> dict[str, Any]:
         """Return where the voxels come from, as plain data.
 
-        ``file`` is the volume's name, ``region`` the voxels read, [start, stop] per axis, and
-        ``matrix`` the 4x4 pull-back from index of the patch to index of the volume, through all
-        flushes; displacements are left out. Where a coarser level is read, ``level`` says which,
-        and the region is of that one.
+        ``file`` is the volume's name, ``stored_shape`` its (C, I, J, K), ``region`` the voxels
+        read, [start, stop] per axis. ``matrix`` is 4x4, from an index of the *patch* to the index
+        of the *stored volume*, through all flushes: ``stored = matrix @ (i, j, k, 1)``, of voxel
+        centres; displacements are left out. ``affine`` is 4x4, from an index of the patch to world
+        millimetres. ``plan`` is all of it, for ``SpatialPlan.from_json``: what brings a prediction
+        back to the stored grid, in another process too. Where a coarser level is read, ``level``
+        says which, and the region is of that one. Where several files were stacked, the entry is
+        of the first, and ``channels`` has one for each.
         """
-        from .made_volume import stored_read
-
-        matrix = self.whole_plan.matrix.tolist()
-        if before := getattr(stored_of(self.volume), "realized_from", None):
-            return {**before.provenance(), "matrix": matrix}
-        _, region, level, *_ = stored_read(self, through=True)
-        told = {"file": self.volume.name, "region": list(map(list, region)), "matrix": matrix}
-        return {**told, **({"level": level} if level else {})}
+        return provenance_of(self)
 
     def __repr__(self) -> str:
         return f"LazyPatch({described(self)})"

@@ -12,15 +12,18 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
+from ...intensity import Epilogue
 from ...volumes.pyramid import at_level, coarser_levels
 from ...volumes.volume import Volume
 from ..ops.resample_to import of_source
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
-from ..plans.policy import INTENSITY, LEVEL, Policy
-from ..volume_like import has_chunks
+from ..plans.policy import INTENSITY, LEVEL, Policy, refuse_fill
+from ..resampling.resample import Source, resample
+from ..volume_like import has_chunks, refuse_complex
 from .coarse import coarse_read
 from .made_volume import MadeVolume
 
@@ -74,3 +77,22 @@ def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
             grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
             return ReadFrom(coarse, of_source(plan, grid), number, policy)
     return ReadFrom(volume, plan, policy=policy)
+
+
+def resampled_into(
+    volume: Any, plan: SpatialPlan, policy: Policy, out: NDArray[Any], epilogue: Epilogue | None
+) -> tuple[Source, SpatialPlan]:
+    """Read what a plan needs, write what it gives; return what was read, and the plan from it."""
+    refuse_fill(policy, out.dtype, volume.name)
+    read = read_from(volume, plan, policy)
+    stored, plan, region, box = read.volume, read.plan, read.region, read.box
+    start = (region.start[0], region.start[1], region.start[2])
+    if region.is_empty:
+        nothing = np.empty((stored.shape[0], 0, 0, 0), np.uint8)
+        source = Source(nothing, start, plan.bounds)
+    else:
+        refuse_complex(volume)
+        voxels = stored.read(region, *(() if box is None else (box,)))
+        source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
+    resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
+    return source, plan

@@ -303,23 +303,41 @@ class StoredRead(NamedTuple):
 def stored_read(
     patch: LazyPatch, plan: SpatialPlan | None = None, *, through: bool = False
 ) -> StoredRead:
+    """Return what a patch reads of the first volume whose channels it has."""
+    return stored_reads(patch, plan, through=through)[0]
+
+
+def stored_reads(
+    patch: LazyPatch, plan: SpatialPlan | None = None, *, through: bool = False
+) -> tuple[StoredRead, ...]:
     """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes.
 
-    Whoever asks what will be read asks here: those who count, negotiate, join and explain. Where
-    a made volume is kept in a copy, that is what is read; with ``through`` what the copy was made
-    of.
+    Whoever asks what will be read asks here: those who count, negotiate, join and explain. One for
+    each file: several where the channels of several are stacked. Where a made volume is kept in a
+    copy, that is what is read; with ``through`` what the copy was made of.
     """
+    if patch.members:
+        together: Any = patch
+        wide = patch.widened(patch.plan if plan is None else plan)
+        plans = [(one, together.plan_of(one, wide)) for one in patch.members]
+        return tuple(read for one, its in plans for read in stored_reads(one, its, through=through))
+    return tuple(read for part in patch.parts for read in _reads_of_part(part, plan, through))
+
+
+def _reads_of_part(
+    patch: LazyPatch, plan: SpatialPlan | None, through: bool
+) -> tuple[StoredRead, ...]:
     read = patch.reads_from(plan)
     volume, region = read.volume, read.region
     if not isinstance(volume, MadeVolume):
-        return StoredRead(volume, region, read.level, read.box)
+        return (StoredRead(volume, region, read.level, read.box),)
     if volume.copy is not None and not through:
-        return StoredRead(volume.copy, region, 0, read.box)
+        return (StoredRead(volume.copy, region, 0, read.box),)
     if region.is_empty:
-        return StoredRead(volume.stored, region)
-    below = stored_read(volume.patch, volume.part(region), through=through)
+        return (StoredRead(volume.stored, region),)
+    first, *others = stored_reads(volume.patch, volume.part(region), through=through)
     made = region.size * volume.shape[0] * volume.dtype.itemsize
-    return below._replace(made_bytes=below.made_bytes + made)
+    return (first._replace(made_bytes=first.made_bytes + made), *others)
 
 
 def read_volume(volume: Any) -> Any:
@@ -347,6 +365,9 @@ def interpolations(patch: LazyPatch) -> tuple[int, int]:
 
     What is kept was made once, for all patches; :func:`kept` tells of it.
     """
+    if len(patch.parts) > 1 or patch.members:
+        interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
+        return interpolated, copied
     is_copy = int(patch.plan.is_copy)
     if not isinstance(patch.volume, MadeVolume) or patch.volume.is_kept:
         return 1 - is_copy, is_copy
@@ -356,6 +377,8 @@ def interpolations(patch: LazyPatch) -> tuple[int, int]:
 
 def kept(patch: LazyPatch) -> str:
     """Return in words what of a patch is made once and kept; empty if nothing is."""
+    if patch.members:
+        return "; ".join(dict.fromkeys(filter(None, map(kept, patch.members))))
     volume = patch.volume
     if not isinstance(volume, MadeVolume):
         return ""
@@ -370,6 +393,8 @@ def kept(patch: LazyPatch) -> str:
 
 def breaks(patch: LazyPatch) -> tuple[str, ...]:
     """Return what breaks the fusion of a patch, first things first, and where it was written."""
+    if patch.members:
+        return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
     if not isinstance(patch.volume, MadeVolume) or patch.volume.is_kept:
         return ()
     made = patch.volume.patch

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...core import Grid, Stream
 from ...core.errors import VolumeError
-from ...core.histogram import Floats, Histogram
+from ...core.histogram import Floats, Histogram, together
 from ...core.remembered import Remembered
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import kept_percentile
@@ -50,6 +50,8 @@ class PatchFacts:
     """The volume inside which statistics are taken."""
     volume_key: str = ""
     """Under which key of the sample the volume is."""
+    stacked: Sequence[PatchFacts] = ()
+    """Of patches whose channels were stacked before ``before``, each with its own steps."""
 
     @property
     def grid(self) -> Grid:
@@ -86,9 +88,9 @@ class PatchFacts:
 
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
-        changing = [acting for acting in self.before if acting[0].op.pointwise]
+        changing = self._changing
         counted = Counted(partial(self._histogram, above, changing), self._name(above, changing))
-        if self.mask is None and above is None and self._channels is None:
+        if not self.stacked and self.mask is None and above is None and self._channels is None:
             shift = _as_affine(changing)
             if shift is not None:
                 whole = Recorded(self._recorded(), Counted(self._histogram, self._name(None, ())))
@@ -105,14 +107,21 @@ class PatchFacts:
                 left = kept if left is None else tuple(left[index] for index in kept)
         return left
 
+    @property
+    def _changing(self) -> list[Acting]:
+        return [acting for acting in self.before if acting[0].op.pointwise]
+
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
         masks = [self.mask, *(step.mask for step, _, _ in changing)]
-        if not all(v is None or hasattr(v, "probe") for v in (self.stored, *masks)):
+        parts = tuple(part._name(None, part._changing) for part in self.stacked)
+        told = all(v is None or hasattr(v, "probe") for v in (self.stored, *masks))
+        if not told or None in parts:
             return None
         volumes = [None if v is None else version_key(v) for v in (self.stored, *masks)]
         return (
             *volumes,
+            *parts,
             self._channels,
             above,
             *((step.op, json.dumps(drawn)) for step, drawn, _ in changing),
@@ -133,12 +142,29 @@ class PatchFacts:
         return found
 
     def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
-        from ...volumes import volume_histogram
-
-        histogram = volume_histogram(self.stored, self.mask, self._channels)
+        histogram = self._before_changes(self.mask, self._channels)
         for step, drawn, facts in changing:
             histogram = histogram.mapped(_on_values(step, drawn, facts))
         return histogram if above is None else histogram.above(above)
+
+    def _before_changes(self, mask: Any, channels: Sequence[int] | None) -> Histogram:
+        """Return the histogram of some channels, as they were stored or stacked."""
+        from ...volumes import volume_histogram
+
+        if not self.stacked:
+            return volume_histogram(self.stored, mask, channels)
+        found, first = [], 0
+        for part in self.stacked:
+            own = part._channels or range(part.stored.shape[0])
+            asked = range(first, first + len(own)) if channels is None else channels
+            wanted = [own[c - first] for c in asked if first <= c < first + len(own)]
+            first += len(own)
+            if wanted:
+                histogram = part._before_changes(mask, wanted)
+                for step, drawn, facts in part._changing:
+                    histogram = histogram.mapped(_on_values(step, drawn, facts))
+                found.append(histogram)
+        return together(found)
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,13 @@ import numpy as np
 
 from ...core import Grid, Stream
 from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
+from ...core.grid import GRID_TOLERANCE
 from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
 from ..plans.one_after_another import one_after_another
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
 from ..volume_like import made_like, patch_before
-
-# Volumes of one case may lie this far apart, in voxels, at their corners. Affines that went
-# through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more.
-GRID_TOLERANCE = 1e-2
-"""How far apart the grids of one case may lie at their corners, in voxels."""
-
 
 # A generator is made once and restarted for every stream: making one takes longer than all that
 # is drawn from it. Taking it out of the list while it is in use makes one per thread that

@@ -13,6 +13,7 @@ from ..ops.op import Step
 from .lazy_patch import LazyPatch
 from .made_volume import MadeVolume, made_of
 from .pending import PendingPlan
+from .stack import StackedPatch
 
 S = TypeVar("S", Step, ValueStep)
 
@@ -33,6 +34,9 @@ def replayed(patch: LazyPatch, draws: Mapping[str, Any]) -> LazyPatch:
         Of random numbers that belong to voxels (noise), a record holds the key. They are those of
         the recorded sample where the patch lies as that did.
     """
+    if isinstance(patch, StackedPatch):
+        patch = patch.with_members([replayed(member, draws) for member in patch.members])
+        return replace(patch, values=tuple(_recorded(step, draws) for step in patch.values))
     if isinstance(patch.volume, MadeVolume):
         made = patch.volume
         before = replayed(made.patch, draws)
@@ -97,6 +101,7 @@ def streams_of(patch: LazyPatch) -> set[str]:
     """Return the names of the streams that a patch draws from, those before a flush among them."""
     mine = {step.stream_name for step in patch.pending.steps}
     mine |= {step.stream_name for step in patch.values}
+    mine |= {name for member in patch.members for name in streams_of(member)}
     if isinstance(patch.volume, MadeVolume):
         mine |= streams_of(patch.volume.patch)
     return mine

@@ -13,6 +13,8 @@ def left_to_numpy(patch: LazyPatch) -> tuple[tuple[str, ...], ...]:
 
     Through any number of made volumes, the first one first; nothing where the kernel does all.
     """
+    if patch.members:
+        return tuple(steps for member in patch.members for steps in left_to_numpy(member))
     below: tuple[tuple[str, ...], ...] = ()
     if isinstance(patch.volume, MadeVolume):
         below = left_to_numpy(patch.volume.patch)

@@ -85,6 +85,8 @@ def _changes(patch: Any) -> Iterator[Any]:
     """Yield the value steps of a patch, the last one first, through flushes."""
     while isinstance(patch, LazyPatch):
         yield from reversed(patch.values)
+        for member in patch.members:
+            yield from _changes(member)
         made = made_like(patch.volume)
         patch = None if made is None else made.patch
 

@@ -265,7 +265,8 @@ def test_a_batch_carries_where_it_comes_from(cases):
     assert set(first) == {"case", "identity", "seed", "epoch", "sources", "draws"}
     assert (first["seed"], first["epoch"]) == (7, 0)
     assert set(first["sources"]) == {"image", "label"}
-    assert set(first["sources"]["image"]) == {"file", "region", "matrix"}
+    entries = {"file", "stored_shape", "region", "matrix", "affine", "plan"}
+    assert set(first["sources"]["image"]) == entries
     assert set(first["draws"]) == {"lazy_patch", "augment"}
 
 

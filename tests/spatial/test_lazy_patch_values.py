@@ -92,8 +92,11 @@ def test_geometry_is_known_without_reading(ct: FakeVolume) -> None:
     assert lazy.source_region == Region((2, 3, 1), (6, 7, 5))
     assert lazy.provenance() == {
         "file": "ct.nii",
+        "stored_shape": list(ct.shape),
         "region": [[2, 6], [3, 7], [1, 5]],
         "matrix": [[1, 0, 0, 2], [0, 1, 0, 3], [0, 0, 1, 1], [0, 0, 0, 1]],
+        "affine": lazy.affine.tolist(),
+        "plan": lazy.plan.to_json(),
     }
     assert repr(lazy) == "LazyPatch(ct.nii: patch 4x4x4 at 2, 3, 1)"
     assert ct.reads == []

@@ -44,6 +44,7 @@ def describe_volume(
     located = volume.located
     if located is None or located.options.reader or located.options.affine:
         why = "is in memory" if located is None else "has a reader= or affine= of its own"
+        why = "is of several files" if len(volume.parts) > 1 else why
         raise VolumeError(
             f"{volume.name} {why}, which a manifest cannot say.",
             do="Give the path or URL of a format that is registered.",

@@ -102,10 +102,10 @@ def convert(
     Parameters
     ----------
     volume
-        A volume, or a path or URL of one, which is written in its stored type; a lazy patch, of
-        which what it gives is written, in its type; or a pipe that yields samples with these, for
-        which nothing may be drawn. What is resampled is made block by block: the memory that it
-        takes does not grow with the volume.
+        A volume, or a path or URL of one, which is written in its stored type; a list of these on
+        one grid, for their channels; a lazy patch, of which what it gives is written, in its type;
+        or a pipe that yields samples with these, for which nothing may be drawn. What is resampled
+        is made block by block: the memory that it takes does not grow with the volume.
     destination
         Path or URL; by convention it ends in ``.nii.zarr``. For a pipe, a folder, in which the
         volumes are called ``CASE/KEY.nii.zarr``; or, where it yields one volume in all, a name that
@@ -161,14 +161,15 @@ def convert(
     place = os.fspath(destination)
     if hasattr(volume, "flushed"):
         volume = volume.flushed(tiled=True).volume
-    elif isinstance(volume, Iterable) and not isinstance(volume, (str, Volume)):
+    elif isinstance(volume, Iterable) and not isinstance(volume, (str, list, tuple, Volume)):
         how = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
         how |= {"progress": progress, "timeout": timeout}
         made = _made_by(volume, place)
         return [convert(patch, where, **how) for patch, where in made]
     elif not isinstance(volume, Volume):
-        remote = is_url(os.fspath(volume))
+        given = volume if isinstance(volume, (list, tuple)) else [volume]
+        remote = any(is_url(os.fspath(one)) for one in given)
         volume = Volume(volume, storage_options=storage_options if remote else None)
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
@@ -237,6 +238,8 @@ def version_of(volume: Any) -> str:
     if not isinstance(volume, Volume):
         return str(volume.version())
     located = volume.located
+    if len(volume.parts) > 1:
+        return content_key("channels of", tuple(map(version_of, volume.parts)))
     if located is None:
         return volume.token
     maps = (volume.rearranged,) if volume.rearranged else ()
@@ -333,7 +336,11 @@ def _make_way(target: Destination, *, overwrite: bool) -> None:
 
 
 def _refuse_itself(volume: Any, place: str) -> None:
-    located = getattr(volume, "stored", volume).located
+    volume = getattr(volume, "stored", volume)
+    if len(volume.parts) > 1:
+        for part in volume.parts:
+            _refuse_itself(part, place)
+    located = volume.located
     if located is None:
         return
     here = place if is_url(place) else os.path.abspath(local_path(place))

@@ -135,6 +135,9 @@ def recached(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str
     VolumeError
         At the first question: the original cannot be opened, or the cache cannot hold it.
     """
+    if len(volume.parts) > 1:
+        copies = [recached(part, chunk, codec, directory) for part in volume.parts]
+        return Volume(copies, kind=volume.kind)
     if volume.located is None:
         return volume
     # The copy has the affine that the user gave, if any: it is written into it.

@@ -1,0 +1,227 @@
+"""Patches whose channels become one patch, in one slot of a batch; and a patch taken apart.
+
+Patches that are sampled alike are a patch of one volume, that of all their channels: whatever comes
+later is done to it as to any other. Those that differ, in what was done to their values, in how
+they are sampled or in where they lie, are made one by one, each into its own channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Stream
+from ...core.errors import GridMismatch
+from ...core.grid import GRID_TOLERANCE
+from ...intensity import Drawn, Epilogue, SelectChannels, ValueStep
+from ...volumes import AxisMap, Volume
+from ...volumes.stores.read_ahead import Tickets
+from ..plans.plan import SpatialPlan
+from ..plans.policy import Policy
+from ..resampling.convert import convert
+from ..resampling.resample import Source
+from ..volume_like import looks_ahead, stored_of
+from .lazy_patch import LazyPatch
+from .made_volume import made_of
+from .patch_facts import PatchFacts
+from .pending import PendingPlan
+
+
+def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
+    """Return one patch of the channels of all, in this order; nothing is read.
+
+    Parameters
+    ----------
+    patches
+        One or more; their output grids have to agree, which is found out when they are made.
+    because
+        What ``explain`` says of it where a later spatial op samples it anew.
+    """
+    first = patches[0]
+    volume = _volume_of([stored_of(patch.volume) for patch in patches])
+    if all(_is_like(patch, first) for patch in patches):
+        return first.with_volume(volume)
+    dtypes = {patch.policy.dtype for patch in patches}
+    policy = next((patch.policy for patch in patches if patch.kind != "label"), first.policy)
+    return StackedPatch(
+        volume,
+        first.pending,
+        policy if len(dtypes) == 1 else replace(policy, dtype=None),
+        members=tuple(member for patch in patches for member in _members_of(patch)),
+        because=because,
+    )
+
+
+def _members_of(patch: LazyPatch) -> Sequence[LazyPatch]:
+    return patch.members if patch.members and not patch.values else (patch,)
+
+
+def _is_like(patch: LazyPatch, first: LazyPatch) -> bool:
+    """Whether a patch differs from another in its voxels alone, which lie in a file."""
+    alike = patch.pending is first.pending and patch.policy == first.policy
+    plain = not (patch.values or patch.statistics or patch.members)
+    at_home = isinstance(patch.volume, Volume) and patch.pending.moving is None
+    return alike and plain and at_home and patch.kind == first.kind
+
+
+def _volume_of(stored: Sequence[Any]) -> Any:
+    is_label = all(volume.kind == "label" for volume in stored)
+    return Volume(list(stored), kind="label" if is_label else "intensity")
+
+
+def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
+    """Return a patch of each channel, which reads that channel alone where it can.
+
+    Parameters
+    ----------
+    patch
+        Any patch; its header is read.
+    step_of
+        Returns the step that selects a channel, for a patch whose values were changed.
+    """
+    count = patch.shape[0]
+    volumes = [volume for part in patch.parts for volume in [part.volume]]
+    if patch.values or patch.members or not all(isinstance(v, Volume) for v in volumes):
+        return [patch.with_value(step_of(channel)) for channel in range(count)]
+    if len(volumes) == count:
+        return [patch.with_volume(volume) for volume in volumes]
+    whole: Any = patch.volume
+    maps = [AxisMap.from_table("C", [channel]) for channel in range(count)]
+    return [patch.with_volume(whole.with_axis_map(one)) for one in maps]
+
+
+def channel_step(channel: int, **place: Any) -> ValueStep:
+    """Return the step that keeps one channel; ``place`` says where it was written."""
+    return ValueStep(SelectChannels(channel), **place)
+
+
+@dataclass(frozen=True, eq=False)
+class StackedPatch(LazyPatch):
+    """Patches, its ``members``, that are made one by one, each into channels of its own.
+
+    Its value steps come after theirs, on all channels. A spatial op is done to each member; once
+    there are value steps for all channels, it begins with the voxels that these give.
+    """
+
+    because: str = ""
+    """Where it was asked for, in words."""
+
+    @property
+    def commutes(self) -> bool:
+        """Whether a spatial op may still be done to the members, before all value ops."""
+        return not self.values and all(member.commutes for member in self.members)
+
+    def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
+        """Return a patch that begins with what this one gives."""
+        empty = replace(self.pending, steps=(), moving=None)
+        plain = LazyPatch(self.volume, empty, self.policy, (), self.statistics, -1)
+        return made_of(plain, self, soft, because or self.because, **how)
+
+    def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> StackedPatch:
+        """Return the patch with plans that are worked out anew, those of its members too."""
+        fresh: dict[int, PendingPlan] = {id(self.pending): pending}
+        for member in self.members:
+            fresh.setdefault(id(member.pending), replace(member.pending))
+        members = [one.with_pending(fresh[id(one.pending)]) for one in self.members]
+        patch = self.with_members(members)
+        return patch if policy is None else replace(patch, policy=policy)
+
+    def with_members(self, members: Sequence[LazyPatch]) -> StackedPatch:
+        """Return the patch of others in the place of its members."""
+        return replace(self, members=tuple(members), pending=members[0].pending)
+
+    @property
+    def parts(self) -> tuple[LazyPatch, ...]:
+        """A patch of each volume."""
+        return tuple(part for member in self.members for part in member.parts)
+
+    def with_parts(self, parts: Sequence[LazyPatch]) -> LazyPatch:
+        """Return the patch of these in the place of its own parts."""
+        left = iter(parts)
+        return self.with_members(
+            [one.with_parts([next(left) for _ in one.parts]) for one in self.members]
+        )
+
+    def plan_of(self, member: LazyPatch, plan: SpatialPlan) -> SpatialPlan:
+        """Return the plan of a member that gives what ``plan``, a soft crop of the own, gives."""
+        mine = self.plan
+        if member.pending is self.pending:
+            return plan
+        shift = np.rint(np.linalg.solve(mine.matrix, plan.matrix)[:3, 3]).astype(int).tolist()
+        if not any(shift) and plan.shape == mine.shape:
+            return member.plan
+        return member.plan.crop(shift, plan.shape)
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        """What each random pipe drew, for a member or for all."""
+        before = {name: drawn for one in self.members for name, drawn in one.draws.items()}
+        return {**before, **super().draws}
+
+    @property
+    def channels(self) -> int:
+        """How many channels there are before the value steps."""
+        self._refuse_other_grids()
+        return sum(member.shape[0] for member in self.members)
+
+    def _refuse_other_grids(self) -> None:
+        first = self.plan.grid
+        for member in self.members[1:]:
+            grid = member.plan.grid
+            distance = first.distance_in_voxels(grid)
+            if distance <= GRID_TOLERANCE:
+                continue
+            how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
+            if first.shape != grid.shape:
+                how = f"have different shapes, {first.shape} and {grid.shape}"
+            raise GridMismatch(
+                f"{self.members[0].volume.name} and {member.volume.name} are to be channels of "
+                f"one patch, and {how}",
+                do="Put .resample_to(one of these) right after open_volume().",
+            )
+
+    def _with_facts(
+        self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan
+    ) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
+        """Return the steps with facts that know what was done to each member before."""
+        members = []
+        for member in self.members:
+            steps = member.acting_on(self.plan_of(member, plan))
+            mine = PatchFacts(member.volume, plan, Stream(0, 0, (), ""), member.statistics, steps)
+            members.append(mine)
+        found: list[tuple[ValueStep, Drawn, PatchFacts]] = []
+        for step, drawn, facts in super()._with_facts(acting, plan):
+            found.append((step, drawn, replace(facts, stacked=members, before=tuple(found))))
+        return found
+
+    @property
+    def _resampled_dtype(self) -> np.dtype[Any]:
+        return np.result_type(*(member.dtype for member in self.members))
+
+    def _resample_into(
+        self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
+    ) -> tuple[Source, SpatialPlan]:
+        counts = [member.shape[0] for member in self.members]
+        ends = np.cumsum([0, *counts]).tolist()
+        for member, (first, last) in zip(self.members, pairwise(ends), strict=True):
+            member.realize_plan(self.plan_of(member, plan), out[first:last])
+        if epilogue is not None:
+            out[...] = convert(epilogue.of(out), out.dtype)
+        return Source(out, (0, 0, 0), plan.bounds), plan
+
+    def prefetch_plan(self, plan: SpatialPlan) -> Any:
+        """Begin to bring in what the members are going to read."""
+        wide = self.widened(plan)
+        found = [one.prefetch_plan(self.plan_of(one, wide)) for one in self.members]
+        tickets = [ticket for ticket in found if ticket is not None]
+        return Tickets(tickets) if tickets else None
+
+    def prefetch(self) -> Any:
+        """Begin to bring in the voxels that ``realize`` is going to read."""
+        ahead = any(looks_ahead(member.volume) for member in self.members)
+        return self.prefetch_plan(self.plan) if ahead else None

@@ -1,0 +1,260 @@
+"""Several files are channels of one volume: in a case, or by ``stack``; and channels come apart."""
+
+import warnings
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+import voxpipe as vp
+from voxpipe.core import TALLY
+from voxpipe.core.errors import GridMismatch, PatchSizeError, SampleError, UnopenedVolume
+from voxpipe.realizing.touched import touched
+
+SHAPE = (12, 13, 14)
+AFFINE = np.diag([1.0, 1.0, 2.0, 1.0])
+KEYS = ("t1", "t2", "t3")
+
+
+@pytest.fixture
+def cases(tmp_path):
+    """Return two cases of three files of three types each, and a label."""
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(2):
+        case = {}
+        for key, kind in zip((*KEYS, "label"), ("i2", "u1", "f4", "u1"), strict=True):
+            path = tmp_path / f"s_{number}_{key}.nii"
+            voxels = rng.integers(0, 3 if key == "label" else 200, SHAPE).astype(kind)
+            nibabel.save(nibabel.Nifti1Image(voxels, AFFINE), path)
+            case[key] = str(path)
+        found.append(case)
+    return found
+
+
+def listed(cases):
+    """Return the cases with a list of files under one key."""
+    return [{"image": [case[key] for key in KEYS], "label": case["label"]} for case in cases]
+
+
+def opened(cases):
+    """Return the head of a chain."""
+    return vp.from_cases(cases).open_volume()
+
+
+def turned(pipe):
+    """Return a chain with random patches, turned."""
+    return pipe.lazy_patch(6, samples_per_volume=2).augment(rotate=(-15, 15), flip=0.5)
+
+
+def batches(pipe, service=None):
+    """Return the batches of an epoch; keys that were not stacked are put side by side."""
+    adapters = [vp.FuseSpatial(), vp.FuseReads()]
+    with vp.DataLoader2(pipe.batch_patches(2), adapters, service, seed=4) as loader:
+        found = list(loader)
+    for batch in found:
+        if "image" not in batch:
+            batch["image"] = torch.cat([batch[key] for key in KEYS], dim=1)
+    return found
+
+
+def same(some, others):
+    """Whether image and label of all batches are the same bits."""
+    pairs = zip(some, others, strict=True)
+    return all(bool((a[key] == b[key]).all()) for a, b in pairs for key in ("image", "label"))
+
+
+def test_a_list_of_files_is_what_its_files_are_apart(cases):
+    """The same values in one slot, by as many reads, interpolations and bytes."""
+    apart = turned(opened(cases))
+    before = TALLY.snapshot()
+    expected = batches(apart)
+    mid = TALLY.snapshot()
+    found = batches(turned(opened(listed(cases))))
+    one, other = mid - before, TALLY - mid
+
+    assert [batch["image"].shape for batch in found] == [(2, 3, 6, 6, 6)] * 2
+    assert found[0]["image"].dtype == torch.float32
+    assert same(found, expected)
+    assert (other.reads, other.bytes_read) == (one.reads, one.bytes_read)
+    assert (other.interpolations, other.copies) == (one.interpolations, one.copies)
+    assert [entry["case"] for entry in found[0]["meta"]] == ["s_0", "s_0"]
+
+
+@pytest.mark.parametrize("form", ["list", "stack", "stack early"])
+def test_workers_make_the_same_batches(cases, form):
+    """A list in the case, and ``stack`` at either end of the chain."""
+    pipes = {
+        "list": lambda: turned(opened(listed(cases))),
+        "stack": lambda: turned(opened(cases)).stack(KEYS, "image"),
+        "stack early": lambda: turned(opened(cases).stack(KEYS, "image")),
+    }
+    expected = batches(turned(opened(cases)))
+    service = vp.MultiProcessingReadingService(num_workers=2)
+
+    assert same(batches(pipes[form](), service), expected)
+
+
+def test_without_interpolation_the_type_holds_all(cases):
+    """int16, uint8 and float32 give float32; int16 and uint8 give int16."""
+    two = [{"image": case["image"][:2]} for case in listed(cases)]
+
+    assert next(iter(opened(listed(cases)).batch_patches(1)))["image"].dtype == torch.float32
+    assert next(iter(opened(two).batch_patches(1)))["image"].dtype == torch.int16
+
+
+def test_grids_of_a_list_that_differ_are_told_with_the_case(tmp_path, cases):
+    """Which files, how far apart, where in the chain."""
+    away = AFFINE.copy()
+    away[2, 3] = 4.0
+    nibabel.save(nibabel.Nifti1Image(np.zeros(SHAPE, np.int16), away), tmp_path / "away.nii")
+    bad = [{"image": [cases[0]["t1"], str(tmp_path / "away.nii")]}]
+
+    with pytest.raises(GridMismatch, match=r"t1.nii and .*away.nii .* lie 2 voxels apart"):
+        batches(turned(opened(bad)))
+
+
+def test_chunks_of_every_file_are_counted_as_they_are_read(tmp_path):
+    """What ``explain`` and ``touched`` tell beforehand is what is decoded."""
+    zarr = pytest.importorskip("zarr", minversion="3")
+    files = []
+    for name, edge in (("a", 8), ("b", 4)):
+        files.append(str(tmp_path / f"{name}.zarr"))
+        voxels = np.arange(24**3, dtype=np.int16).reshape(24, 24, 24)
+        zarr.create_array(files[-1], data=voxels, chunks=(edge,) * 3)
+    pipe = vp.from_cases([{"image": files}]).open_volume().crop((6, 6, 6), (4, 4, 4))
+    told = sorted(chunk.bytes for chunk in touched(next(iter(pipe))))
+
+    with vp.DataLoader2(pipe.batch_patches(1), vp.FuseSpatial()) as loader:
+        text = str(loader.explain())
+        before = TALLY.snapshot()
+        (batch,) = list(loader)
+        done = TALLY - before
+
+    # Voxels 6 to 10: two chunks of 8 along each axis, two of 4 along each axis.
+    assert told == [4**3 * 2] * 8 + [8**3 * 2] * 8
+    assert done.bytes_read == sum(told)
+    assert done.reads == 2
+    assert "per patch: 2 reads" in text
+    assert "(0.00922 MB in whole chunks)" in text
+    assert bool((batch["image"][0, 0] == batch["image"][0, 1]).all())
+
+
+def test_stack_is_what_its_keys_are_apart(cases):
+    """With value pipes and sampling of some keys before it, and spatial pipes after it."""
+
+    def chain(stacks):
+        pipe = opened(cases).lazy_patch(6, samples_per_volume=2).normalize(keys="t1")
+        pipe = pipe.noise((1, 2), keys="t2").flip(0, p=0.5, mode={"t3": "nearest"})
+        return stacks(pipe)
+
+    expected = batches(chain(lambda pipe: pipe.rotate((-15, 15))))
+    before = batches(chain(lambda pipe: pipe.stack(KEYS, "image").rotate((-15, 15))))
+    after = batches(chain(lambda pipe: pipe.rotate((-15, 15)).stack(KEYS, "image")))
+
+    assert same(before, expected)
+    assert same(after, expected)
+
+
+def test_stack_after_another_grid_is_one_interpolation(tmp_path, cases):
+    """``resample_to`` brings a file to the grid; patches are cut and turned after ``stack``."""
+    half = np.diag([2.0, 2.0, 2.0, 1.0])
+    nibabel.save(nibabel.Nifti1Image(np.ones((6, 7, 14), np.int16), half), tmp_path / "half.nii")
+    case = {"t1": cases[0]["t1"], "t2": str(tmp_path / "half.nii")}
+    start = vp.from_cases([case]).open_volume()
+    keys = ("t1", "t2")
+
+    with pytest.raises(GridMismatch):
+        batches(start.stack(keys, "image"))
+    pipe = start.resample_to("t1").stack(keys, "image").lazy_patch(6).rotate((-15, 15))
+    before = TALLY.snapshot()
+    (batch,) = batches(pipe)
+    done = TALLY - before
+
+    assert batch["image"].shape == (1, 2, 6, 6, 6)
+    assert (done.reads, done.interpolations) == (2, 2)
+
+
+def test_value_pipes_after_stack_take_its_channels_together(cases):
+    """One mean and one spread, of values as they were made before."""
+    before = opened(cases).brightness(300.0, keys="t1")
+    plain = batches(before)[0]["image"].double()
+    found = batches(before.stack(KEYS, "image").normalize())[0]["image"].double()
+
+    for one, its in zip(plain, found, strict=True):
+        expected = (one - one.mean()) / one.std(unbiased=False)
+        assert float((its - expected).abs().max()) < 1e-5
+
+
+def test_a_label_among_intensities_is_sampled_as_a_label(cases):
+    """No value between two labels appears in its channel."""
+    pipe = turned(opened(cases)).stack(("t1", "label"), "image").batch_patches(2)
+
+    channel = next(iter(pipe))["image"][:, 1]
+
+    assert set(channel.unique().tolist()) <= {0.0, 1.0, 2.0}
+    assert len(channel.unique()) == 3
+
+
+def test_channels_apart_are_the_files_and_read_alone(cases):
+    """``unstack`` undoes ``stack``; a channel that nobody wants is not read."""
+    expected = batches(turned(opened(cases)))
+    early = batches(turned(opened(listed(cases)).unstack("image", KEYS)))
+    late = batches(turned(opened(listed(cases))).blur(1.0).unstack("image", KEYS))
+
+    assert same(early, expected)
+    assert same(late, batches(turned(opened(cases)).blur(1.0)))
+    stored = vp.Volume(np.arange(24, dtype=np.int16).reshape(2, 2, 2, 3))
+    apart = vp.from_cases([{"image": stored}]).open_volume().unstack("image", ["a", "b"])
+    sample = next(iter(apart))
+    before = TALLY.snapshot()
+    assert sample["b"].realize().ravel()[0] == 12
+    done = TALLY - before
+    assert (done.reads, done.bytes_read) == (1, 12 * 2)
+
+
+def test_mistakes_name_the_key_and_the_place(cases):
+    """A key that is not there, a name that is taken, a wrong number of names."""
+    with pytest.raises(SampleError, match=r"stack\(\) speaks of 'flair'"):
+        batches(opened(cases).stack(("t1", "flair"), "image"))
+    with pytest.raises(SampleError, match=r"makes 'label', which the sample has"):
+        batches(opened(cases).stack(("t1", "t2"), "label"))
+    with pytest.raises(PatchSizeError, match=r"has 3 channels, and unstack\(\) names 2"):
+        batches(opened(listed(cases)).unstack("image", ("a", "b")))
+    with pytest.raises(SampleError, match="before realize"):
+        batches(opened(cases).realize().stack(KEYS, "image"))
+
+
+def test_what_is_asked_of_a_key_holds_under_its_new_name(cases):
+    """One plan has one policy, whatever the volume is called by then."""
+    pipe = opened(cases).rotate(5, mode={"t1": "cubic"}).stack(KEYS, "image")
+
+    with pytest.raises(vp.errors.PolicyConflict, match="mode='nearest' here, but mode='cubic'"):
+        pipe.zoom(1.1, mode={"image": "nearest"})
+
+
+def test_a_replayed_stack_draws_what_was_recorded(cases):
+    """``draws`` of a batch hold those of every channel."""
+    pipe = opened(cases[:1]).noise((1, 2), keys="t2").rotate((-15, 15)).stack(KEYS, "image")
+    (batch,) = batches(pipe)
+    draws = batch["meta"][0]["draws"]
+
+    with vp.DataLoader2(pipe.replay(draws).batch_patches(1), vp.FuseSpatial(), seed=9) as loader:
+        (again,) = list(loader)
+
+    assert set(draws) == {"noise", "rotate"}
+    assert bool((again["image"] == batch["image"]).all())
+
+
+def test_a_batch_that_holds_the_path_of_a_volume_says_so_once(cases):
+    """Of a volume that ``keys=`` left out; of a name, or where all is opened, nothing is said."""
+    left_out = vp.from_cases(cases).open_volume(keys=KEYS).batch_patches(1)
+
+    with pytest.warns(UnopenedVolume, match=r"path of a volume under 'label'") as told:
+        assert len(list(left_out)) == 2
+    assert len(told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        named = [{**case, "site": "St. Mary"} for case in cases]
+        list(vp.from_cases(named).open_volume(keys=(*KEYS, "label")).batch_patches(1))

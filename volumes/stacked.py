@@ -1,0 +1,263 @@
+"""A volume of the channels of several: files of one case, one channel or more each, on one grid.
+
+Nothing is copied together on disk. Each file keeps its type, its chunks and its scaling, and is
+read by its own backend; whoever resamples does so file by file, into the channels of one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..core import Affine, Grid, OrientedBox, Region
+from ..core.errors import GridMismatch, VolumeError
+from ..core.grid import GRID_TOLERANCE
+from .backend import Backend, Channels
+from .content import content_key
+from .counted import counted_read
+from .header import Access, Header, affine_entries
+from .scheme import ReadScheme, Refused, StoreLayout
+from .stores.read_ahead import Closes, Tickets
+from .voxels import Voxels
+
+
+class Part(Protocol):
+    """What is asked of a volume that is stacked."""
+
+    @property
+    def name(self) -> str:
+        """Path or URL without credentials."""
+
+    @property
+    def token(self) -> str:
+        """Equal for volumes of the same source and options."""
+
+    @property
+    def content_key(self) -> str:
+        """Equal for the same content; empty if nobody can tell."""
+
+    @property
+    def header(self) -> Header:
+        """What the stored header says."""
+
+    @property
+    def grid(self) -> Grid:
+        """Spatial shape and affine."""
+
+    @property
+    def affine(self) -> Affine:
+        """4x4 float64."""
+
+    def probe(self) -> Backend:
+        """Open it now."""
+
+
+class StackedSource:
+    """The channels of several volumes, one after another. It travels as these."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        if not parts:
+            raise VolumeError("a volume of no channels.", do="Give a list of one path or more.")
+        self.parts = tuple(parts)
+        self.name = " + ".join(part.name for part in parts)
+        self.token = content_key("channels of", tuple(part.token for part in parts))
+        self._backend: StackedBackend | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The backend: never among the handles of a process, in which those of the parts are."""
+        if self._backend is None:
+            self._backend = StackedBackend(self.parts, self.known_header(), self.name)
+        return self._backend
+
+    def known_header(self) -> Header:
+        """Return the header of all; reads those of the parts, and compares their grids."""
+        refuse_other_grids(self.parts)
+        return stacked_header(self.parts)
+
+    def open(self) -> Backend:
+        """Return the backend."""
+        return self.backend
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_backend": None}
+
+
+def refuse_other_grids(parts: Sequence[Part]) -> None:
+    """Raise unless all parts lie on the grid of the first; reads headers.
+
+    Raises
+    ------
+    GridMismatch
+        Naming both files, and by how much they differ.
+    """
+    first, *others = parts
+    for other in others:
+        distance = first.grid.distance_in_voxels(other.grid)
+        if distance <= GRID_TOLERANCE:
+            continue
+        how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
+        if first.grid.shape != other.grid.shape:
+            how = f"have different shapes, {first.grid.shape} and {other.grid.shape}"
+        raise GridMismatch(
+            f"{first.name} and {other.name} are to be channels of one volume, and {how}",
+            do="Open them under keys of their own, put .resample_to(one of these) after "
+            "open_volume(), and .stack(keys, name) after the spatial pipes.",
+        )
+
+
+def stacked_header(parts: Sequence[Part]) -> Header:
+    """Return the header of the channels of all parts.
+
+    Types that are alike stay as they are stored. Else the type is the one that NumPy finds for all
+    values (``np.result_type``: uint8 and int16 give int16, int16 and float32 give float32), and
+    scaling is applied on the way.
+    """
+    headers = [part.header for part in parts]
+    first = headers[0]
+    channels = sum(header.shape[0] for header in headers)
+    chunked = [header.chunks for header in headers if header.chunks is not None]
+    i, j, k = map(max, *chunked, (1, 1, 1)) if chunked else (1, 1, 1)
+    reached: set[Access] = {header.access for header in headers}
+    order: tuple[Access, ...] = ("stream", "range", "view")
+    common = replace(
+        first,
+        shape=(channels, *first.shape[1:]),
+        affine=affine_entries(parts[0].affine, parts[0].name),
+        chunks=(i, j, k) if chunked else None,
+        access=next(access for access in order if access in reached),
+        stamp=tuple(number for header in headers for number in header.stamp),
+    )
+    if len({_stored_as(header) for header in headers}) == 1:
+        return replace(common, disk_dtype=first.disk_dtype.newbyteorder("="))
+    values = np.result_type(*(header.dtype for header in headers))
+    return replace(common, disk_dtype=values, slope=1.0, intercept=0.0, value_type=None)
+
+
+def _stored_as(header: Header) -> tuple[Any, ...]:
+    """Return what has to be the same for stored numbers to mean the same."""
+    stored = header.disk_dtype.newbyteorder("=")
+    return (stored, header.slope, header.intercept, header.value_type)
+
+
+class StackedBackend(Backend):
+    """Reads each part by the backend that it has in this process."""
+
+    counts_below = True
+
+    def __init__(self, parts: Sequence[Part], header: Header, name: str) -> None:
+        super().__init__(header, name)
+        self._parts = tuple(parts)
+        self._raw = len({_stored_as(part.header) for part in parts}) == 1
+
+    # Asked when they are needed: these open the parts, and a header may be known without.
+    @property
+    def culls(self) -> bool:  # type: ignore[override]
+        """Whether some part spares chunks that lie beside a box."""
+        return any(backend.culls for backend in self._opened)
+
+    @property
+    def keeps_chunks(self) -> bool:  # type: ignore[override]
+        """Whether every part does."""
+        return all(backend.keeps_chunks for backend in self._opened)
+
+    @property
+    def remote(self) -> bool:  # type: ignore[override]
+        """Whether some part lies beyond a network."""
+        return any(backend.remote for backend in self._opened)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether every part is still what was opened."""
+        return all(backend.is_current for backend in self._opened)
+
+    @property
+    def content_key(self) -> str:
+        """A name for the content of all parts; empty where one has none."""
+        keys = tuple(part.content_key for part in self._parts)
+        return content_key("channels of", keys) if all(keys) else ""
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether some part may gain by it."""
+        return any(backend.looks_ahead for backend in self._opened)
+
+    @property
+    def _opened(self) -> list[Backend]:
+        return [part.probe() for part in self._parts]
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return the layout of all channels, at the speed of the slowest part."""
+        layouts = [backend.layout(volumes) for backend in self._opened]
+        slowest = min(layouts, key=lambda one: (one.bandwidth, one.decode_rate))
+        return replace(
+            slowest,
+            itemsize=sum(one.itemsize for one in layouts),
+            chunk=self.chunks,
+            access=self.header.access,
+        )
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+        """Return the scheme as every part can follow it, or the first refusal."""
+        for backend in self._opened:
+            answer = backend.adjust(scheme)
+            if isinstance(answer, Refused):
+                return answer
+            scheme = answer
+        return scheme
+
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Return the voxels of a region in one array; each part is read, and counted, by itself."""
+        read = [
+            counted_read(backend, region, wanted, box) for backend, wanted in self._wanted(channels)
+        ]
+        slope, intercept = self.header.slope, self.header.intercept
+        arrays = [voxels.array if self._raw else voxels.values() for voxels in read]
+        dtype = np.result_type(*arrays) if self._raw else self.header.disk_dtype
+        if len(arrays) == 1:
+            return Voxels(arrays[0].astype(dtype, copy=False), slope, intercept)
+        out = np.empty((sum(map(len, arrays)), *region.shape), dtype)
+        return Voxels(np.concatenate(arrays, out=out), slope, intercept)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
+        """Begin to bring in what :meth:`read` is going to ask the parts for."""
+        found = [backend.prefetch(region, box) for backend in self._opened]
+        tickets = [ticket for ticket in found if ticket is not None]
+        return Tickets(tickets) if tickets else None
+
+    def touched_bytes(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> int:
+        """Return how many bytes of stored voxels a read touches, in whole chunks of each part."""
+        total = 0
+        for backend, wanted in self._wanted(channels):
+            culling: Any = backend
+            given = (box,) if box is not None and backend.culls else ()
+            total += culling.touched_bytes(region, wanted, *given)
+        return total
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        """Bring in the stored bytes; None where a part cannot tell that from decoding."""
+        total = 0
+        for backend, wanted in self._wanted(channels):
+            fetched = backend.fetch(region, wanted)
+            if fetched is None:
+                return None
+            total += fetched
+        return total
+
+    def _wanted(self, channels: Channels | None) -> Iterator[tuple[Backend, Channels]]:
+        """Yield the parts that have some of the channels, and which of their own these are."""
+        first, last = channels or (0, self.shape[0])
+        begin = 0
+        for part in self._parts:
+            count = part.header.shape[0]
+            own = (max(first - begin, 0), min(last - begin, count))
+            begin += count
+            if own[0] < own[1]:
+                yield part.probe(), own
