@@ -13,6 +13,7 @@ from voxpipe.volumes import (
     BackendRequest,
     Volume,
     close_volumes,
+    normalize_index,
     register_backend,
     resolve_backend,
     unregister_backend,
@@ -272,3 +273,66 @@ def test_a_reader_behind_a_url_needs_a_copy():
     """Nibabel opens no URL, so passing it as ``reader=`` would not help."""
     with pytest.raises(UnknownFormat, match="Copy it to a local disk, where nibabel"):
         _ = Volume("memory://box/a.par").shape
+
+
+class SingleChannel:
+    """The backend of TorchIO's page on lazy loading: single-channel volumes, its own index."""
+
+    def __init__(self, path):
+        self._memmap = np.load(path, mmap_mode="r")
+
+    @property
+    def shape(self):
+        i, j, k = self._memmap.shape
+        return (1, i, j, k)
+
+    @property
+    def affine(self):
+        return torch.eye(4, dtype=torch.float64)
+
+    @property
+    def dtype(self):
+        return self._memmap.dtype
+
+    def __getitem__(self, index):
+        sc, si, sj, sk = normalize_index(index)
+        return torch.from_numpy(np.array(self._memmap[si, sj, sk]))[None][sc]
+
+    def to_tensor(self):
+        return torch.from_numpy(np.array(self._memmap))[None]
+
+
+class LazyReader:
+    """The lazy reader of TorchIO's page on readers, for one volume."""
+
+    def __call__(self, path, **kwargs):
+        backend = self.create_backend(BackendRequest(path=path))
+        return backend.to_tensor(), backend.affine.numpy()
+
+    def create_backend(self, request):
+        return SingleChannel(request.path)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int16, np.uint16, np.float16, np.float64])
+def test_npy_is_what_the_registry_example_makes_of_it(tmp_path, registered, dtype):
+    """Our own ``.npy``, the example registered with lambdas, and its reader: one answer."""
+    array = (numbered((4, 5, 6)) % 7).astype(dtype)
+    np.save(tmp_path / "volume.npy", array)
+    own = Volume(tmp_path / "volume.npy")
+    found = [(own.shape, own.dtype, own.data, own[:, 1:3, 2].data)]
+
+    one = Volume(tmp_path / "volume.npy", reader=LazyReader())
+    found.append((one.shape, one.dtype, one.data, one[:, 1:3, 2].data))
+    registered(
+        "npy",
+        lambda request: request.path is not None and request.path.suffix == ".npy",
+        lambda request: SingleChannel(request.path),
+    )
+    image = Volume(tmp_path / "volume.npy")
+    found.append((image.shape, image.dtype, image.data, image[:, 1:3, 2].data))
+
+    expected = torch.from_numpy(array)[None]
+    for shape, kind, data, part in found:
+        assert (shape, kind, data.dtype) == ((1, 4, 5, 6), np.dtype(dtype), expected.dtype)
+        assert data.tolist() == expected.tolist()
+        assert part.tolist() == expected[:, 1:3, 2:3].tolist()
