@@ -222,13 +222,14 @@ def _asked_by(
 ) -> Iterator[tuple[str, Volume, str, int]]:
     """Yield which volumes a pipe reads as a whole, what for, and how many there are."""
     if isinstance(pipe, LazyPatches):
-        given = pipe.weights if pipe.mask is None else pipe.mask
+        given: Any = pipe.weights if pipe.mask is None else pipe.mask
         if isinstance(given, Volume):
             yield given.name, given, "table", 1
         elif given in volumes:
             yield given, volumes[given], "table", count
     elif isinstance(pipe, NeedingPipe):
-        needs: Any = pipe.steps[0].op.needs
+        asking: Any = pipe.steps[0].op
+        needs = asking.needs
         volume = volumes.get(needs.key)
         if volume is not None and not _box_is_known(volume, needs):
             yield needs.key, volume, f"box {needs}", count

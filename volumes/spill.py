@@ -55,7 +55,7 @@ class ArrayBackend(ViewBackend):
         self._token = token
 
     @cached_property
-    def content_key(self) -> str:  # type: ignore[override]
+    def content_key(self) -> str:
         """Type, shape and every byte, digested; workers find what one of them has worked out."""
         small = self._view.nbytes < SMALL_BYTES
         file = None if small else cache_directory() / "digests" / self._token
