@@ -87,7 +87,9 @@ def _at_position(sample: Sample, position: int, size: int) -> Sample:
         if isinstance(made, MadeVolume):
             before = patch_at(made.patch)
             if before is not made.patch:
-                patch = made_of(patch, before, made.soft, made.because)
+                again = replace(made, patch=before)
+                pending = replace(patch.pending, references={again.name: again})
+                patch = replace(patch, volume=again, pending=pending)
         pending = pending_at(patch.pending)
         return patch if pending is patch.pending else patch.with_pending(pending)
 
