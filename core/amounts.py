@@ -247,3 +247,8 @@ def entries_of(value: Any) -> tuple[Any, ...]:
     if isinstance(value, np.ndarray):
         return tuple(value) if value.ndim == 1 else ()
     return tuple(value) if isinstance(value, (tuple, list)) else ()
+
+
+LATER = {"came later": True}
+"""Metadata of a dataclass field that states saved before it was there know nothing of: while it has
+its default, it does not count in the hash of a graph, so they still fit."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.amounts import LATER
 from .node import Pipe, is_pipe, parents_of
 from .verify import stream_names
 from .walk import walk
@@ -107,7 +108,13 @@ def _text_of_object(value: Any, depth: int) -> str:
         small = hashlib.blake2b(array.tobytes()).hexdigest() if array.nbytes <= _SMALL else ""
         return f"array{tuple(array.shape)}{array.dtype}{small}"
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
+        every = value.__dataclass_fields__.items()
+        fields = {
+            name: getattr(value, name)
+            for name, field in every
+            # States that were saved before there was such a field still fit.
+            if field.metadata != LATER or getattr(value, name) != field.default
+        }
         return f"{type(value).__name__}{stable_text(fields, depth)}"
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
         name = f"{value.__module__}.{value.__qualname__}"

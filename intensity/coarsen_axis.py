@@ -47,6 +47,10 @@ def coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: i
         return
     first = np.take(array, low, axis=axis + 1)
     rise = np.take(array, high, axis=axis + 1)
-    rise -= first
-    rise *= part.reshape(-1, *[1] * (2 - axis))
-    np.add(first, rise, out=array)
+    along = part.reshape(-1, *[1] * (2 - axis))
+    with np.errstate(invalid="ignore"):
+        rise -= first
+        rise *= along
+        np.add(first, rise, out=array)
+    # A voxel that is kept is what it is, beside an infinite one too.
+    np.copyto(array, first, where=np.isnan(array) & (along == 0))

@@ -9,6 +9,8 @@ inline void between_rows(const float* low, const float* high, float part, int64_
     const float rise = (high[v] - low[v]) * part;
     out[v] = low[v] + rise;
   }
+  if (part == 0 && any_nan(out, count))  // a voxel that is kept is what it is, beside infinity too
+    for (int64_t v = 0; v < count; v++) out[v] = out[v] == out[v] ? out[v] : low[v];
 }
 
 // Along k: each place has its own two neighbours in the row.
@@ -23,6 +25,9 @@ inline void coarsen_rows(const VoxpipeCoarsen& job, uint8_t* plane, const int32_
       const float first = row[low[v]], rise = (row[high[v]] - first) * part[v];
       out[v] = first + rise;
     }
+    if (any_nan(out, count))
+      for (int64_t v = 0; v < count; v++)
+        if (out[v] != out[v] && part[v] == 0) out[v] = row[low[v]];
     store_row(out, count, at, job.stride[2]);
   }
 }

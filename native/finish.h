@@ -57,7 +57,7 @@ inline void finish(const Finish& f, W* values, const double* fade, int64_t count
   }
   if (fade)
     for (int64_t v = 0; v < count; v++)
-      values[v] = static_cast<W>(static_cast<double>(values[v]) * fade[v]);
+      values[v] = fade[v] == 0 ? 0 : static_cast<W>(static_cast<double>(values[v]) * fade[v]);
   if (f.has_epilogue) in_range(f, values, count);
   put_values<W>(f.type, values, count, out, stride);
 }

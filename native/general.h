@@ -93,7 +93,9 @@ template <class W>
 inline void blend_type(const Work& w, const uint8_t* base, const Taps<W>& taps, int64_t count,
                        W* values) {
   switch (w.job->source_type) {
-#define VOXPIPE_BLEND(S) linear_run<S>(base, w.g, taps, count, values)
+#define VOXPIPE_BLEND(S)                       \
+  linear_run<S>(base, w.g, taps, count, values); \
+  mend_run<S>(base, w.g.axis, taps, count, values)
     VOXPIPE_SOURCE_TYPES(VOXPIPE_BLEND)
 #undef VOXPIPE_BLEND
     default: break;

@@ -89,6 +89,69 @@ void linear_apart(const uint8_t* base, const Axis* axis, const Taps<double>& tap
   }
 }
 
+// Infinity and NaN beside a voxel that is met exactly: a tap of weight 0 says nothing, where 0 times
+// infinity would make NaN of the voxel. No loop above looks: what came out as NaN is looked at
+// again, and only where a weight is 0 or 1. Integers have neither.
+template <class S> struct HasNan { static constexpr bool value = false; };
+template <> struct HasNan<HalfTag> { static constexpr bool value = true; };
+template <> struct HasNan<float> { static constexpr bool value = true; };
+template <> struct HasNan<double> { static constexpr bool value = true; };
+
+template <class W>
+inline bool any_nan(const W* values, int64_t count) {
+  int found = 0;
+  for (int64_t v = 0; v < count; v++) found |= values[v] != values[v];
+  return found != 0;
+}
+
+template <class W>
+inline W blend_apart(W lower, W upper, W weight) {
+  const W value = (upper - lower) * weight + lower;
+  if (value == value) return value;
+  return weight == 0 ? lower : (weight == 1 ? upper : value);
+}
+
+// One voxel: the taps lie ``up`` bytes apart on each axis, of which ``axis`` says whether it has two.
+template <class S, class W>
+inline W blend_voxel(const uint8_t* at, const Axis* axis, const int64_t* up, const W* weight) {
+  W tap[8];
+  for (int n = 0; n < 8; n++) {
+    int64_t away = 0;
+    for (int a = 0; a < 3; a++)
+      if (n >> (2 - a) & 1 && !axis[a].single) away += up[a];
+    tap[n] = load_value<S, W>(at + away);
+  }
+  for (int a = 2; a >= 0; a--)
+    for (int n = 0; n < 8; n += 8 >> a)
+      if (!axis[a].single) tap[n] = blend_apart(tap[n], tap[n + (4 >> a)], weight[a]);
+  return tap[0];
+}
+
+template <class W>
+inline bool meets_voxels(const Axis* axis, const W* weight) {
+  bool meets = false;
+  for (int a = 0; a < 3; a++)
+    meets = meets || (!axis[a].single && (weight[a] == 0 || weight[a] == 1));
+  return meets;
+}
+
+template <class S, class W>
+inline void mend_run(const uint8_t* base, const Axis* axis, const Taps<W>& taps, int64_t count,
+                     W* values) {
+  if (!HasNan<S>::value || !any_nan(values, count)) return;
+  int found = 0;  // in whole vectors: volumes with NaN for background have many
+  for (int a = 0; a < 3; a++)
+    for (int64_t v = 0; v < count && !axis[a].single; v++)
+      found |= (values[v] != values[v]) & ((taps.weight[a][v] == 0) | (taps.weight[a][v] == 1));
+  if (!found) return;
+  const int64_t up[3] = {axis[0].step, axis[1].step, axis[2].step};
+  for (int64_t v = 0; v < count; v++) {
+    const W weight[3] = {taps.weight[0][v], taps.weight[1][v], taps.weight[2][v]};
+    if (values[v] != values[v] && meets_voxels(axis, weight))
+      values[v] = blend_voxel<S, W>(base + taps.offset[v], axis, up, weight);
+  }
+}
+
 template <class S>
 void linear_run(const uint8_t* base, const Geometry& g, const Taps<float>& taps, int64_t count,
                 float* values) {

@@ -31,7 +31,23 @@ struct Zoom {
   const Work* w;
   const Tables* tables;
   bool fades;
+  bool meets[3];  // whether some weight of an axis is 0 or 1
 };
+
+template <class W>
+inline bool is_met(double weight) {
+  return static_cast<W>(weight) == 0 || static_cast<W>(weight) == 1;
+}
+
+inline Zoom zoom_of(const Work& w, const Tables& tables) {
+  Zoom z{&w, &tables, w.zeros, {false, false, false}};
+  for (int n = 0; n < 3; n++) {
+    const Table& table = tables.of[n];
+    for (int64_t v = table.kept.begin; v < table.kept.end; v++)
+      z.meets[n] = z.meets[n] || is_met<float>(table.weight[v]);
+  }
+  return z;
+}
 
 template <class W>
 inline void blend_values(const W* lower, const W* upper, W weight, int64_t count, W* values) {
@@ -100,6 +116,32 @@ inline void across_rows(const uint8_t* lower, const uint8_t* upper, int64_t step
 
 inline int64_t upper_of(const Table& table, int64_t n) { return table.lower[n] + table.upper[n]; }
 
+template <class S, class W>
+inline void mend_zoom(const Zoom& z, const uint8_t* base, int lane, const int64_t* index,
+                      int64_t count, W* values) {
+  if (!HasNan<S>::value) return;
+  bool meets = false;
+  for (int n = 0; n < 3; n++)
+    meets = meets || (!z.w->g.axis[n].single &&
+                      (n == lane ? z.meets[n] : is_met<W>(z.tables->of[n].weight[index[n]])));
+  if (!meets || !any_nan(values, count)) return;
+  for (int64_t v = 0; v < count; v++) {
+    if (values[v] == values[v]) continue;
+    const uint8_t* at = base;
+    int64_t up[3];
+    W weight[3];
+    for (int n = 0; n < 3; n++) {
+      const Table& table = z.tables->of[n];
+      const int64_t place = index[n] + (n == lane ? v : 0);
+      at += table.lower[place];
+      up[n] = table.upper[place];
+      weight[n] = static_cast<W>(table.weight[place]);
+    }
+    if (meets_voxels(z.w->g.axis, weight))
+      values[v] = blend_voxel<S, W>(at, z.w->g.axis, up, weight);
+  }
+}
+
 template <class W>
 inline void fade_and_finish(const Zoom& z, int lane, const int64_t* index, int64_t count,
                             W* values, uint8_t* out, int64_t stride) {
@@ -153,6 +195,7 @@ void zoom_along_k(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
       const W weight = static_cast<W>(axis[0].single ? 0.0 : ti.weight[i]);
       if (axis[0].single) __builtin_memcpy(values, plane[lower][j], sizeof(W) * static_cast<size_t>(count));
       else blend_values<W>(plane[lower][j], plane[upper][j], weight, count, values);
+      mend_zoom<S, W>(z, base, 2, index, count, values);
       fade_and_finish<W>(z, 2, index, count, values,
                          out + i * job.out_stride[0] + index[1] * job.out_stride[1] +
                              index[2] * job.out_stride[2],
@@ -224,6 +267,7 @@ void zoom_along_i(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
           values[v] = (over_j[at[v] + 1] - tap) * weight[v] + tap;
         }
       }
+      mend_zoom<S, W>(z, base, 0, index, count, values);
       fade_and_finish<W>(z, 0, index, count, values, block + n * RUN * size, size);
     }
     turn_block(size, block, RUN * size, box.end[2] - box.begin[2], count,
@@ -269,7 +313,7 @@ inline bool is_zoom(const Work& w, const int* source, const Tables& tables) {
 
 inline void zoom_all(const Work& w, const Tables& tables) {
   const VoxpipeJob& job = *w.job;
-  const Zoom z{&w, &tables, w.zeros};
+  const Zoom z = zoom_of(w, tables);
   const bool along_i = is_along_i(w.g);
   const bool all = keeps_all(job, tables);
   for (int64_t c = 0; c < job.channels; c++) {

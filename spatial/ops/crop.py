@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.amounts import is_number
+from ...core.amounts import LATER, is_number
 from ...core.errors import PatchSizeError
 from ..amounts import as_choice, as_flag, as_triple, entries_of
 from ..plans.plan import SpatialPlan
@@ -204,7 +204,7 @@ class CenterCrop:
     voxels of n."""
     hard: bool = False
     """Whether what lies outside is gone."""
-    side: CropSide = "end"
+    side: CropSide = field(default="end", metadata=LATER)
     """Where an odd voxel is cut off: at the ``"end"``, at the ``"start"``, or, with ``"center"``,
     where voxel ``n // 2`` becomes voxel ``size // 2``."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ...core.amounts import LATER
 from ..amounts import as_choice, as_flag
 from ..plans.plan import SpatialPlan
 from .crop import CROP_SIDES, CropSide, centred_start, told_side
@@ -31,7 +32,7 @@ class CropOrPad:
     keeps an axis."""
     hard: bool = False
     """Whether what is cut off is gone; a soft crop lets later ops take from it."""
-    side: CropSide = "end"
+    side: CropSide = field(default="end", metadata=LATER)
     """Where an odd voxel is cut off or added: at the ``"end"``, or at the ``"start"`` as TorchIO
     does. With ``"center"``, as MONAI, it is added at the end, and cut off where voxel ``n // 2``
     becomes voxel ``size // 2``: of an even number at the start, of an odd one at the end."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
+from ...core.amounts import LATER
 from ..amounts import as_choice, entries_of
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
@@ -29,7 +30,7 @@ class DivisiblePad:
     """The divisor: one number, of 2-D data in their plane, or one per axis; 1 leaves an axis."""
     where: Where = "both"
     """On both sides, or at the ``"end"``."""
-    side: Side = "end"
+    side: Side = field(default="end", metadata=LATER)
     """Of both sides, the one that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
 
     name: ClassVar[str] = "divisible_pad"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from ...core.amounts import LATER
 from ..amounts import as_choice, entries_of, is_integer
 from ..plans.plan import SpatialPlan
 from ..plans.planar import flat_axes
@@ -46,7 +47,7 @@ class Pad:
     per axis. An axis that has them stays as it is."""
     where: Where = "both"
     """Where ``size`` adds: on both sides, or at the ``"end"``."""
-    side: Side = "end"
+    side: Side = field(default="end", metadata=LATER)
     """Of both sides, the one that gets an odd voxel: ``"end"`` or ``"start"``."""
 
     name: ClassVar[str] = "pad"

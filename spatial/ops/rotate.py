@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from ...core.amounts import LATER
 from ...core.likely_mistakes import radians
 from ..amounts import Amount, as_amount, as_choice, as_flag, as_probability, draw_amount
 from ..plans.matrices import Space, as_space, growing, pull_back, turning
@@ -40,7 +41,7 @@ class Rotate:
     nearest whole voxel on each axis."""
     p: float = 1.0
     """Probability that the op acts."""
-    method: Literal["forward", "backward"] = "forward"
+    method: Literal["forward", "backward"] = field(default="forward", metadata=LATER)
     """The box that sets the size of a grid that grows: ``"forward"``, into which the turned grid
     fits, or ``"backward"``, that of the turn back, as in MONAI: the same about one axis."""
 

@@ -285,12 +285,30 @@ def _linear(
         offset = lower + offset
     where = np.asarray(offset).astype(np.intp)
     for channel, target in zip(flat.channels, out, strict=True):
-        values = _blend(channel, where, steps, real)
+        values = _blended(channel, where, steps, real)
         if source.slope != 1.0 or source.intercept != 0.0:
             values = values * source.slope + source.intercept
         if fade is not None:
-            values = values * fade
+            values = np.where(fade == 0, 0, values) * fade
         target[...] = convert(values, out.dtype)
+
+
+def _blended(
+    memory: NDArray[Any],
+    where: NDArray[np.intp],
+    steps: Sequence[tuple[int, Floats]],
+    real: np.dtype[Any],
+) -> Floats:
+    """Return what :func:`_blend` does; a tap of weight 0 says nothing, be it infinite or NaN.
+
+    Zero times infinity would make NaN of a voxel that is met exactly, beside an infinite one. What
+    comes out as NaN is looked at again, as there is nothing to lose.
+    """
+    if memory.dtype.kind != "f":
+        return _blend(memory, where, steps, real)
+    with np.errstate(invalid="ignore"):
+        values = _blend(memory, where, steps, real)
+        return _blend(memory, where, steps, real, apart=True) if np.isnan(values).any() else values
 
 
 def _blend(
@@ -298,16 +316,23 @@ def _blend(
     where: NDArray[np.intp],
     steps: Sequence[tuple[int, Floats]],
     real: np.dtype[Any],
+    *,
+    apart: bool = False,
 ) -> Floats:
     """Interpolate along the axes of ``steps``, (stride, weight of the upper tap) each.
 
-    ``where`` is the tap with the lowest address, which on a backward axis is the upper one.
+    ``where`` is the tap with the lowest address, which on a backward axis is the upper one. With
+    ``apart`` what would be NaN is the one tap that counts, if only one does.
     """
     if not steps:
         return np.take(memory, where, mode="clip").astype(real)
     (stride, weight), rest = steps[0], steps[1:]
-    lower = _blend(memory[max(-stride, 0) :], where, rest, real)
-    upper = _blend(memory[max(stride, 0) :], where, rest, real)
+    lower = _blend(memory[max(-stride, 0) :], where, rest, real, apart=apart)
+    upper = _blend(memory[max(stride, 0) :], where, rest, real, apart=apart)
+    if apart:
+        blended = (upper - lower) * weight + lower
+        alone = np.where(weight == 0, lower, np.where(weight == 1, upper, blended))
+        return np.where(np.isnan(blended), alone, blended)
     # a + w (b - a), not (1 - w) a + w b: a constant stays the very same constant.
     upper -= lower
     upper *= weight

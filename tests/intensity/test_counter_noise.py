@@ -172,6 +172,29 @@ def test_coarse_voxels_are_those_of_interp(path: str, monkeypatch: pytest.Monkey
     assert np.allclose(array.ravel()[within], expected[within], atol=1e-6)
 
 
+@pytest.mark.parametrize("path", ["0", *PATHS])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_voxel_that_is_kept_is_what_it_was(
+    path: str, axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Infinite, or beside an infinite one: lines begin and end at it, and it lies on both."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", path)
+    shape = [1, 3, 3, 3]
+    shape[axis + 1] = 40
+    array = np.ones(shape, np.float32)
+    place: list[Any] = [0, 1, 1, 1]
+    place[axis + 1] = 20
+    array[tuple(place)] = np.inf
+    place[axis + 1] = slice(None)
+    kept = array[tuple(place)][::2].copy()
+
+    coarsen_axis(array, axis, 2.0, 0)
+
+    assert np.array_equal(array[tuple(place)][::2], kept)
+    assert np.array_equal(np.isinf(kept), np.arange(20) == 10)
+    assert np.isfinite(array).sum() >= array.size - 3
+
+
 def test_taps_outside_of_the_axis_are_refused() -> None:
     """Nothing is read that is not there."""
     array = np.ones((1, 2, 2, 3), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import product
 from typing import Any
 
@@ -300,3 +301,69 @@ def test_the_environment_switches_the_kernel_off(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("VOXPIPE_NATIVE", "portable")
     assert native.path() == "portable"
+
+
+def beside(number: float, dtype: str) -> Source:
+    """Ones around one voxel, (1, 5, 4, 40), of which the middle is ``number``."""
+    array = np.ones((1, 5, 4, 40), dtype)
+    array[0, 2, 2, 20] = number
+    return Source(array, (0, 0, 0), Region.of_shape((5, 4, 40)))
+
+
+MEETING = {
+    "half a voxel along k": (np.diag([1, 1, 0.5, 1.0]), (5, 4, 79)),
+    "half a voxel along i": (np.diag([0.5, 1, 1, 1.0]), (9, 4, 40)),
+    "half a voxel everywhere": (np.diag([0.5, 0.5, 0.5, 1.0]), (9, 7, 79)),
+    "sheared": (np.eye(4) + np.outer([0, 0, 0.5, 0], [1, 0, 0, 0]), (5, 4, 40)),
+    "sheared along j": (np.eye(4) + np.outer([0, 0.5, 0, 0], [1, 0, 0, 0]), (5, 4, 40)),
+}
+"""Pull-backs by which some voxels are met exactly, and others are not."""
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("pull_back", MEETING.values(), ids=MEETING)
+def test_what_is_beside_infinity_is_met_alone(pull_back: Any, number: float) -> None:
+    """A voxel of weight 1 is what comes out, whatever those of weight 0 are."""
+    matrix, shape = pull_back
+    for dtype, padding, order in product(
+        ("f2", "f4", "f8"), ("border", "zeros", "constant", "reflection"), ("C", "F")
+    ):
+        source = beside(number, dtype)
+        source = dataclasses.replace(source, array=np.asarray(source.array, order=order))
+        policy = Policy("linear", padding)
+        expected = sampled("0", source, matrix, policy, empty(1, shape, "f4", range(4)))
+        places = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=-1)
+        places = places @ matrix[:3, :3].T + matrix[:3, 3]
+        met = (places == np.rint(places)).all(axis=-1)
+        met &= ((places >= 0) & (places <= [4, 3, 39])).all(axis=-1)
+        index = np.clip(np.rint(places).astype(int), 0, [4, 3, 39])
+        stored = source.array[0][tuple(np.moveaxis(index, -1, 0))].astype(np.float32)
+        np.testing.assert_array_equal(expected[0][met], stored[met])
+        assert np.isfinite(expected[0][met]).sum() == met.sum() - 1
+        for path in paths():
+            found = sampled(path, source, matrix, policy, empty(1, shape, "f4", range(4)))
+            assert np.array_equal(found, expected, equal_nan=True), (path, dtype, padding, order)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "cubic"])
+def test_infinity_stays_where_it_is_met_alone(mode: str) -> None:
+    """Its weight is 1 there, in every way of sampling."""
+    matrix, shape = MEETING["half a voxel along k"]
+    for path in ["0", *paths()]:
+        found = empty(1, shape, "f4", range(4))
+        with np.errstate(invalid="ignore"):
+            sampled(path, beside(np.inf, "f4"), matrix, Policy(mode), found)
+        assert found[0, 2, 2, 40] == np.inf
+
+
+def test_zeros_outside_are_zeros_beside_infinity() -> None:
+    """A place one voxel beyond an infinite face has nothing of it: zero, and not zero times it."""
+    array = np.full((1, 3, 3, 3), np.inf, np.float32)
+    source = Source(array, (0, 0, 0), Region.of_shape((3, 3, 3)))
+    moved = np.eye(4)
+    moved[:3, :3] *= 0.5
+    moved[0, 3] = -1.0
+    for path in ["0", *paths()]:
+        found = empty(1, (3, 3, 3), "f4", range(4))
+        sampled(path, source, moved, Policy("linear", "zeros"), found)
+        assert np.array_equal(found[0, :, 0, 0], [0, np.inf, np.inf]), path

@@ -15,6 +15,7 @@ import pytest
 from checkout import ROOT
 
 from voxpipe.core import Grid, Region, Stream
+from voxpipe.graph.fingerprint import stable_text
 from voxpipe.spatial import (
     Affine,
     CenterCrop,
@@ -257,5 +258,8 @@ def test_a_side_is_named() -> None:
             refused()
     with pytest.raises(ValueError, match="method is"):
         Rotate(5, method="monai")  # type: ignore[arg-type]
+    # States that were saved before there were sides still fit.
+    assert "side" not in stable_text(CropOrPad(5))
+    assert "'side': 'start'" in stable_text(CropOrPad(5, side="start"))
     assert CenterCrop(5, side="center").describe() == "center crop 5x5x5, odd voxels at the center"
     assert DivisiblePad(5, side="start").describe().endswith("5, odd voxels at the start")
