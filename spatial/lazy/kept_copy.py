@@ -169,7 +169,6 @@ def made_key(made: MadeVolume, *, opened: bool = False) -> str:
     opened
         Whether content is told by what was opened in this process, which asks no disk. By
         default it is told by what is there now.
-
     """
     patch = made.patch
     content = _opened if opened else content_of
@@ -187,7 +186,7 @@ def made_key(made: MadeVolume, *, opened: bool = False) -> str:
         *(_REVISION, json.dumps(patch.plan.to_json()), repr(patch.policy), str(patch.dtype)),
         *(patch.kind, patch.filled_after, values, recorded, made.soft, made.tiled),
     )
-    within = patch.volume
+    within: Any = patch.volume
     of = made_key(within, opened=opened) if hasattr(within, "patch") else content(within)
     return content_key(of, how)
 
