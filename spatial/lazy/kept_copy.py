@@ -170,7 +170,6 @@ def made_key(made: MadeVolume, *, opened: bool = False) -> str:
     opened
         Whether content is told by what was opened in this process, which asks no disk. By
         default it is told by what is there now.
-
     """
     return _key_of(made.patch, (made.soft, made.tiled), opened)
 

@@ -1,8 +1,11 @@
 """cache() makes what comes before it once, and what comes after it stays as lazy as it was."""
 
+import functools
 import os
 import shutil
 import tracemalloc
+import uuid
+from dataclasses import dataclass
 
 import nibabel as nib
 import numpy as np
@@ -316,3 +319,48 @@ def test_a_write_takes_no_more_memory_for_a_larger_volume(tmp_path, monkeypatch)
         tracemalloc.stop()
         shutil.rmtree(tmp_path / "out")
     assert sizes[1] < 1.2 * sizes[0]
+
+
+def noted(folder, path):
+    """Read a file, and note which process does."""
+    (folder / f"{os.getpid()}-{uuid.uuid4().hex}").touch()
+    image = nib.load(path)
+    return np.asarray(image.dataobj), image.affine
+
+
+@pytest.mark.slow
+def test_workers_that_keep_volumes_in_memory_stay(cases, tmp_path):
+    """One worker, the same in three epochs, reads each volume once."""
+    (tmp_path / "notes").mkdir()
+    opened = vp.from_cases(cases).open_volume(reader=functools.partial(noted, tmp_path / "notes"))
+    pipe = patches(opened.spacing(0.5).cache())
+    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1), seed=5) as loader:
+        assert [len(list(loader)) for _ in range(3)] == [2, 2, 2]
+
+    readers = [path.name.split("-")[0] for path in (tmp_path / "notes").iterdir()]
+    of_workers = [reader for reader in readers if reader != str(os.getpid())]
+    assert len(of_workers) == 4
+    assert len(set(of_workers)) == 1
+
+
+@dataclass(frozen=True)
+class OfItsOwn(vp.spatial.Translate):
+    """Looks at the volume before it draws."""
+
+    def draw(self, generator, plan):
+        if plan.shape[0] > 1000:
+            msg = "too large"
+            raise ValueError(msg)
+        return super().draw(generator, plan)
+
+
+def test_what_can_be_told_only_of_a_volume_is_refused_with_that(cases, tmp_path):
+    """An op of the user's that draws, and says nothing without a volume."""
+    opened = vp.from_cases(cases).open_volume()
+    for drawn in ((0, 3), 3):
+        pipe = opened.one_of([OfItsOwn(drawn)]).cache(tmp_path)
+        if drawn == 3:
+            assert next(iter(pipe))["image"].realize().shape == (1, *SHAPE)
+            continue
+        with pytest.raises(vp.errors.GraphError, match="draws for each item and epoch"):
+            next(iter(pipe))["image"].realize()

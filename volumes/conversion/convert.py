@@ -71,13 +71,31 @@ class Flushes(Protocol):
 def convert(
     volume: Volume | str | os.PathLike[str] | Flushes,
     destination: str | os.PathLike[str],
-    **options: Any,
+    *,
+    chunk: int | None = ...,
+    shard: int | None = ...,
+    patch: int = ...,
+    codec: str = ...,
+    overwrite: bool = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    progress: Progress | None = ...,
+    timeout: float = ...,
 ) -> Converted: ...
 
 
 @overload
 def convert(
-    volume: HasLazyVolumes, destination: str | os.PathLike[str], **options: Any
+    volume: HasLazyVolumes,
+    destination: str | os.PathLike[str],
+    *,
+    chunk: int | None = ...,
+    shard: int | None = ...,
+    patch: int = ...,
+    codec: str = ...,
+    overwrite: bool = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    progress: Progress | None = ...,
+    timeout: float = ...,
 ) -> list[Converted]: ...
 
 
@@ -162,7 +180,7 @@ def convert(
     if hasattr(volume, "flushed"):
         volume = volume.flushed(tiled=True).volume
     elif isinstance(volume, Iterable) and not isinstance(volume, (str, list, tuple, Volume)):
-        how = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
+        how: dict[str, Any] = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
         how |= {"progress": progress, "timeout": timeout}
         made = _made_by(volume, place)
