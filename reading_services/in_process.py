@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..adapters.timeout import thread_seconds
 from ..core.origin import warn
 from ..core.whole import whole
+from ..datapipes.epoch import set_epoch
 from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
@@ -26,6 +27,8 @@ from .epochs.made_ahead import MadeAhead, prefetcher_of
 from .epochs.running import begin, end
 from .epochs.watched import Watched
 from .place import Place
+from .seeds.seeding import mapped, proof_that_nothing_draws
+from .shares.part import WHOLE
 from .spending import budgets, checked
 from .transport.budget import default_slot_bytes
 from .work import Planned, Replicated, Work, jobs, replicated, work_of
@@ -35,6 +38,7 @@ from .work.planning import draws_globally
 from .workers.ahead import tickets_of
 
 _START = Place()
+_END = object()
 
 
 class InProcessReadingService:
@@ -210,6 +214,11 @@ def _batches(
     if isinstance(work, Replicated):
         yield from _replicated(work, seed, epoch, place)
         return
+    if place == _START and not _is_watched(work):
+        done = yield from _as_a_whole(work.cut.onto(work.cut.planner), seed, epoch)
+        if done is None:
+            return
+        place = Place(done)
     source = work.maker()
     planned = jobs(work.cut, seed, epoch, place, work.part, work.errors)
     if not work.cut.realizing:
@@ -227,6 +236,38 @@ def _batches(
             if isinstance(made, Outcome):
                 made = replace(made, batch=as_tensors(made.batch))
             yield job.index, as_tensors(made)
+
+
+def _is_watched(work: Planned) -> bool:
+    """Whether batches have to be told apart from items while they are made, or come in parts."""
+    return work.limits.enforced or work.errors.tolerates or work.part != WHOLE or work.cut.sifts
+
+
+def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:
+    """Yield the batches of a graph of which it is proved that it draws nothing, as fast as it can.
+
+    Neither jobs nor seeds are made for its items. Returns how many batches there were if others
+    follow that have to be made one by one: from where a function is no longer what it was, or
+    fails, which is told of the job. What is proved has no effects, so it may run twice.
+    """
+    proof = proof_that_nothing_draws(sink)
+    if proof is None:
+        return 0
+    set_epoch(sink, seed, epoch)
+    source, functions = mapped(sink)
+    items, index = iter(source), 0
+    while proof.holds():
+        try:
+            batch = next(items, _END)
+            if batch is _END:
+                return None
+            for function in functions:
+                batch = function(batch)
+        except Exception:
+            return index
+        yield index, as_tensors(batch)
+        index += 1
+    return index
 
 
 def _begun(planned: Iterator[Job], joinings: Table) -> Generator[tuple[Job, _Begun], None, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -25,12 +26,13 @@ from ...graph import (
 from ...realizing import ErrorPolicy, Failure, Job
 from ...spatial.lazy.replayed import in_batch
 from ..place import Place
-from ..seeds.seeding import seeded_globals
+from ..seeds.seeding import proof_that_nothing_draws, seeded_globals
 from ..shares.part import WHOLE, WRAP, Part
 from .as_raised import as_raised
 
 _RAISES = ErrorPolicy()
 _END = object()
+_AS_IT_IS = contextlib.nullcontext()
 
 
 def jobs(
@@ -112,9 +114,14 @@ def planned(
             raise _placed(error)  # noqa: B904  the very same error
         return
     items = iter(planner)
+    proof = proof_that_nothing_draws(planner)
     for number in count():
-        stream = Stream(seed, epoch, (number,), "user functions of the planner")
-        with seeded_globals(stream.integer()):
+        if proof is not None and proof.holds():
+            guard: contextlib.AbstractContextManager[None] = _AS_IT_IS
+        else:
+            stream = Stream(seed, epoch, (number,), "user functions of the planner")
+            guard = seeded_globals(stream.integer())
+        with guard:
             try:
                 item = next(items)
             except StopIteration:
