@@ -135,16 +135,8 @@ E = TypeVar("E", bound=BaseException)
 def placed(error: E, origin: Origin | None = None, case: str = "", item: str = "") -> E:
     """Return ``error`` with its place: in its message if it is ours, else as a note.
 
-    A foreign error keeps its class and message. Notes are shown by Python 3.11 and later.
-
-    Parameters
-    ----------
-    error
-        What was raised.
-    origin
-        The pipe, as the user wrote it.
-    case, item
-        The name of the case; or which item it was, where that has no name.
+    A foreign error keeps its class and message. ``origin`` is the pipe as the user wrote it,
+    ``case`` a name, and ``item`` which it was, where that has no name.
     """
     if isinstance(error, VoxpipeError):
         error.at(origin, case, item)

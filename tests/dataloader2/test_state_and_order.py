@@ -112,6 +112,7 @@ def test_a_users_set_epoch_takes_one_argument(cases):
     assert loader is not None
 
 
+@pytest.mark.filterwarnings("ignore:2 workers were asked for and 1 works:UserWarning")
 def test_unsplit_graphs_draw_the_same_in_every_run(cases):
     """Functions in a graph that cannot be split are seeded too, in process and in workers."""
     for workers in (0, 2):
