@@ -390,7 +390,9 @@ class LazyPatches(DataPipe):
         grid = self._grid_of(pending)
         if self._placed is None:
             return len(grid.patches(pending.plan.shape))
-        stays = self._ops(sample)[0].touched(pending.from_stored, grid)
+        patch, _ = self._ops(sample)
+        assert isinstance(patch, MaskedPatch)  # weights are refused with a grid
+        stays = patch.touched(pending.from_stored, grid)
         if stays is None:
             raise TypeError("no len(): which patches touch the mask is not known before prepare()")
         return int(np.count_nonzero(stays))
