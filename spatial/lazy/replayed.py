@@ -83,6 +83,10 @@ def _at_position(sample: Sample, position: int, size: int) -> Sample:
         return shared[id(pending)][1]
 
     def patch_at(patch: LazyPatch) -> LazyPatch:
+        if isinstance(patch, StackedPatch):
+            members = [patch_at(member) for member in patch.members]
+            same = all(a is b for a, b in zip(members, patch.members, strict=True))
+            return patch if same else patch.with_members(members)
         made = patch.volume
         if isinstance(made, MadeVolume):
             before = patch_at(made.patch)

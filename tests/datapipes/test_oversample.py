@@ -166,6 +166,22 @@ def test_all_volumes_of_a_sample_are_cut_at_one_place():
             assert (image[2][label[2] > 0] > 0).all()
 
 
+@pytest.mark.parametrize("apart", ["t1", "t2"])
+def test_stacked_volumes_are_cut_at_the_place_of_the_others(apart):
+    """Each channel is made by a plan of its own, from before a flush of one of them."""
+    label = np.zeros(SHAPE, np.uint8)
+    label[10, 11, 8] = 1
+    cases = [{"t1": label * np.float32(50), "t2": label * np.float32(70), "label": label}] * 2
+    pipe = vp.from_cases(cases).open_volume()
+    pipe = pipe.lazy_patch(8, samples_per_volume=6, mask="label", oversample=0.5)
+    pipe = pipe.flush(keys=apart).flip(0).stack(("t1", "t2"), "image")
+
+    for batch in pipe.batch_patches(2):
+        assert batch["label"][1].any()
+        for channel, factor in enumerate((50, 70)):
+            assert torch.equal(batch["image"][:, channel], batch["label"][:, 0] * float(factor))
+
+
 def test_ranks_share_the_batch_as_in_nnunet():
     """The share is one of the batch of all ranks; the last ranks have its foreground."""
     pipe = patches().batch_patches(4)
