@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ..core.errors import GraphError
 from .node import Pipe, describe, is_pipe, origin_of, parents_of
@@ -99,7 +100,7 @@ def _places(inside: Mapping[int, frozenset[int]], labels: Mapping[int, str]) -> 
 def _branch_of(pipe: Pipe) -> tuple[Pipe, int, int] | None:
     """Return what a branch is one of, its number, and how many there are: torch's or ours."""
     own = vars(pipe)
-    trunk = own.get("main_datapipe")
+    trunk: Any = own.get("main_datapipe")
     if not is_pipe(trunk):
         return None
     number = own.get("instance_id", own.get("number"))
