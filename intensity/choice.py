@@ -120,6 +120,11 @@ class ValueChoice(ValueOp):
         return all(op.pointwise for op in self._ops())
 
     @property
+    def looks_at_all(self) -> bool:
+        """Whether a member does."""
+        return any(op.looks_at_all for op in self._ops())
+
+    @property
     def takes_statistics(self) -> bool:
         """Whether one of them does."""
         return any(op.takes_statistics for op in self._ops())

@@ -51,6 +51,11 @@ class Contrast(AffineValueOp):
         object.__setattr__(self, "middle", as_number("middle", self.middle, optional=True))
 
     @property
+    def looks_at_all(self) -> bool:
+        """Whether mean and range are those of what it is given."""
+        return not self.pointwise
+
+    @property
     def takes_statistics(self) -> bool:
         """For the middle or the range of the volume."""
         return self.over == VOLUME and (self.middle is None or self.keep_range)

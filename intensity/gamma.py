@@ -69,6 +69,11 @@ class Gamma(RandomValueOp):
         return not self.keep_statistics and (self.over == VOLUME or self.given is not None)
 
     @property
+    def looks_at_all(self) -> bool:
+        """Whether mean and range are those of what it is given."""
+        return not self.pointwise
+
+    @property
     def takes_statistics(self) -> bool:
         """Unless the ends are given, or taken of each patch."""
         return self.given is None and self.over == VOLUME

@@ -47,6 +47,11 @@ class MapValues(ValueOp):
                 do="Define the function at the top of a module (no lambda, none inside another).",
             ) from error
 
+    @property
+    def looks_at_all(self) -> bool:
+        """Nobody knows, unless the function treats every voxel alike."""
+        return not self.commutes
+
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Return what the function makes of ``array``, as float32.
 

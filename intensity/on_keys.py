@@ -47,6 +47,11 @@ class OnKeys(ValueOp):
         return self.keys
 
     @property
+    def looks_at_all(self) -> bool:
+        """Whether its op does."""
+        return self.op.looks_at_all
+
+    @property
     def takes_statistics(self) -> bool:
         """Whether the op does."""
         return self.op.takes_statistics

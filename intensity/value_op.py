@@ -158,6 +158,14 @@ class ValueOp:
         return type(self).halo is not ValueOp.halo
 
     @property
+    def looks_at_all(self) -> bool:
+        """Whether a voxel's result depends on all voxels that the op is given, as on their mean.
+
+        Then a volume cannot be made part by part: each part would have a mean of its own.
+        """
+        return False
+
+    @property
     def takes_statistics(self) -> bool:
         """Whether it asks for statistics of whole volumes: then each is read once, as a whole."""
         return False

@@ -60,8 +60,12 @@ class Flush(PerItem):
             if key not in lazy:
                 msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
                 raise SampleError(msg, do="Name lazy volumes.").at(self.origin, item.case)
-        how: dict[str, Any] = {"because": self.because, "tiled": self.tiled}
-        return item.with_data(**{key: lazy[key].flushed(**how) for key in keys})
+        return item.with_data(**{key: self._flushed(lazy[key]) for key in keys})
+
+    def _flushed(self, patch: LazyPatch) -> LazyPatch:
+        # An op that looks at all it is given is given what a patch reads, not the volume.
+        tiled = self.tiled and not any(step.op.looks_at_all for step in patch.values)
+        return patch.flushed(because=self.because, tiled=tiled)
 
     @property
     def because(self) -> str:

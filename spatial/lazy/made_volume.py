@@ -99,8 +99,13 @@ class MadeVolume:
 
     @cached_property
     def tile(self) -> Triple:
-        """Voxels along each axis of what is made at once; fewer where these read much."""
+        """Voxels along each axis of what is made at once; fewer where these read much.
+
+        All, where an op looks at all: its mean is that of the volume, not of a tile.
+        """
         shape = self.box.shape
+        if any(step.op.looks_at_all for step in self.patch.values):
+            return (shape[0], shape[1], shape[2])
         edge = TILE
         while edge > LEAST_TILE and self._reads(shape, edge) > TILE_SOURCE_BYTES:
             edge //= 2

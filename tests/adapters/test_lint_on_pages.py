@@ -46,7 +46,8 @@ def chains():
     for number, (name, text) in enumerate(programs()):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pipe":
-                yield pytest.param(name, ast.unparse(node.value), id=f"{name}-{number}-{node.lineno}")
+                which = f"{name}-{number}-{node.lineno}"
+                yield pytest.param(name, ast.unparse(node.value), id=which)
 
 
 CHAINS = list(chains())

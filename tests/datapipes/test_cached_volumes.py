@@ -364,3 +364,19 @@ def test_what_can_be_told_only_of_a_volume_is_refused_with_that(cases, tmp_path)
             continue
         with pytest.raises(vp.errors.GraphError, match="draws for each item and epoch"):
             next(iter(pipe))["image"].realize()
+
+
+def test_an_op_that_looks_at_all_is_given_the_whole_volume(tmp_path):
+    """Its mean is not that of a tile: in memory, in a copy, and converted."""
+    scan = np.zeros((80, 70, 9), np.float32)
+    scan[:40] = 100
+    head = vp.from_cases([{"image": scan}]).open_volume().contrast(2.0, over="patch")
+    whole = next(iter(head))["image"]
+    expected = (scan - 50) * 2 + 50
+
+    kept = [head.cache(), head.cache(tmp_path / "kept")]
+    vp.convert(whole, tmp_path / "a.nii.zarr")
+
+    for pipe in kept:
+        assert np.array_equal(next(iter(pipe))["image"].realize()[0], expected)
+    assert np.array_equal(vp.Volume(tmp_path / "a.nii.zarr").numpy()[0], expected)
