@@ -105,6 +105,17 @@ def test_statistics_are_kept_under_the_key(tmp_path):
 
 
 @pytest.mark.usefixtures("planes")
+def test_numbers_of_an_earlier_version_are_not_taken(tmp_path):
+    """In one process, too: the header has no stamp, so the key is all that tells."""
+    folder = write_planes(tmp_path / "a.planes", np.ones((3, 4, 5), np.int16))
+    assert volume_statistics(vp.Volume(folder)).mean == 1
+
+    write_planes(folder, np.full((3, 4, 5), 7, np.int16), version=2)
+
+    assert volume_statistics(vp.Volume(folder)).mean == 7
+
+
+@pytest.mark.usefixtures("planes")
 def test_chunks_reach_the_scheme_of_a_loader(tmp_path):
     """A patch of two planes of seven decodes two chunks, and says so before anything is read."""
     folder = write_planes(tmp_path / "a.planes", np.zeros((5, 6, 7), np.int16))
