@@ -149,7 +149,7 @@ def warn(text: str, category: type[Warning], origin: Origin | None = None) -> No
 
 
 class Once:
-    """Warns of each thing once. All that is told once in this package goes through this.
+    """Warns of each thing once, and not while somebody looks ahead.
 
     Copies of a pipe share theirs; what is pickled arrives with nothing told.
 

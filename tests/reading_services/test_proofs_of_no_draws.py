@@ -119,6 +119,7 @@ def drawing_by(draw):
     return lambda number: number * draw()
 
 
+drawn_ufunc = np.frompyfunc(lambda number: number * random.random(), 1, 1)
 UNPROVED = {
     "random": lambda number: number * random.random(),
     "its function": lambda number: number * uniform(0, 1),
@@ -141,6 +142,7 @@ UNPROVED = {
     "an import": imports,
     "getattr": through_getattr,
     "a method of C": drawing_by(random.Random(1).random),
+    "a ufunc of one's own": lambda number: drawn_ufunc(number),
     "an inner function": lambda number: [random.random() for _ in range(number)],
     "a module that is handed on": lambda number: (lambda m: m.random.rand())(np) * number,
     "a mapping that anybody may change": lambda number: number if SETTINGS else jitter(),
