@@ -26,8 +26,10 @@ inline void coarsen_rows(const VoxpipeCoarsen& job, uint8_t* plane, const int32_
       out[v] = first + rise;
     }
     if (any_nan(out, count))
-      for (int64_t v = 0; v < count; v++)
-        if (out[v] != out[v] && part[v] == 0) out[v] = row[low[v]];
+      for (int64_t v = 0; v < count; v++) {
+        const float first = row[low[v]];
+        out[v] = (out[v] == out[v]) | (part[v] != 0) ? out[v] : first;
+      }
     store_row(out, count, at, job.stride[2]);
   }
 }

@@ -5,6 +5,21 @@ inline Floats blend(Floats lower, Floats upper, Floats weight) {
   return (upper - lower) * weight + lower;  // a constant stays the very same constant
 }
 
+// Infinity and NaN beside a voxel that is met exactly: a tap of weight 0 says nothing, where 0
+// times infinity would make NaN of the voxel. Integers have neither.
+inline Floats blend_kept(Floats lower, Floats upper, Floats weight) {
+  const Floats value = blend(lower, upper, weight);
+  const Floats met = weight == 0.0f ? lower : (weight == 1.0f ? upper : value);
+  return value == value ? value : met;
+}
+
+template <class W>
+inline W blend_kept(W lower, W upper, W weight) {
+  const W value = (upper - lower) * weight + lower;
+  const W met = weight == 0 ? lower : (weight == 1 ? upper : value);
+  return value == value ? value : met;
+}
+
 // UNIT is the axis along which the two taps of a pair are neighbours in memory.
 template <class S, int UNIT>
 void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
@@ -36,34 +51,41 @@ void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps
   }
 }
 
-// Any strides; an axis that needs one tap only is left out.
+// The voxels from ``v`` on that one vector holds: any strides; an axis that needs one tap only is
+// left out.
+template <class S, bool KEEPS>
+__attribute__((always_inline)) inline void blend_vector(const uint8_t* base, const Axis* axis,
+                                                        const Taps<float>& taps, int64_t v,
+                                                        float* values) {
+  Floats tap[8];
+  for (int n = 0; n < 8; n++) {
+    bool needed = true;
+    int64_t away = 0;
+    for (int a = 0; a < 3; a++)
+      if (n >> (2 - a) & 1) {
+        needed = needed && !axis[a].single;
+        away += axis[a].step;
+      }
+    if (needed) tap[n] = fetch_one<S>(base + away, taps.offset + v);
+  }
+  for (int a = 2; a >= 0; a--) {
+    if (axis[a].single) continue;
+    const Floats weight = vector_at<Floats>(taps.weight[a] + v);
+    const int up = 4 >> a;
+    for (int n = 0; n < 8; n += up * 2) {
+      bool needed = true;
+      for (int b = 0; b < a; b++) needed = needed && !((n >> (2 - b) & 1) && axis[b].single);
+      if (!needed) continue;
+      tap[n] = KEEPS ? blend_kept(tap[n], tap[n + up], weight) : blend(tap[n], tap[n + up], weight);
+    }
+  }
+  __builtin_memcpy(values + v, &tap[0], sizeof(Floats));
+}
+
 template <class S>
 void linear_apart(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
                   float* values) {
-  for (int64_t v = 0; v < count; v += LANES) {
-    Floats tap[8];
-    for (int n = 0; n < 8; n++) {
-      bool needed = true;
-      int64_t away = 0;
-      for (int a = 0; a < 3; a++)
-        if (n >> (2 - a) & 1) {
-          needed = needed && !axis[a].single;
-          away += axis[a].step;
-        }
-      if (needed) tap[n] = fetch_one<S>(base + away, taps.offset + v);
-    }
-    for (int a = 2; a >= 0; a--) {
-      if (axis[a].single) continue;
-      const Floats weight = vector_at<Floats>(taps.weight[a] + v);
-      const int up = 4 >> a;
-      for (int n = 0; n < 8; n += up * 2) {
-        bool needed = true;
-        for (int b = 0; b < a; b++) needed = needed && !((n >> (2 - b) & 1) && axis[b].single);
-        if (needed) tap[n] = blend(tap[n], tap[n + up], weight);
-      }
-    }
-    __builtin_memcpy(values + v, &tap[0], sizeof(Floats));
-  }
+  for (int64_t v = 0; v < count; v += LANES) blend_vector<S, false>(base, axis, taps, v, values);
 }
 
 // In float64, where either end holds more than float32 can.
@@ -89,9 +111,8 @@ void linear_apart(const uint8_t* base, const Axis* axis, const Taps<double>& tap
   }
 }
 
-// Infinity and NaN beside a voxel that is met exactly: a tap of weight 0 says nothing, where 0 times
-// infinity would make NaN of the voxel. No loop above looks: what came out as NaN is looked at
-// again, and only where a weight is 0 or 1. Integers have neither.
+// Where a voxel may be met beside infinity or NaN, the loops above are gone through once more:
+// what came out as NaN is looked at again, and only where a weight is 0 or 1.
 template <class S> struct HasNan { static constexpr bool value = false; };
 template <> struct HasNan<HalfTag> { static constexpr bool value = true; };
 template <> struct HasNan<float> { static constexpr bool value = true; };
@@ -104,52 +125,52 @@ inline bool any_nan(const W* values, int64_t count) {
   return found != 0;
 }
 
+// Whether one of some voxels is NaN where a weight is 0 or 1.
 template <class W>
-inline W blend_apart(W lower, W upper, W weight) {
-  const W value = (upper - lower) * weight + lower;
-  if (value == value) return value;
-  return weight == 0 ? lower : (weight == 1 ? upper : value);
-}
-
-// One voxel: the taps lie ``up`` bytes apart on each axis, of which ``axis`` says whether it has two.
-template <class S, class W>
-inline W blend_voxel(const uint8_t* at, const Axis* axis, const int64_t* up, const W* weight) {
-  W tap[8];
-  for (int n = 0; n < 8; n++) {
-    int64_t away = 0;
-    for (int a = 0; a < 3; a++)
-      if (n >> (2 - a) & 1 && !axis[a].single) away += up[a];
-    tap[n] = load_value<S, W>(at + away);
+inline bool may_be_met(const Axis* axis, const Taps<W>& taps, int64_t from, int64_t count,
+                       const W* values) {
+  int found = 0;
+  for (int a = 0; a < 3; a++) {
+    const W* weight = taps.weight[a] + from;
+    for (int64_t v = 0; v < count && !axis[a].single; v++)
+      found |= (values[from + v] != values[from + v]) & ((weight[v] == 0) | (weight[v] == 1));
   }
-  for (int a = 2; a >= 0; a--)
-    for (int n = 0; n < 8; n += 8 >> a)
-      if (!axis[a].single) tap[n] = blend_apart(tap[n], tap[n + (4 >> a)], weight[a]);
-  return tap[0];
+  return found != 0;
 }
 
-template <class W>
-inline bool meets_voxels(const Axis* axis, const W* weight) {
-  bool meets = false;
-  for (int a = 0; a < 3; a++)
-    meets = meets || (!axis[a].single && (weight[a] == 0 || weight[a] == 1));
-  return meets;
+// Volumes with NaN for background have many such voxels: whole vectors of them.
+template <class S>
+inline void mend_met(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
+                     float* values) {
+  for (int64_t v = 0; v < count; v += LANES)
+    if (may_be_met(axis, taps, v, LANES, values))
+      blend_vector<S, true>(base, axis, taps, v, values);
+}
+
+template <class S>
+inline void mend_met(const uint8_t* base, const Axis* axis, const Taps<double>& taps, int64_t count,
+                     double* values) {
+  for (int64_t v = 0; v < count; v++) {
+    if (!may_be_met(axis, taps, v, 1, values)) continue;
+    double tap[8];
+    for (int n = 0; n < 8; n++) {
+      int64_t at = taps.offset[v];
+      for (int a = 0; a < 3; a++)
+        if (n >> (2 - a) & 1 && !axis[a].single) at += axis[a].step;
+      tap[n] = load_value<S, double>(base + at);
+    }
+    for (int a = 2; a >= 0; a--)
+      for (int n = 0; n < 8 && !axis[a].single; n += 8 >> a)
+        tap[n] = blend_kept(tap[n], tap[n + (4 >> a)], taps.weight[a][v]);
+    values[v] = tap[0];
+  }
 }
 
 template <class S, class W>
 inline void mend_run(const uint8_t* base, const Axis* axis, const Taps<W>& taps, int64_t count,
                      W* values) {
   if (!HasNan<S>::value || !any_nan(values, count)) return;
-  int found = 0;  // in whole vectors: volumes with NaN for background have many
-  for (int a = 0; a < 3; a++)
-    for (int64_t v = 0; v < count && !axis[a].single; v++)
-      found |= (values[v] != values[v]) & ((taps.weight[a][v] == 0) | (taps.weight[a][v] == 1));
-  if (!found) return;
-  const int64_t up[3] = {axis[0].step, axis[1].step, axis[2].step};
-  for (int64_t v = 0; v < count; v++) {
-    const W weight[3] = {taps.weight[0][v], taps.weight[1][v], taps.weight[2][v]};
-    if (values[v] != values[v] && meets_voxels(axis, weight))
-      values[v] = blend_voxel<S, W>(base + taps.offset[v], axis, up, weight);
-  }
+  if (may_be_met(axis, taps, 0, count, values)) mend_met<S>(base, axis, taps, count, values);
 }
 
 template <class S>

@@ -31,22 +31,30 @@ struct Zoom {
   const Work* w;
   const Tables* tables;
   bool fades;
-  bool meets[3];  // whether some weight of an axis is 0 or 1
 };
 
-template <class W>
-inline bool is_met(double weight) {
-  return static_cast<W>(weight) == 0 || static_cast<W>(weight) == 1;
+// Loops for voxels that are met stay apart: those for all others are as tight as without them.
+#define VOXPIPE_APART __attribute__((noinline))
+
+template <class S, class W>
+inline bool is_met(W weight) {
+  return HasNan<S>::value && (weight == 0 || weight == 1);
 }
 
-inline Zoom zoom_of(const Work& w, const Tables& tables) {
-  Zoom z{&w, &tables, w.zeros, {false, false, false}};
-  for (int n = 0; n < 3; n++) {
-    const Table& table = tables.of[n];
-    for (int64_t v = table.kept.begin; v < table.kept.end; v++)
-      z.meets[n] = z.meets[n] || is_met<float>(table.weight[v]);
+template <class W>
+VOXPIPE_APART void blend_met(const W* __restrict lower, const W* __restrict upper, W weight,
+                             int64_t count, W* __restrict values) {
+  if (weight == 0) {
+    for (int64_t v = 0; v < count; v++) {
+      const W low = lower[v], value = (upper[v] - low) * weight + low;
+      values[v] = value == value ? value : low;
+    }
+  } else {
+    for (int64_t v = 0; v < count; v++) {
+      const W high = upper[v], value = (high - lower[v]) * weight + lower[v];
+      values[v] = value == value ? value : high;
+    }
   }
-  return z;
 }
 
 template <class W>
@@ -114,33 +122,30 @@ inline void across_rows(const uint8_t* lower, const uint8_t* upper, int64_t step
   }
 }
 
-inline int64_t upper_of(const Table& table, int64_t n) { return table.lower[n] + table.upper[n]; }
-
 template <class S, class W>
-inline void mend_zoom(const Zoom& z, const uint8_t* base, int lane, const int64_t* index,
-                      int64_t count, W* values) {
-  if (!HasNan<S>::value) return;
-  bool meets = false;
-  for (int n = 0; n < 3; n++)
-    meets = meets || (!z.w->g.axis[n].single &&
-                      (n == lane ? z.meets[n] : is_met<W>(z.tables->of[n].weight[index[n]])));
-  if (!meets || !any_nan(values, count)) return;
-  for (int64_t v = 0; v < count; v++) {
-    if (values[v] == values[v]) continue;
-    const uint8_t* at = base;
-    int64_t up[3];
-    W weight[3];
-    for (int n = 0; n < 3; n++) {
-      const Table& table = z.tables->of[n];
-      const int64_t place = index[n] + (n == lane ? v : 0);
-      at += table.lower[place];
-      up[n] = table.upper[place];
-      weight[n] = static_cast<W>(table.weight[place]);
+VOXPIPE_APART void keep_met(const uint8_t* met, int64_t step, int64_t count, W* values) {
+  const int64_t size = sizeof(typename Memory<S>::type);
+  if (step == size) {
+    for (int64_t v = 0; v < count; v++) {
+      const W tap = load_value<S, W>(met + v * size);
+      values[v] = values[v] == values[v] ? values[v] : tap;
     }
-    if (meets_voxels(z.w->g.axis, weight))
-      values[v] = blend_voxel<S, W>(at, z.w->g.axis, up, weight);
+  } else {
+    for (int64_t v = 0; v < count; v++)
+      if (values[v] != values[v]) values[v] = load_value<S, W>(met + v * step);
   }
 }
+
+// Which voxels along the lane are met.
+template <class S, class W>
+inline int64_t find_met(const Table& table, int64_t begin, int64_t count, int32_t* met) {
+  int64_t found = 0;
+  for (int64_t v = 0; v < count && HasNan<S>::value; v++)
+    if (is_met<S>(static_cast<W>(table.weight[begin + v]))) met[found++] = static_cast<int32_t>(v);
+  return found;
+}
+
+inline int64_t upper_of(const Table& table, int64_t n) { return table.lower[n] + table.upper[n]; }
 
 template <class W>
 inline void fade_and_finish(const Zoom& z, int lane, const int64_t* index, int64_t count,
@@ -163,21 +168,32 @@ void zoom_along_k(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
   const Axis* axis = z.w->g.axis;
   const int64_t count = box.end[2] - box.begin[2];
   W plane[2][TILE][RUN], row[2][RUN], values[RUN];
+  int32_t met[RUN];
+  const int64_t mets = axis[2].single ? 0 : find_met<S, W>(tk, box.begin[2], count, met);
   Slots planes = EMPTY_SLOTS;
   const auto make_plane = [&](const uint8_t* at, W(*to)[RUN]) {
     Slots rows = EMPTY_SLOTS;
     const auto make_row = [&](int64_t want, int64_t keep) {
       const int slot = rows.of(want, keep);
-      if (rows.fresh)
-        along_row<S, W>(at + want, tk, box.begin[2], count, axis[2].single, row[slot]);
+      if (!rows.fresh) return slot;
+      along_row<S, W>(at + want, tk, box.begin[2], count, axis[2].single, row[slot]);
+      if (mets && any_nan(row[slot], count))
+        for (int64_t n = 0; n < mets; n++) {
+          const int64_t k = box.begin[2] + met[n];
+          const int64_t tap = tk.weight[k] < 0.5 ? tk.lower[k] : upper_of(tk, k);
+          W& value = row[slot][met[n]];
+          value = value == value ? value : load_value<S, W>(at + want + tap);
+        }
       return slot;
     };
     for (int64_t j = box.begin[1]; j < box.end[1]; j++) {
       const int lower = make_row(tj.lower[j], upper_of(tj, j));
       const int upper = make_row(upper_of(tj, j), tj.lower[j]);
+      const W weight = static_cast<W>(axis[1].single ? 0.5 : tj.weight[j]);
       W* blended = to[j - box.begin[1]];
       if (axis[1].single) __builtin_memcpy(blended, row[lower], sizeof(W) * static_cast<size_t>(count));
-      else blend_values<W>(row[lower], row[upper], static_cast<W>(tj.weight[j]), count, blended);
+      else if (is_met<S>(weight)) blend_met<W>(row[lower], row[upper], weight, count, blended);
+      else blend_values<W>(row[lower], row[upper], weight, count, blended);
     }
   };
   const auto plane_of = [&](int64_t want, int64_t keep) {
@@ -190,12 +206,13 @@ void zoom_along_k(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
     const int64_t i = index[0];
     const int lower = plane_of(ti.lower[i], upper_of(ti, i));
     const int upper = plane_of(upper_of(ti, i), ti.lower[i]);
+    const W weight = static_cast<W>(axis[0].single ? 0.5 : ti.weight[i]);
+    const bool meets = is_met<S>(weight);
     for (index[1] = box.begin[1]; index[1] < box.end[1]; index[1]++) {
       const int64_t j = index[1] - box.begin[1];
-      const W weight = static_cast<W>(axis[0].single ? 0.0 : ti.weight[i]);
       if (axis[0].single) __builtin_memcpy(values, plane[lower][j], sizeof(W) * static_cast<size_t>(count));
+      else if (meets) blend_met<W>(plane[lower][j], plane[upper][j], weight, count, values);
       else blend_values<W>(plane[lower][j], plane[upper][j], weight, count, values);
-      mend_zoom<S, W>(z, base, 2, index, count, values);
       fade_and_finish<W>(z, 2, index, count, values,
                          out + i * job.out_stride[0] + index[1] * job.out_stride[1] +
                              index[2] * job.out_stride[2],
@@ -238,25 +255,31 @@ void zoom_along_i(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
     at[v] = static_cast<int32_t>(step ? offset / step : 0);
     weight[v] = static_cast<W>(ti.weight[box.begin[0] + v]);
   }
+  int32_t met[RUN];
+  const int64_t mets = axis[0].single ? 0 : find_met<S, W>(ti, box.begin[0], count, met);
   const uint8_t* start = base + reach.first;
   int64_t index[3] = {box.begin[0], 0, 0};
   for (index[1] = box.begin[1]; index[1] < box.end[1]; index[1]++) {
     const int64_t j = index[1], lower = tj.lower[j], upper = upper_of(tj, j);
+    const W over = static_cast<W>(axis[1].single ? 0.5 : tj.weight[j]);
     for (index[2] = box.begin[2]; index[2] < box.end[2]; index[2]++) {
       const int64_t k = index[2], n = k - box.begin[2];
       const auto row_of = [&](int64_t want, int64_t keep) {
         const int slot = rows[n].of(want, keep);
-        if (rows[n].fresh)
-          across_rows<S, W>(start + want + tk.lower[k], start + want + upper_of(tk, k), step,
-                            reach.count, static_cast<W>(tk.weight[k]), axis[2].single,
-                            row[n][slot]);
+        if (!rows[n].fresh) return slot;
+        const uint8_t *first = start + want + tk.lower[k], *second = start + want + upper_of(tk, k);
+        const W across = static_cast<W>(tk.weight[k]);
+        across_rows<S, W>(first, second, step, reach.count, across, axis[2].single, row[n][slot]);
+        if (!axis[2].single && is_met<S>(across))
+          keep_met<S, W>(across == 0 ? first : second, step, reach.count, row[n][slot]);
         return slot;
       };
       const W* lower_row = row[n][row_of(lower, upper)];
       const W* upper_row = row[n][row_of(upper, lower)];
       const W* over_j = lower_row;
       if (!axis[1].single) {
-        blend_values<W>(lower_row, upper_row, static_cast<W>(tj.weight[j]), reach.count, blended);
+        if (is_met<S>(over)) blend_met<W>(lower_row, upper_row, over, reach.count, blended);
+        else blend_values<W>(lower_row, upper_row, over, reach.count, blended);
         over_j = blended;
       }
       if (axis[0].single) {
@@ -266,8 +289,12 @@ void zoom_along_i(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
           const W tap = over_j[at[v]];
           values[v] = (over_j[at[v] + 1] - tap) * weight[v] + tap;
         }
+        if (mets && any_nan(values, count))
+          for (int64_t m = 0; m < mets; m++) {
+            const int32_t v = met[m];
+            values[v] = values[v] == values[v] ? values[v] : over_j[at[v] + (weight[v] == 1)];
+          }
       }
-      mend_zoom<S, W>(z, base, 0, index, count, values);
       fade_and_finish<W>(z, 0, index, count, values, block + n * RUN * size, size);
     }
     turn_block(size, block, RUN * size, box.end[2] - box.begin[2], count,
@@ -313,7 +340,7 @@ inline bool is_zoom(const Work& w, const int* source, const Tables& tables) {
 
 inline void zoom_all(const Work& w, const Tables& tables) {
   const VoxpipeJob& job = *w.job;
-  const Zoom z = zoom_of(w, tables);
+  const Zoom z{&w, &tables, w.zeros};
   const bool along_i = is_along_i(w.g);
   const bool all = keeps_all(job, tables);
   for (int64_t c = 0; c < job.channels; c++) {
