@@ -21,6 +21,7 @@ class Provenance(dict[str, Any]):
 
     ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
     them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
+    So they are before anything is changed: what is set stays.
     A batch on its way from a worker carries some 300 bytes for the two, and no text.
     """
 
@@ -52,20 +53,20 @@ class Provenance(dict[str, Any]):
 def _seen_whole(name: str) -> Any:
     method = getattr(dict, name)
 
-    def of_the_whole(self: Provenance, *args: Any) -> Any:
+    def of_the_whole(self: Provenance, *args: Any, **kwargs: Any) -> Any:
         for one in (self, *args):
             if isinstance(one, Provenance):
                 one._write_out()
-        return method(self, *args)
+        return method(self, *args, **kwargs)
 
     of_the_whole.__name__ = name
     return of_the_whole
 
 
 for _name in (
-    *("__contains__", "__delitem__", "__eq__", "__iter__", "__len__", "__ne__", "__or__"),
-    *("__repr__", "__reversed__", "__ror__", "clear", "copy", "get", "items", "keys", "pop"),
-    *("popitem", "setdefault", "values"),
+    *("__contains__", "__delitem__", "__eq__", "__ior__", "__iter__", "__len__", "__ne__"),
+    *("__or__", "__repr__", "__reversed__", "__ror__", "__setitem__", "clear", "copy", "get"),
+    *("items", "keys", "pop", "popitem", "setdefault", "update", "values"),
 ):
     setattr(Provenance, _name, _seen_whole(_name))
 
