@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,11 +99,16 @@ def provenance_of(patch: LazyPatch) -> Provenance:
 
     plan = patch.whole_plan
     if before := getattr(stored_of(patch.volume), "realized_from", None):
-        earlier = dict(dict.items(provenance_of(before)))  # without what is written out
-        return Provenance({**earlier, "matrix": plan.matrix.tolist()}, plan)
+        entries = dict(dict.items(provenance_of(before)))  # without what is written out
+        entries["matrix"] = plan.matrix.tolist()
+        if "channels" in entries:
+            entries["channels"] = [provenance_of(one) for one in _apart(patch)]
+        return Provenance(entries, plan)
     reads = stored_reads(patch, through=True)
     _, region, level, *_ = reads[0]
-    channels = _of_channels(patch) if len(reads) > 1 else []
+    channels = [provenance_of(one) for one in _apart(patch)] if len(reads) > 1 else []
+    if channels:  # of voxels that were realized the first tells where they come from
+        region, level = (dict.get(channels[0], name) for name in ("region", "level"))
     entries = {
         "file": patch.volume.name,
         "stored_shape": [sum(read.volume.shape[0] for read in reads), *plan.source.shape],
@@ -115,12 +120,20 @@ def provenance_of(patch: LazyPatch) -> Provenance:
     return Provenance(entries, plan)
 
 
-def _of_channels(patch: LazyPatch) -> list[Provenance]:
-    made = made_like(patch.volume)
-    below: Iterable[LazyPatch] = patch.members or patch.parts
-    if made is not None and not patch.members:
-        below = made.patch.members or made.patch.parts
-    return [provenance_of(one) for one in below]
+def _apart(patch: LazyPatch) -> list[LazyPatch]:
+    """Return a patch of each file whose channels are in one, on the same grid as that."""
+    if patch.members:
+        values = patch.values  # they look around, too
+        found = [replace(one, values=(*one.values, *values)) for one in patch.members]
+        return [one for member in found for one in _apart(member)]
+    if len(patch.parts) > 1:
+        return [one for part in patch.parts for one in _apart(part)]
+    volume: Any = patch.volume
+    before = patch_before(volume)
+    below = [] if before is None else _apart(before)
+    if len(below) < 2:
+        return [patch]
+    return [patch.with_volume(volume.of_other(one)) for one in below]
 
 
 def described(patch: LazyPatch) -> str:

@@ -144,7 +144,7 @@ def test_channels_of_several_files_have_an_entry_each(case, tmp_path):
 
 
 def test_what_is_set_stays(case):
-    """By key, ``update``, ``|=`` or ``setdefault``; a plan is written by the matrix it came with."""
+    """By key, ``update`` or ``|=``; the plan is written by the matrix that it came with."""
     _, told = entries(chain(case))
     plan = pickle.loads(pickle.dumps(told[0]))["plan"]
     changes = [
