@@ -398,7 +398,7 @@ class LazyPatches(DataPipe):
         return int(np.count_nonzero(stays))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_counted": None}  # of a copy with other parents it may differ
+        return {**super().__getstate__(), "_counted": None}  # a copy's parents may be others
 
     def settings(self) -> Any:
         """Return the arguments, with the name of a mask or of weights instead of the volume."""

@@ -250,7 +250,7 @@ class OpenVolume(Seeded):
         if patch is None:
             return None
         kind = "label" if key in self.labels else "intensity"
-        if self._settled is not None and key in sample.patches:
+        if self.guesses and key in sample.patches:
             kind = patch.kind
         options["storage_options"] = self.storage_options
         return opened_again(sample[key], patch, kind, options)

@@ -199,6 +199,12 @@ class MadeVolume:
         start = [a + b for a, b in zip(self.box.start, asked.start, strict=True)]
         return plan.crop(start, asked.shape)
 
+    def of_other(self, patch: LazyPatch) -> MadeVolume:
+        """Return the same region of what another patch gives on the same grid: of one channel."""
+        volume = replace(self, patch=patch, copy=None)
+        volume.__dict__["box"] = self.box  # what another volume has around it is not asked
+        return volume
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the voxels."""
@@ -357,6 +363,8 @@ def whole_plan(patch: LazyPatch) -> SpatialPlan:
 
     For places: it says where voxels come from, and nothing of where padding began in between.
     """
+    if patch.members:
+        return whole_plan(patch.members[0])
     if isinstance(patch.volume, RealizedVolume):
         return one_after_another(whole_plan(patch.volume.realized_from), patch.plan)
     if not isinstance(patch.volume, MadeVolume):

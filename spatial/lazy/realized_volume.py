@@ -6,14 +6,17 @@ A tensor says nothing of where it lies or what it means; the patch that it was m
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...core import Sample
 from ...core.errors import SampleError
+from ...volumes.header import affine_matrix
 from ...volumes.volume import Volume
 
 if TYPE_CHECKING:
+    from ...volumes.source import Source
     from .lazy_patch import LazyPatch
 
 
@@ -30,6 +33,21 @@ class RealizedVolume(Volume):
     def name(self) -> str:
         """Path or URL of the stored volume, without credentials."""
         return self.realized_from.volume.name
+
+    def of_other(self, patch: LazyPatch) -> RealizedVolume:
+        """Return the voxels as those of another patch on the same grid: of one channel."""
+        volume = copy(self)
+        assert isinstance(volume, RealizedVolume)
+        volume.realized_from = patch
+        return volume
+
+    def _of(self, source: Source, kind: str) -> Volume:
+        """Return the same voxels arranged otherwise: they are made of the same patch."""
+        affine = None if self._affine is None else affine_matrix(self._affine)
+        volume = RealizedVolume.of_source(source, kind, affine)
+        assert isinstance(volume, RealizedVolume)
+        volume.realized_from = self.realized_from
+        return volume
 
 
 def opened_again(
@@ -82,7 +100,8 @@ def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
         before: Any = left.pop(key, None)
         if before is not None and key not in policies and before.kind == patch.kind:
             # The fill is one of the values before: what value ops made of it there, from now on.
-            again[key] = replace(patch, policy=before.policy, filled_after=-1)
+            how = {"policy": before.policy, "is_fixed": before.is_fixed}
+            again[key] = replace(patch, **how, filled_after=-1)
     return sample.with_data(**again).replace(patches=left)
 
 

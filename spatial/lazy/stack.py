@@ -30,6 +30,7 @@ from .lazy_patch import LazyPatch
 from .made_volume import made_of
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
+from .realized_volume import RealizedVolume
 
 
 def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
@@ -46,15 +47,17 @@ def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
     volume = _volume_of([stored_of(patch.volume) for patch in patches])
     if all(_is_like(patch, first) for patch in patches):
         return first.with_volume(volume)
-    dtypes = {patch.policy.dtype for patch in patches}
-    policy = next((patch.policy for patch in patches if patch.kind != "label"), first.policy)
-    return StackedPatch(
-        volume,
-        first.pending,
-        policy if len(dtypes) == 1 else replace(policy, dtype=None),
-        members=tuple(member for patch in patches for member in _members_of(patch)),
-        because=because,
-    )
+    members = [member for patch in patches for member in _members_of(patch)]
+    patch = StackedPatch(volume, first.pending, first.policy, because=because)
+    return patch.with_members(members)
+
+
+def _policy_of(members: Sequence[LazyPatch]) -> Policy:
+    """Return how voxels of all members together are sampled: a fixed policy first, no label's."""
+    ranked = sorted(members, key=lambda one: (not one.is_fixed, one.kind == "label"))
+    policy = ranked[0].policy
+    same = all(one.policy.dtype == policy.dtype for one in members)
+    return policy if same else replace(policy, dtype=None)
 
 
 def _members_of(patch: LazyPatch) -> Sequence[LazyPatch]:
@@ -63,10 +66,14 @@ def _members_of(patch: LazyPatch) -> Sequence[LazyPatch]:
 
 def _is_like(patch: LazyPatch, first: LazyPatch) -> bool:
     """Whether a patch differs from another in its voxels alone, which lie in a file."""
-    alike = patch.pending is first.pending and patch.policy == first.policy
+    alike = patch.pending is first.pending and _sampling_of(patch) == _sampling_of(first)
     plain = not (patch.values or patch.statistics or patch.members)
-    at_home = isinstance(patch.volume, Volume) and patch.pending.moving is None
-    return alike and plain and at_home and patch.kind == first.kind
+    in_file = isinstance(patch.volume, Volume) and not isinstance(patch.volume, RealizedVolume)
+    return alike and plain and in_file and patch.pending.moving is None
+
+
+def _sampling_of(patch: LazyPatch) -> tuple[Any, ...]:
+    return (patch.kind, patch.policy, patch.is_fixed, patch.filled_after)
 
 
 def _volume_of(stored: Sequence[Any]) -> Any:
@@ -119,7 +126,9 @@ class StackedPatch(LazyPatch):
     def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
         """Return a patch that begins with what this one gives."""
         empty = replace(self.pending, steps=(), moving=None)
-        plain = LazyPatch(self.volume, empty, self.policy, (), self.statistics, -1)
+        plain = LazyPatch(
+            self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed
+        )
         return made_of(plain, self, soft, because or self.because, **how)
 
     def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> StackedPatch:
@@ -132,8 +141,14 @@ class StackedPatch(LazyPatch):
         return patch if policy is None else replace(patch, policy=policy)
 
     def with_members(self, members: Sequence[LazyPatch]) -> StackedPatch:
-        """Return the patch of others in the place of its members."""
-        return replace(self, members=tuple(members), pending=members[0].pending)
+        """Return the patch of others in the place of its members, and sampled as these are."""
+        return replace(
+            self,
+            members=tuple(members),
+            pending=members[0].pending,
+            policy=_policy_of(members),
+            is_fixed=any(member.is_fixed for member in members),
+        )
 
     @property
     def parts(self) -> tuple[LazyPatch, ...]:

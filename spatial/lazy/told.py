@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class Provenance(dict[str, Any]):
 
     ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
     them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
+    So they are before anything is changed: what is set stays.
     A batch on its way from a worker carries some 300 bytes for the two, and no text.
     """
 
@@ -52,20 +53,20 @@ class Provenance(dict[str, Any]):
 def _seen_whole(name: str) -> Any:
     method = getattr(dict, name)
 
-    def of_the_whole(self: Provenance, *args: Any) -> Any:
+    def of_the_whole(self: Provenance, *args: Any, **kwargs: Any) -> Any:
         for one in (self, *args):
             if isinstance(one, Provenance):
                 one._write_out()
-        return method(self, *args)
+        return method(self, *args, **kwargs)
 
     of_the_whole.__name__ = name
     return of_the_whole
 
 
 for _name in (
-    *("__contains__", "__delitem__", "__eq__", "__iter__", "__len__", "__ne__", "__or__"),
-    *("__repr__", "__reversed__", "__ror__", "clear", "copy", "get", "items", "keys", "pop"),
-    *("popitem", "setdefault", "values"),
+    *("__contains__", "__delitem__", "__eq__", "__ior__", "__iter__", "__len__", "__ne__"),
+    *("__or__", "__repr__", "__reversed__", "__ror__", "__setitem__", "clear", "copy", "get"),
+    *("items", "keys", "pop", "popitem", "setdefault", "update", "values"),
 ):
     setattr(Provenance, _name, _seen_whole(_name))
 
@@ -98,11 +99,16 @@ def provenance_of(patch: LazyPatch) -> Provenance:
 
     plan = patch.whole_plan
     if before := getattr(stored_of(patch.volume), "realized_from", None):
-        earlier = dict(dict.items(provenance_of(before)))  # without what is written out
-        return Provenance({**earlier, "matrix": plan.matrix.tolist()}, plan)
+        entries = dict(dict.items(provenance_of(before)))  # without what is written out
+        entries["matrix"] = plan.matrix.tolist()
+        if "channels" in entries:
+            entries["channels"] = [provenance_of(one) for one in _apart(patch)]
+        return Provenance(entries, plan)
     reads = stored_reads(patch, through=True)
     _, region, level, *_ = reads[0]
-    channels = _of_channels(patch) if len(reads) > 1 else []
+    channels = [provenance_of(one) for one in _apart(patch)] if len(reads) > 1 else []
+    if channels:  # of voxels that were realized the first tells where they come from
+        region, level = (dict.get(channels[0], name) for name in ("region", "level"))
     entries = {
         "file": patch.volume.name,
         "stored_shape": [sum(read.volume.shape[0] for read in reads), *plan.source.shape],
@@ -114,12 +120,20 @@ def provenance_of(patch: LazyPatch) -> Provenance:
     return Provenance(entries, plan)
 
 
-def _of_channels(patch: LazyPatch) -> list[Provenance]:
-    made = made_like(patch.volume)
-    below: Iterable[LazyPatch] = patch.members or patch.parts
-    if made is not None and not patch.members:
-        below = made.patch.members or made.patch.parts
-    return [provenance_of(one) for one in below]
+def _apart(patch: LazyPatch) -> list[LazyPatch]:
+    """Return a patch of each file whose channels are in one, on the same grid as that."""
+    if patch.members:
+        values = patch.values  # they look around, too
+        found = [replace(one, values=(*one.values, *values)) for one in patch.members]
+        return [one for member in found for one in _apart(member)]
+    if len(patch.parts) > 1:
+        return [one for part in patch.parts for one in _apart(part)]
+    volume: Any = patch.volume
+    before = patch_before(volume)
+    below = [] if before is None else _apart(before)
+    if len(below) < 2:
+        return [patch]
+    return [patch.with_volume(volume.of_other(one)) for one in below]
 
 
 def described(patch: LazyPatch) -> str:

@@ -1,5 +1,6 @@
 """Several files are channels of one volume: in a case, or by ``stack``; and channels come apart."""
 
+import json
 import warnings
 
 import nibabel
@@ -185,6 +186,119 @@ def test_value_pipes_after_stack_take_its_channels_together(cases):
     for one, its in zip(plain, found, strict=True):
         expected = (one - one.mean()) / one.std(unbiased=False)
         assert float((its - expected).abs().max()) < 1e-5
+
+
+STACKS = {
+    "no stack": lambda pipe: pipe,
+    "alike": lambda pipe: pipe.stack(("t1", "t2"), "image"),
+    "one by one": lambda pipe: pipe.normalize(keys="t2").stack(("t1", "t2"), "image"),
+}
+
+
+@pytest.mark.parametrize("stacks", STACKS.values(), ids=STACKS)
+def test_a_flush_keeps_how_a_stack_is_sampled(cases, stacks):
+    """What was asked for before it holds after it, and so does what nobody may change."""
+    given = {"t1": vp.Policy("cubic"), "t2": vp.Policy("cubic")}
+    asked = stacks(opened(cases)).rotate(5, mode="nearest", padding="constant", fill=-50.0)
+    fixed = stacks(vp.from_cases(cases).open_volume(policies=given, override=True))
+
+    for pipe in (asked.flush().rotate(5), asked.blur(1.0).rotate(5)):
+        sample = next(iter(pipe))
+        patch = sample["image" if "image" in sample else "t1"]
+        assert patch.policy == vp.Policy("nearest", "constant", -50.0)
+        assert patch.filled_after == -1
+    for pipe in (fixed.flush(), fixed.blur(1.0), fixed.realize().open_volume()):
+        sample = next(iter(pipe.rotate(5, mode="nearest")))
+        patch = sample["image" if "image" in sample else "t1"]
+        assert patch.is_fixed
+        assert patch.policy == vp.Policy("cubic")
+
+
+def test_stacks_that_are_flushed_are_filled_as_their_keys_are(cases):
+    """The same voxels as without ``stack``, of steps that treat each channel alike."""
+
+    def chain(stacks):
+        pipe = stacks(opened(cases).normalize(mean=10.0, std=2.0, keys="t1"))
+        pipe = pipe.rotate((0, 0, 30), padding="constant", fill=-50.0)
+        return next(iter(pipe.flush().rotate((0, 0, 30))))
+
+    apart = chain(lambda pipe: pipe)
+    together = chain(lambda pipe: pipe.stack(("t1", "t2"), "image"))
+
+    expected = np.concatenate([apart["t1"].realize(), apart["t2"].realize()])
+    assert expected.min() == -50
+    np.testing.assert_array_equal(together["image"].realize(), expected)
+
+
+@pytest.mark.parametrize("keys", [("t1", "t2"), ("t2", "t1")])
+def test_the_order_of_keys_does_not_say_which_policy_holds(cases, keys):
+    """One key has a policy that stays; a pipe changes the other."""
+    given = {"t1": vp.Policy("cubic")}
+    pipe = vp.from_cases(cases).open_volume(policies=given, override=True).stack(keys, "image")
+
+    patch = next(iter(pipe.rotate(5, mode="nearest")))["image"]
+
+    found = {one.volume.name: one.policy.mode for one in patch.members}
+    assert found == {cases[0]["t1"]: "cubic", cases[0]["t2"]: "nearest"}
+    assert patch.policy.mode == "cubic"
+
+
+BEGUN_ANEW = {
+    "flush": lambda pipe: pipe.flush(),
+    "blur": lambda pipe: pipe.blur(1.0),
+    "twice": lambda pipe: pipe.flush().crop((0, 0, 0), (8, 8, 8)).flush(),
+    "realize": lambda pipe: pipe.realize().open_volume(),
+    "kept": lambda pipe: pipe.cache(memory_bytes=10**6),
+}
+
+
+@pytest.mark.parametrize("anew", BEGUN_ANEW.values(), ids=BEGUN_ANEW)
+@pytest.mark.parametrize("stacks", ["before", "between", "after"])
+def test_an_entry_says_where_its_channels_lie_in_their_files(cases, anew, stacks):
+    """Wherever ``stack`` stands: the same place as without, of each file."""
+
+    def chain(where):
+        pipe = opened(cases).normalize(keys="t1")
+        for place in ("before", "between", "after"):
+            pipe = pipe.stack(("t1", "t2"), "image") if place == where else pipe
+            if place == "before":
+                pipe = anew(pipe.crop((1, 2, 3), (8, 8, 8)))
+            if place == "between":
+                pipe = pipe.crop((1, 1, 1), (4, 5, 6)).rotate(3)
+        return next(iter(pipe))
+
+    def told(sample, key):
+        return json.loads(json.dumps(sample[key].provenance()))
+
+    apart = chain("never")
+    expected = [told(apart, key) for key in ("t1", "t2")]
+    found = told(chain(stacks), "image")
+
+    assert found["stored_shape"] == [2, *SHAPE]
+    assert [one["file"] for one in found["channels"]] == [cases[0]["t1"], cases[0]["t2"]]
+    for one, its in zip([found, *found["channels"]], [expected[0], *expected], strict=True):
+        assert one["plan"]["source"] == its["plan"]["source"]
+        np.testing.assert_allclose(one["matrix"], its["matrix"], atol=1e-12)
+        np.testing.assert_allclose(one["affine"], its["affine"], atol=1e-12)
+        assert one["region"] == its["region"]
+    for one, its in zip(found["channels"], expected, strict=True):
+        assert one == its
+
+
+def test_a_channel_of_another_grid_has_a_place_of_its_own(tmp_path, cases):
+    """After a flush each channel's matrix leads to the voxels of its own file."""
+    half = np.diag([2.0, 2.0, 2.0, 1.0])
+    nibabel.save(nibabel.Nifti1Image(np.ones((6, 7, 14), np.int16), half), tmp_path / "half.nii")
+    case = {"t1": cases[0]["t1"], "t2": str(tmp_path / "half.nii")}
+    start = vp.from_cases([case]).open_volume().resample_to("t1").crop((2, 4, 6), (6, 6, 6))
+
+    apart = next(iter(start.crop((2, 2, 2), (4, 4, 4))))
+    pipe = start.stack(("t1", "t2"), "image").blur(1.0).crop((2, 2, 2), (4, 4, 4))
+    found = next(iter(pipe))["image"].provenance()
+
+    for one, key in zip(found["channels"], ("t1", "t2"), strict=True):
+        np.testing.assert_allclose(one["matrix"], apart[key].provenance()["matrix"], atol=1e-12)
+    assert np.array(found["matrix"])[:3, 3].tolist() == [4, 6, 8]
 
 
 def test_a_label_among_intensities_is_sampled_as_a_label(cases):

@@ -138,3 +138,31 @@ def test_no_tensor_is_kept_after_its_sample() -> None:
 
     assert pipe._of_objects == {}
     assert "realized, opened again: flip" in repr(first(pipe.flip(0))["image"])
+
+
+def test_channels_apart_and_sections_elsewhere_lie_there_too() -> None:
+    """``unstack()`` and an axis map take other voxels of the same patch."""
+    both = np.zeros((2, 16, 14, 12), np.float32)
+    start = vp.from_cases([{"image": vp.Volume(both, affine=TWO_MM)}]).open_volume()
+    start = start.crop((2, 3, 4), (6, 6, 6)).realize()
+    axis_map = vp.AxisMap.from_table("K", range(6))
+    expected = first(start.open_volume())["image"].provenance()
+    found = [
+        first(start.open_volume().unstack("image", ("a", "b")))["b"],
+        first(start.open_volume(axis_map=axis_map))["image"],
+    ]
+
+    assert np.array(expected["matrix"])[:3, 3].tolist() == [2, 3, 4]
+    for patch in found:
+        told = patch.provenance()
+        assert {name: told[name] for name in told} == dict(expected)
+
+
+def test_what_nobody_may_change_stays_so() -> None:
+    """A policy of ``override=True`` holds after ``realize()``, as after ``flush()``."""
+    pipe = opened(policies={"image": Policy("cubic")}, override=True)
+
+    for again in (pipe.flush(), pipe.realize().open_volume()):
+        patch = first(again.rotate(9.0, mode="nearest"))["image"]
+        assert patch.is_fixed
+        assert patch.policy == Policy("cubic")

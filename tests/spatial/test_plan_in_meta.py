@@ -141,3 +141,28 @@ def test_channels_of_several_files_have_an_entry_each(case, tmp_path):
     assert told[0]["stored_shape"] == [2, *SHAPE]
     assert [one["file"] for one in told[0]["channels"]] == [both["a"], both["b"]]
     assert told[0]["channels"][1]["plan"]["source"]["shape"] == [9, 9, 9]
+
+
+def test_what_is_set_stays(case):
+    """By key, ``update`` or ``|=``; the plan is written by the matrix that it came with."""
+    _, told = entries(chain(case))
+    plan = pickle.loads(pickle.dumps(told[0]))["plan"]
+    changes = [
+        lambda one: one.__setitem__("plan", "mine"),
+        lambda one: one.update(plan="mine"),
+        lambda one: one.update({"plan": "mine"}),
+        lambda one: one.__ior__({"plan": "mine"}),
+    ]
+    for change in changes:
+        one = pickle.loads(pickle.dumps(told[0]))
+        change(one)
+        assert one["plan"] == dict(one)["plan"] == copy.deepcopy(one)["plan"] == "mine"
+        assert one["affine"] == told[0]["affine"]
+
+    one = pickle.loads(pickle.dumps(told[0]))
+    one["matrix"] = "mine"
+    assert (one["matrix"], one["plan"]) == ("mine", plan)
+    one = pickle.loads(pickle.dumps(told[0]))
+    assert one.setdefault("plan", "mine") == plan
+    del one["plan"]
+    assert "plan" not in one
