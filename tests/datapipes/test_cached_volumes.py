@@ -380,3 +380,34 @@ def test_an_op_that_looks_at_all_is_given_the_whole_volume(tmp_path):
     for pipe in kept:
         assert np.array_equal(next(iter(pipe))["image"].realize()[0], expected)
     assert np.array_equal(vp.Volume(tmp_path / "a.nii.zarr").numpy()[0], expected)
+
+
+def around_mean(values):
+    return values - values.mean()
+
+
+@pytest.mark.parametrize("order", ["stacked", "flushed", "turned"])
+def test_an_op_that_looks_at_all_may_come_long_before_what_is_kept(tmp_path, order):
+    """Before a stack, which may be flushed, a flush, and an op that samples anew."""
+    scan = np.zeros((80, 70, 9), np.float32)
+    scan[:40] = 100
+    head = vp.from_cases([{"image": scan, "other": scan}]).open_volume()
+    if order == "turned":
+        head = head.map_values(around_mean, keys=["image"]).rotate(180)
+    else:
+        head = head.contrast(2.0, over="patch", keys=["image"])
+    if order == "stacked":
+        head = head.stack(("image", "other"))
+    if order != "turned":
+        head = head.flush()
+    whole = next(iter(head))["image"]
+    expected = scan - 50 if order == "turned" else (scan - 50) * 2 + 50
+
+    made = [whole.realize()]
+    for pipe in (head.cache(), head.cache(tmp_path / "kept"), head.flush()):
+        made.append(next(iter(pipe))["image"].realize())
+    vp.convert(whole, tmp_path / "a.nii.zarr")
+    made.append(vp.Volume(tmp_path / "a.nii.zarr").numpy())
+
+    for voxels in made:
+        assert np.allclose(voxels[0], expected, atol=1e-3)
