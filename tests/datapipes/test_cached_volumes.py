@@ -3,6 +3,8 @@
 import functools
 import os
 import shutil
+import sys
+import threading
 import tracemalloc
 import uuid
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.core import TALLY
+from voxpipe.spatial.lazy import kept_copy
 from voxpipe.spatial.lazy.made_volume import TILES
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.conversion import convert_plan
@@ -149,6 +152,84 @@ def test_voxels_in_memory_and_functions_count_by_what_they_are(tmp_path):
         pipe = vp.from_cases([{"image": content}]).open_volume().map_values(fn).cache(tmp_path)
         assert next(iter(pipe))["image"].realize()[0, 0, 0, 0] == 2 * content[0, 0, 0]
         assert len(list(tmp_path.glob("*.zarr"))) == max(1, number)
+
+
+FACTOR, LOCK = 2, threading.Lock()
+
+
+class Scaled:
+    """Scales, as a method and as a function."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def scale(self, values):
+        return values * self.factor
+
+    def __call__(self, values):
+        return self.scale(values)
+
+
+def helper(values):
+    return values * FACTOR
+
+
+def helped(values, depth=1):
+    return helped(values, depth - 1) if depth else helper(values)
+
+
+def locked(values):
+    with LOCK:
+        return values
+
+
+def test_methods_and_objects_count_by_their_fields(tmp_path):
+    """And equal ones, made anew, are the same."""
+    opened = vp.from_cases([{"image": np.ones((8, 8, 8), np.float32)}]).open_volume()
+    for kind in (lambda factor: Scaled(factor).scale, Scaled):
+        shutil.rmtree(tmp_path)
+        for factor, copies in ((2, 1), (3, 2), (2, 2)):
+            mapped = opened.map_values(kind(factor))
+            for pipe in (mapped.cache(tmp_path), mapped.cache(memory_bytes=2**20)):
+                assert next(iter(pipe))["image"].realize().max() == factor
+            assert len(list(tmp_path.glob("*.zarr"))) == copies
+    TILES.clear()
+
+
+def test_functions_count_by_what_they_name(tmp_path, monkeypatch):
+    """Helpers, and what these name: a function may name itself."""
+    opened = vp.from_cases([{"image": np.ones((8, 8, 8), np.float32)}]).open_volume()
+    seen = []
+    for change in ((), ("FACTOR", 3), ("helper", double), ()):
+        if change:
+            monkeypatch.setattr(sys.modules[__name__], *change)
+        patch = next(iter(opened.map_values(helped).cache(tmp_path)))["image"]
+        seen.append((patch.realize().max(), len(list(tmp_path.glob("*.zarr")))))
+
+    assert seen == [(2, 1), (3, 2), (2, 3), (2, 3)]
+
+
+def test_an_inner_function_may_call_itself():
+    """It is a name of what it sees."""
+
+    def inner(start):
+        def count_down(values):
+            return values if start == 0 else count_down(values)
+
+        return count_down
+
+    assert kept_copy._text_of(inner(1)) == kept_copy._text_of(inner(1))
+    assert kept_copy._text_of(inner(1)) != kept_copy._text_of(inner(2))
+
+
+def test_what_nobody_can_tell_apart_is_not_kept(tmp_path):
+    """What has neither fields nor a name."""
+    opened = vp.from_cases([{"image": np.ones((8, 8, 8), np.float32)}]).open_volume()
+    pipe = opened.map_values(locked).cache(tmp_path)
+    with pytest.raises(vp.errors.GraphError, match="neither fields nor a name") as told:
+        next(iter(pipe))["image"].realize()
+    assert os.path.basename(__file__) in str(told.value)
+    assert "a partial or a dataclass" in str(told.value)
 
 
 def test_what_is_drawn_before_is_refused(cases):
