@@ -64,7 +64,7 @@ class Flush(PerItem):
 
     def _flushed(self, patch: LazyPatch) -> LazyPatch:
         # An op that looks at all it is given is given what a patch reads, not the volume.
-        tiled = self.tiled and not any(step.op.looks_at_all for step in patch.values)
+        tiled = self.tiled and not patch.looks_at_all
         return patch.flushed(because=self.because, tiled=tiled)
 
     @property

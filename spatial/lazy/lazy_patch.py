@@ -114,6 +114,21 @@ class LazyPatch(NoArithmetic):
         """Whether a spatial op may still be done before the value ops."""
         return all(step.op.commutes for step in self.values)
 
+    @property
+    def looks_at_all(self) -> bool:
+        """Whether a voxel may differ with what else is asked for: an op looks at all it is given.
+
+        It may be one of a member, or come before a flush. What is made tile by tile is the same
+        whatever is asked for.
+        """
+        if any(step.op.looks_at_all for step in self.values):
+            return True
+        if self.members:
+            return any(member.looks_at_all for member in self.members)
+        below: list[Any] = [part.volume for part in self.parts]
+        made = [one for one in below if hasattr(one, "patch")]
+        return any(one.patch.looks_at_all for one in made if not one.tiled)
+
     def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
         """Return a patch that begins with what this one gives: later ops interpolate anew.
 

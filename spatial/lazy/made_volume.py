@@ -104,7 +104,7 @@ class MadeVolume:
         All, where an op looks at all: its mean is that of the volume, not of a tile.
         """
         shape = self.box.shape
-        if any(step.op.looks_at_all for step in self.patch.values):
+        if self.patch.looks_at_all:
             return (shape[0], shape[1], shape[2])
         edge = TILE
         while edge > LEAST_TILE and self._reads(shape, edge) > TILE_SOURCE_BYTES:

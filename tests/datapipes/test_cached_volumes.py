@@ -3,6 +3,8 @@
 import functools
 import os
 import shutil
+import sys
+import threading
 import tracemalloc
 import uuid
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.core import TALLY
+from voxpipe.spatial.lazy import kept_copy
 from voxpipe.spatial.lazy.made_volume import TILES
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.conversion import convert_plan
@@ -149,6 +152,84 @@ def test_voxels_in_memory_and_functions_count_by_what_they_are(tmp_path):
         pipe = vp.from_cases([{"image": content}]).open_volume().map_values(fn).cache(tmp_path)
         assert next(iter(pipe))["image"].realize()[0, 0, 0, 0] == 2 * content[0, 0, 0]
         assert len(list(tmp_path.glob("*.zarr"))) == max(1, number)
+
+
+FACTOR, LOCK = 2, threading.Lock()
+
+
+class Scaled:
+    """Scales, as a method and as a function."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def scale(self, values):
+        return values * self.factor
+
+    def __call__(self, values):
+        return self.scale(values)
+
+
+def helper(values):
+    return values * FACTOR
+
+
+def helped(values, depth=1):
+    return helped(values, depth - 1) if depth else helper(values)
+
+
+def locked(values):
+    with LOCK:
+        return values
+
+
+def test_methods_and_objects_count_by_their_fields(tmp_path):
+    """And equal ones, made anew, are the same."""
+    opened = vp.from_cases([{"image": np.ones((8, 8, 8), np.float32)}]).open_volume()
+    for kind in (lambda factor: Scaled(factor).scale, Scaled):
+        shutil.rmtree(tmp_path)
+        for factor, copies in ((2, 1), (3, 2), (2, 2)):
+            mapped = opened.map_values(kind(factor))
+            for pipe in (mapped.cache(tmp_path), mapped.cache(memory_bytes=2**20)):
+                assert next(iter(pipe))["image"].realize().max() == factor
+            assert len(list(tmp_path.glob("*.zarr"))) == copies
+    TILES.clear()
+
+
+def test_functions_count_by_what_they_name(tmp_path, monkeypatch):
+    """Helpers, and what these name: a function may name itself."""
+    opened = vp.from_cases([{"image": np.ones((8, 8, 8), np.float32)}]).open_volume()
+    seen = []
+    for change in ((), ("FACTOR", 3), ("helper", double), ()):
+        if change:
+            monkeypatch.setattr(sys.modules[__name__], *change)
+        patch = next(iter(opened.map_values(helped).cache(tmp_path)))["image"]
+        seen.append((patch.realize().max(), len(list(tmp_path.glob("*.zarr")))))
+
+    assert seen == [(2, 1), (3, 2), (2, 3), (2, 3)]
+
+
+def test_an_inner_function_may_call_itself():
+    """It is a name of what it sees."""
+
+    def inner(start):
+        def count_down(values):
+            return values if start == 0 else count_down(values)
+
+        return count_down
+
+    assert kept_copy._text_of(inner(1)) == kept_copy._text_of(inner(1))
+    assert kept_copy._text_of(inner(1)) != kept_copy._text_of(inner(2))
+
+
+def test_what_nobody_can_tell_apart_is_not_kept(tmp_path):
+    """What has neither fields nor a name."""
+    opened = vp.from_cases([{"image": np.ones((8, 8, 8), np.float32)}]).open_volume()
+    pipe = opened.map_values(locked).cache(tmp_path)
+    with pytest.raises(vp.errors.GraphError, match="neither fields nor a name") as told:
+        next(iter(pipe))["image"].realize()
+    assert os.path.basename(__file__) in str(told.value)
+    assert "a partial or a dataclass" in str(told.value)
 
 
 def test_what_is_drawn_before_is_refused(cases):
@@ -380,3 +461,34 @@ def test_an_op_that_looks_at_all_is_given_the_whole_volume(tmp_path):
     for pipe in kept:
         assert np.array_equal(next(iter(pipe))["image"].realize()[0], expected)
     assert np.array_equal(vp.Volume(tmp_path / "a.nii.zarr").numpy()[0], expected)
+
+
+def around_mean(values):
+    return values - values.mean()
+
+
+@pytest.mark.parametrize("order", ["stacked", "flushed", "turned"])
+def test_an_op_that_looks_at_all_may_come_long_before_what_is_kept(tmp_path, order):
+    """Before a stack, which may be flushed, a flush, and an op that samples anew."""
+    scan = np.zeros((80, 70, 9), np.float32)
+    scan[:40] = 100
+    head = vp.from_cases([{"image": scan, "other": scan}]).open_volume()
+    if order == "turned":
+        head = head.map_values(around_mean, keys=["image"]).rotate(180)
+    else:
+        head = head.contrast(2.0, over="patch", keys=["image"])
+    if order == "stacked":
+        head = head.stack(("image", "other"))
+    if order != "turned":
+        head = head.flush()
+    whole = next(iter(head))["image"]
+    expected = scan - 50 if order == "turned" else (scan - 50) * 2 + 50
+
+    made = [whole.realize()]
+    for pipe in (head.cache(), head.cache(tmp_path / "kept"), head.flush()):
+        made.append(next(iter(pipe))["image"].realize())
+    vp.convert(whole, tmp_path / "a.nii.zarr")
+    made.append(vp.Volume(tmp_path / "a.nii.zarr").numpy())
+
+    for voxels in made:
+        assert np.allclose(voxels[0], expected, atol=1e-3)

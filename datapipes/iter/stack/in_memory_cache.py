@@ -149,12 +149,22 @@ def _of_run(item: Any, run: tuple[int, int]) -> Any:
     """Return a sample as it would be in another epoch; other items as they are."""
     if not isinstance(item, Sample):
         return item
-    # Lazy patches draw for the epoch that their plans tell; volumes of a sample share one.
+    # Volumes of a sample share a plan.
     plans: dict[int, PendingPlan] = {}
-    lazy = {}
-    for key, thing in item.items():
-        if isinstance(thing, LazyPatch):
-            old = thing.pending
-            new = plans.setdefault(id(old), replace(old, seed=run[0], epoch=run[1]))
-            lazy[key] = thing.with_pending(new)
+    lazy = {
+        key: _patch_of_run(thing, run, plans)
+        for key, thing in item.items()
+        if isinstance(thing, LazyPatch)
+    }
     return item.replace(data={**dict(item), **lazy}, seed=run[0], epoch=run[1])
+
+
+def _patch_of_run(
+    patch: LazyPatch, run: tuple[int, int], plans: dict[int, PendingPlan]
+) -> LazyPatch:
+    """Return a patch that draws for another epoch, which its plan tells, or those of members."""
+    if patch.members:
+        return patch.with_members([_patch_of_run(one, run, plans) for one in patch.members])
+    old = patch.pending
+    new = plans.setdefault(id(old), replace(old, seed=run[0], epoch=run[1]))
+    return patch.with_pending(new)

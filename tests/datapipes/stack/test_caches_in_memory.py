@@ -13,6 +13,7 @@ import torch
 from stack_sources import Counting, NoLength, first
 
 import voxpipe as vp
+from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.datapipes.iter.stack.footprint import bytes_of
 from voxpipe.datapipes.map import InMemoryCacheHolder, IterToMapConverter, SequenceWrapper
@@ -175,6 +176,28 @@ def test_cases_are_kept_and_drawn_for_anew(size):
     )
     assert torch.equal(resumed[0], plain[2][1])
     assert not torch.equal(plain[0][0], plain[1][0])
+
+
+def test_channels_of_a_kept_stack_are_turned_alike():
+    """In every epoch, as without the cache; though one of them begins anew at a flush."""
+    case = {key: np.random.default_rng(0).random((8, 8, 8)) for key in ("t1", "t2")}
+    stacked = vp.from_cases([case]).open_volume().flush(keys=["t1"]).stack(("t1", "t2"))
+
+    def angles(pipe):
+        turned = pipe.rotate((-30, 30))
+        found = []
+        for epoch in range(3):
+            set_epoch(turned, 5, epoch)
+            (sample,) = turned
+            found.append([list(one.draws.values()) for one in sample["image"].members])
+        return found
+
+    kept = angles(stacked.in_memory_cache())
+
+    assert [len(members) for members in kept] == [2, 2, 2]
+    assert all(t1 == t2 for t1, t2 in kept)
+    assert kept == angles(stacked)
+    assert kept[0] != kept[1] != kept[2]
 
 
 def test_kept_cases_are_drawn_for_anew_without_a_loader():
