@@ -412,7 +412,7 @@ def test_a_url_that_was_written_again():
 
 
 def test_a_damaged_chunk_behind_a_url():
-    """The metadata are what they were, so the error is about the chunk; copied again, it is read."""
+    """The metadata hold, so the error is about the chunk; copied again, it is read."""
     url = "memory://remote/damaged.zarr"
     write_array(url, numbered((4, 4, 4)), (4, 4, 4), overwrite=True)
     system = fsspec.filesystem("memory")
