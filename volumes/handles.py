@@ -93,9 +93,22 @@ class Handles:
                 backend = handle.backend
                 if backend is None or (verify and not backend.is_current):
                     backend = handle.backend = source.open()
+                elif verify and not backend.remote:
+                    # Chunks may be others under the same metadata. A bucket is listed again
+                    # where copies are made of it: a listing per look would be a request each.
+                    backend.forget_content_key()
                 return backend
         finally:
             self._evict()
+
+    def forget_content_key(self, token: str) -> None:
+        """Let an open backend look again at what is stored; one that is not open does so anyway."""
+        if self._owner != os.getpid():
+            self.forget_parent()
+        with self._lock:
+            handle = self._handles.get(token)
+        if handle is not None and handle.backend is not None:
+            handle.backend.forget_content_key()
 
     def agreeing(self, source: Opener, known: Header | None) -> Backend:
         """Return the open backend of ``source``, and make sure that it is what is known of it.

@@ -175,6 +175,16 @@ class StackedBackend(Backend):
         return all(backend.is_current for backend in self._opened)
 
     @property
+    def lists(self) -> bool:  # type: ignore[override]
+        """Whether the content of some part is told by a listing."""
+        return any(backend.lists for backend in self._opened)
+
+    def forget_content_key(self) -> None:
+        """Let every part look again."""
+        for backend in self._opened:
+            backend.forget_content_key()
+
+    @property
     def content_key(self) -> str:
         """A name for the content of all parts; empty where one has none."""
         keys = tuple(part.content_key for part in self._parts)

@@ -97,14 +97,18 @@ def test_a_child_does_not_inherit_a_lock() -> None:
     ],
     ids=["histogram", "statistics", "occupied", "mask"],
 )
-def test_a_volume_is_read_once_by_many_threads(ask) -> None:
-    """As many reads as one thread makes, of a volume that nobody asked about."""
+def test_a_volume_is_read_once_by_many_threads(ask, tmp_path, monkeypatch) -> None:
+    """As many reads as one thread makes, of a volume that nobody asked about.
+
+    Its content is another one: what is known of equal voxels is found on the disk.
+    """
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path))
     array = np.arange(8 * 8 * 8, dtype=np.int16).reshape(8, 8, 8) % 50
     grid = Grid((8, 8, 8), np.eye(4))
     before = TALLY.snapshot()
     ask(Volume(array, affine=grid.affine))
     alone = (TALLY - before).bytes_read
-    volume = Volume(array.copy(), affine=grid.affine)
+    volume = Volume(49 - array, affine=grid.affine)
     asking = threading.Barrier(THREADS, timeout=WAIT)
 
     def wait_and_ask(_: int) -> object:
@@ -115,4 +119,4 @@ def test_a_volume_is_read_once_by_many_threads(ask) -> None:
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(wait_and_ask, range(THREADS)))
 
-    assert (TALLY - before).bytes_read == alone
+    assert (TALLY - before).bytes_read == alone > 0

@@ -9,6 +9,7 @@ from voxpipe.core import TALLY
 from voxpipe.core.remembered import Remembered
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
+    AxisMap,
     Volume,
     close_volumes,
     register_backend,
@@ -160,6 +161,29 @@ def test_other_content_has_other_numbers(source, monkeypatch):
     close_volumes()
 
     assert numbers(source.volume(voxels() + 1)) == (first[0] + 1, first[1] + 1)
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        Volume,
+        lambda place: Volume([place, place]),
+        lambda place: Volume(place).with_axis_map(AxisMap.missing("I", [2])),
+        lambda place: Volume(zarr.open_array(place, mode="r")),
+    ],
+    ids=["one", "stacked", "mapped", "object"],
+)
+def test_chunks_written_anew_have_other_numbers(tmp_path, volume):
+    """In one process, under the same metadata, and nobody closes anything."""
+    stored = write(tmp_path / "a.zarr", voxels())
+    before = numbers(volume(tmp_path / "a.zarr"))
+
+    stored[:] = voxels() + 1
+
+    after = numbers(volume(tmp_path / "a.zarr"))
+    assert after != before
+    close_volumes()
+    assert after == numbers(volume(tmp_path / "a.zarr"))
 
 
 def test_what_changes_while_it_is_read_is_not_kept(cache, tmp_path, monkeypatch):

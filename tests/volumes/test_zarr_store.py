@@ -395,6 +395,37 @@ def test_a_damaged_chunk_is_named(tmp_path):
         volume.read(Region((2, 2, 2), (4, 4, 4)))
 
 
+def test_a_url_that_was_written_again():
+    """What was read to open it no longer holds; an error says so, and the next volume reads it."""
+    url = "memory://remote/again.zarr"
+    write_array(url, numbered((8, 8, 8)), (8, 8, 8), overwrite=True)
+    assert Volume(url).shape == (1, 8, 8, 8)
+    write_array(url, numbered((4, 4, 4)), (4, 4, 4), overwrite=True)
+
+    with pytest.raises(CorruptVolume, match=r"written again.*zarr\.json[\s\S]*new Volume"):
+        Volume(url).numpy()
+
+    again = Volume(url)
+    assert np.array_equal(again.numpy()[0], numbered((4, 4, 4)))
+    write_array(url, numbered((4, 4, 4)) + 1, (4, 4, 4), overwrite=True)
+    assert np.array_equal(Volume(url).numpy()[0], numbered((4, 4, 4)) + 1)
+
+
+def test_a_damaged_chunk_behind_a_url():
+    """The metadata hold, so the error is about the chunk; copied again, it is read."""
+    url = "memory://remote/damaged.zarr"
+    write_array(url, numbered((4, 4, 4)), (4, 4, 4), overwrite=True)
+    system = fsspec.filesystem("memory")
+    whole = system.cat_file("/remote/damaged.zarr/c/0/0/0")
+    system.pipe_file("/remote/damaged.zarr/c/0/0/0", b"no zstd")
+
+    with pytest.raises(CorruptVolume, match=r"cannot be decoded, its bytes in c/0/0/0"):
+        Volume(url).numpy()
+
+    system.pipe_file("/remote/damaged.zarr/c/0/0/0", whole)
+    assert np.array_equal(Volume(url).numpy()[0], numbered((4, 4, 4)))
+
+
 def test_a_url_in_a_folder_of_another_name(monkeypatch):
     """A URL without a suffix is looked into."""
     write_array("memory://remote/volume", numbered((4, 5, 6)), (2, 2, 2), overwrite=True)

@@ -22,6 +22,7 @@ from ...core.sample import case_of
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
 from ..content import content_key
+from ..handles import HANDLES
 from ..header import Triple, affine_entries
 from ..stores.location import is_url, local_path
 from ..volume import Volume
@@ -260,6 +261,8 @@ def version_of(volume: Any) -> str:
         return content_key("channels of", tuple(map(version_of, volume.parts)))
     if located is None:
         return volume.token
+    # What is worked out of its voxels shall be of the version that is looked at here.
+    HANDLES.forget_content_key(volume.token)
     maps = (volume.rearranged,) if volume.rearranged else ()
     return content_key(located.token, (stamp_at(located), *maps))
 

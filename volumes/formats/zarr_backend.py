@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import TALLY, OrientedBox, Region
-from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
+from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFormat, VoxpipeError
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.cuts import Cuts, Needed
@@ -257,6 +257,7 @@ class RemoteZarr(ListedZarr):
     ) -> None:
         no_options(options, name, _OPTIONS)
         self._url, self._storage_options = url, storage_options
+        self._failed = False
         with remote_errors(name, storage_options):
             self._store = store = open_remote(url, storage_options)
             self._token = token = documents_token(url, storage_options)
@@ -273,13 +274,33 @@ class RemoteZarr(ListedZarr):
         found = DOCUMENTS.all_of(self._token)
         return {key: None if d is None else bytes(d) for (key,), d in found.items()}
 
+    @property
+    def is_current(self) -> bool:
+        """Whether no read has failed. Asking would be a request per look."""
+        return not self._failed
+
     def _list(self) -> str:
         with remote_errors(self.name, self._storage_options):
             return listing_key(self._url, self._store.entries())
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name, self._storage_options):
-            return super()._decoded(index, box)
+            try:
+                return super()._decoded(index, box)
+            except (CorruptVolume, TruncatedVolume) as error:
+                self._explain(error)
+                raise
+
+    def _explain(self, error: VoxpipeError) -> None:
+        """Let the next volume read the metadata anew; say so where they are others now."""
+        known, self._failed = self.documents, True
+        DOCUMENTS.forget_all(self._token)
+        changed = [key for key, before in known.items() if self._store.get(key) != before]
+        if changed:
+            raise CorruptVolume(
+                f"{self.name} was written again since it was opened: {changed[0]} is another one.",
+                do="Make a new Volume once it is written.",
+            ) from error
 
     def fetch(
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
