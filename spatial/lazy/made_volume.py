@@ -113,11 +113,14 @@ class MadeVolume:
         return i, j, k
 
     def _reads(self, shape: Sequence[int], edge: int) -> int:
-        """Return the bytes that a tile in the middle reads."""
+        """Return the bytes that a tile in the middle reads, and makes on the way."""
         start = [max(0, (n - edge) // 2) for n in shape]
         stop = [min(n, a + edge) for n, a in zip(shape, start, strict=True)]
-        read = self.patch.reads_from(self.part(Region(tuple(start), tuple(stop))))
-        return int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
+        return sum(
+            int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
+            + read.made_bytes
+            for read in stored_reads(self.patch, self.part(Region(tuple(start), tuple(stop))))
+        )
 
     @property
     def header(self) -> Header:
