@@ -23,7 +23,6 @@ from ..spatial.lazy.made_volume import (
     StoredRead,
     breaks,
     read_volume,
-    stored_read,
     stored_reads,
 )
 from ..spatial.ops.sizes import of_grid
@@ -207,8 +206,8 @@ def _length(source: Any) -> int:
 def _demand(
     patches: list[LazyPatch], cutting: LazyPatches | None, items: int, scattered: bool
 ) -> Demand:
-    reads = [stored_read(patch) for patch in patches]
-    extents = np.array([read.region.shape for read in reads], dtype=np.float64)
+    reads = [stored_reads(patch) for patch in patches]
+    extents = np.array([np.max([read.region.shape for read in each], axis=0) for each in reads])
     mean = extents.mean(axis=0)
     highest = np.percentile(extents, 99, axis=0, method="higher")
     size = sum(math.prod(p.shape) * p.dtype.itemsize for p in patches) / len(patches)
@@ -217,10 +216,10 @@ def _demand(
     return Demand(
         support=(float(mean[0]), float(mean[1]), float(mean[2])),
         support_p99=(float(highest[0]), float(highest[1]), float(highest[2])),
-        chunks=sum(_chunks(read) for p in patches for read in stored_reads(p)) / len(patches),
+        chunks=sum(_chunks(read) for each in reads for read in each) / len(patches),
         items=items,
         batch_bytes=math.ceil(size * items),
-        made_bytes=max(read.made_bytes for read in reads),
+        made_bytes=max(sum(read.made_bytes for read in each) for each in reads),
         patch=(1, 1, 1) if uniform is None else of_grid(uniform.asked, patches[0].plan),
         region=None if region is None else (region[0], region[1], region[2]),
         draws=1 if uniform is None else uniform.samples_per_volume,

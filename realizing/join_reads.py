@@ -13,6 +13,7 @@ from ..core import OrientedBox, Origin, Region, Sample
 from ..core.errors import placed
 from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
+from ..spatial.lazy.made_volume import stored_reads
 from ..volumes import Volume, volume_statistics
 from ..volumes.stores.joining import reads_of
 from ..volumes.voxels import Voxels
@@ -43,7 +44,8 @@ class JoinReads:
             for number, item in enumerate(items)
             if isinstance(item, Sample)
             for key, thing in item.items()
-            if isinstance(thing, LazyPatch)
+            # Ops on all channels may look around: more is read than each part knows of.
+            if isinstance(thing, LazyPatch) and not (thing.members and thing.values)
             for place, part in enumerate(thing.parts)
             if _is_plain(part)
         ]
@@ -128,7 +130,8 @@ def _touched(part: Wanted) -> dict[Any, int]:
     volume: Any = part.patch.volume
     if volume.chunks is None:  # bare voxels are read as they lie, by each patch for itself
         return {(part.item, part.key, part.place): _block_bytes(volume, part.region)}
-    return {each.chunk: each.bytes for each in chunks_of((), part.patch)}
+    reads = stored_reads(part.patch)
+    return {each.chunk: each.bytes for read in reads for each in chunks_of((), read)}
 
 
 def _block_bytes(volume: Any, region: Region) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region, Sample
 from ..intensity import RecordedStatistics
-from ..spatial import LazyPatch
+from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.made_volume import StoredRead
 from ..volumes import Volume, volume_statistics
 from ..volumes.fetched import touch
@@ -164,12 +164,21 @@ def held(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
     return changed, sum(voxels.array.nbytes for voxels in known.values())
 
 
-def _in_memory(patch: LazyPatch, known: dict[tuple[int, Region], Voxels]) -> LazyPatch:
+def _in_memory(
+    patch: LazyPatch, known: dict[tuple[int, Region], Voxels], plan: SpatialPlan | None = None
+) -> LazyPatch:
+    if patch.members:
+        stacked: Any = patch
+        wide = patch.widened(patch.plan if plan is None else plan)
+        plans = [(one, stacked.plan_of(one, wide)) for one in patch.members]
+        held: LazyPatch = stacked.with_members([_in_memory(one, known, its) for one, its in plans])
+        return held
     if len(patch.parts) > 1:
-        return patch.with_parts([_in_memory(part, known) for part in patch.parts])
+        return patch.with_parts([_in_memory(part, known, plan) for part in patch.parts])
     volume: Any = patch.volume
-    region = patch.source_region
-    if region.is_empty or not isinstance(volume, Volume) or patch.reads_from().level:
+    read = patch.reads_from(plan)
+    region = read.region
+    if region.is_empty or not isinstance(volume, Volume) or read.level:
         return patch
     key = (id(volume), region)
     if key not in known:
@@ -180,8 +189,8 @@ def _in_memory(patch: LazyPatch, known: dict[tuple[int, Region], Voxels]) -> Laz
     def of_the_real_one(_: Any) -> RecordedStatistics:
         return statistics(volume)
 
-    held: Any = _InMemory(volume, region, known[key])
-    return replace(patch, volume=held, statistics=of_the_real_one)
+    kept: Any = _InMemory(volume, region, known[key])
+    return replace(patch, volume=kept, statistics=of_the_real_one)
 
 
 def _again(index: int, items: tuple[Any, ...]) -> Job:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import Sample
 from ..spatial import LazyPatch
-from ..spatial.lazy.made_volume import stored_read
+from ..spatial.lazy.made_volume import StoredRead, stored_reads
 from ..volumes import Volume
 from ..volumes.chunks.cuts import Cuts, Needed
 
@@ -34,8 +34,8 @@ def touched(sample: Any) -> Iterator[Touched]:
         return
     for key, thing in sample.items():
         if isinstance(thing, LazyPatch):
-            for place, part in enumerate(thing.parts):
-                yield from chunks_of((sample.identity[:1], key, place), part)
+            for place, read in enumerate(stored_reads(thing)):
+                yield from chunks_of((sample.identity[:1], key, place), read)
 
 
 def planned_apart(sample: Sample) -> Sample:
@@ -48,9 +48,8 @@ def planned_apart(sample: Sample) -> Sample:
     return sample.with_data(**apart)
 
 
-def chunks_of(name: tuple[Any, ...], patch: LazyPatch) -> Iterator[Touched]:
-    """Yield the chunks that a patch touches; ``name`` is that of its volume."""
-    read = stored_read(patch)
+def chunks_of(name: tuple[Any, ...], read: StoredRead) -> Iterator[Touched]:
+    """Yield the chunks that are read of a file; ``name`` is that of its volume."""
     if read.region.is_empty or not isinstance(read.volume, Volume):
         return
     needed = read.needed

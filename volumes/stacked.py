@@ -56,12 +56,22 @@ class Part(Protocol):
 
 
 class StackedSource:
-    """The channels of several volumes, one after another. It travels as these."""
+    """The channels of several volumes, one after another. It travels as these.
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    Parameters
+    ----------
+    parts
+        The volumes.
+    apart
+        Whether they may lie on grids of their own, since each is read by itself. The header then
+        has the grid of the first, and a read of all together is refused if they differ.
+    """
+
+    def __init__(self, parts: Sequence[Part], *, apart: bool = False) -> None:
         if not parts:
             raise VolumeError("a volume of no channels.", do="Give a list of one path or more.")
         self.parts = tuple(parts)
+        self._apart = apart
         self.name = " + ".join(part.name for part in parts)
         self.token = content_key("channels of", tuple(part.token for part in parts))
         self._backend: StackedBackend | None = None
@@ -70,12 +80,21 @@ class StackedSource:
     def backend(self) -> Backend:
         """The backend: never among the handles of a process, in which those of the parts are."""
         if self._backend is None:
-            self._backend = StackedBackend(self.parts, self.known_header(), self.name)
+            self._backend = StackedBackend(
+                self.parts, self.known_header(), self.name, apart=self._apart
+            )
         return self._backend
 
     def known_header(self) -> Header:
-        """Return the header of all; reads those of the parts, and compares their grids."""
-        refuse_other_grids(self.parts)
+        """Return the header of all; reads those of the parts, and compares their grids.
+
+        Raises
+        ------
+        GridMismatch
+            They differ, and the parts may not lie apart.
+        """
+        if not self._apart:
+            refuse_other_grids(self.parts)
         return stacked_header(self.parts)
 
     def open(self) -> Backend:
@@ -84,6 +103,12 @@ class StackedSource:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_backend": None}
+
+
+def on_one_grid(parts: Sequence[Part]) -> bool:
+    """Whether all parts lie on the grid of the first; reads headers."""
+    first, *others = parts
+    return all(first.grid.distance_in_voxels(o.grid) <= GRID_TOLERANCE for o in others)
 
 
 def refuse_other_grids(parts: Sequence[Part]) -> None:
@@ -148,8 +173,11 @@ class StackedBackend(Backend):
 
     counts_below = True
 
-    def __init__(self, parts: Sequence[Part], header: Header, name: str) -> None:
+    def __init__(
+        self, parts: Sequence[Part], header: Header, name: str, *, apart: bool = False
+    ) -> None:
         super().__init__(header, name)
+        self._apart = apart
         self._parts = tuple(parts)
         self._raw = len({_stored_as(part.header) for part in parts}) == 1
 
@@ -223,6 +251,8 @@ class StackedBackend(Backend):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> Voxels:
         """Return the voxels of a region in one array; each part is read, and counted, by itself."""
+        if self._apart:
+            refuse_other_grids(self._parts)
         read = [
             counted_read(backend, region, wanted, box) for backend, wanted in self._wanted(channels)
         ]

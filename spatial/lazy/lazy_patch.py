@@ -349,18 +349,31 @@ class LazyPatch(NoArithmetic):
         self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan
     ) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
         """Return the steps with facts, which know the steps before, of earlier flushes too."""
-        before: list[tuple[ValueStep, Drawn, PatchFacts]] = []
-        made = made_like(self.volume)
-        if made is not None:
-            before += made.patch.acting_on(made.patch.plan)
-        start = len(before)
+        if not acting:
+            return []
+        before = [*self.steps_before]
+        start, stacked = len(before), self.stacked_facts(plan)
         for step, drawn in acting:
             salted = f"{step.stream_name}/{step.key}" if step.key else step.stream_name
             stream = replace(self._stream(step), name=salted)
             earlier, asked = tuple(before), self.statistics
             facts = PatchFacts(self.volume, plan, stream, asked, earlier, step.mask, step.key)
-            before.append((step, drawn, facts))
+            before.append((step, drawn, replace(facts, stacked=stacked) if stacked else facts))
         return before[start:]
+
+    @property
+    def steps_before(self) -> tuple[tuple[ValueStep, Drawn, PatchFacts], ...]:
+        """The steps of all flushes so far, first things first; of the members of none."""
+        made = made_like(self.volume)
+        if made is None or self.members:
+            return ()
+        earlier: LazyPatch = made.patch
+        return (*earlier.steps_before, *earlier.acting_on(earlier.plan))
+
+    def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
+        """Return facts of each patch whose channels were stacked, if they were, with its steps."""
+        made = made_like(self.volume)
+        return () if made is None else tuple(made.patch.stacked_facts(made.patch.plan))
 
     def _resample_into(
         self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy

@@ -113,11 +113,14 @@ class MadeVolume:
         return i, j, k
 
     def _reads(self, shape: Sequence[int], edge: int) -> int:
-        """Return the bytes that a tile in the middle reads."""
+        """Return the bytes that a tile in the middle reads, and makes on the way."""
         start = [max(0, (n - edge) // 2) for n in shape]
         stop = [min(n, a + edge) for n, a in zip(shape, start, strict=True)]
-        read = self.patch.reads_from(self.part(Region(tuple(start), tuple(stop))))
-        return int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
+        return sum(
+            int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
+            + read.made_bytes
+            for read in stored_reads(self.patch, self.part(Region(tuple(start), tuple(stop))))
+        )
 
     @property
     def header(self) -> Header:
@@ -311,13 +314,6 @@ class StoredRead(NamedTuple):
         return found
 
 
-def stored_read(
-    patch: LazyPatch, plan: SpatialPlan | None = None, *, through: bool = False
-) -> StoredRead:
-    """Return what a patch reads of the first volume whose channels it has."""
-    return stored_reads(patch, plan, through=through)[0]
-
-
 def stored_reads(
     patch: LazyPatch, plan: SpatialPlan | None = None, *, through: bool = False
 ) -> tuple[StoredRead, ...]:
@@ -345,10 +341,15 @@ def _reads_of_part(
     if volume.copy is not None and not through:
         return (StoredRead(volume.copy, region, 0, read.box),)
     if region.is_empty:
-        return (StoredRead(volume.stored, region),)
+        return tuple(StoredRead(one, region) for one in _files_of(volume.stored))
     first, *others = stored_reads(volume.patch, volume.part(region), through=through)
     made = region.size * volume.shape[0] * volume.dtype.itemsize
     return (first._replace(made_bytes=first.made_bytes + made), *others)
+
+
+def _files_of(volume: Any) -> tuple[Any, ...]:
+    parts: tuple[Any, ...] = getattr(volume, "parts", (volume,))
+    return parts
 
 
 def read_volume(volume: Any) -> Any:

@@ -60,8 +60,8 @@ class PatchFacts:
 
     @property
     def source(self) -> Grid:
-        """Grid of the whole volume."""
-        grid: Grid = self.stored.grid
+        """Grid of the whole volume; of the first where several were stacked."""
+        grid: Grid = self.stacked[0].source if self.stacked else self.stored.grid
         return grid
 
     @property
@@ -108,17 +108,28 @@ class PatchFacts:
         return left
 
     @property
+    def _own_channels(self) -> Sequence[int]:
+        """The channels that there are after its steps, of those before them."""
+        if self._channels is not None:
+            return self._channels
+        if self.stacked:
+            return range(sum(len(part._own_channels) for part in self.stacked))
+        return range(self.stored.shape[0])
+
+    @property
     def _changing(self) -> list[Acting]:
         return [acting for acting in self.before if acting[0].op.pointwise]
 
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return what the numbers are a function of; None if the volume does not say what it is."""
-        masks = [self.mask, *(step.mask for step, _, _ in changing)]
+        # The parts say what a stack is made of.
+        stored = None if self.stacked else self.stored
+        asked = [stored, self.mask, *(step.mask for step, _, _ in changing)]
         parts = tuple(part._name(None, part._changing) for part in self.stacked)
-        told = all(v is None or hasattr(v, "probe") for v in (self.stored, *masks))
+        told = all(v is None or hasattr(v, "probe") for v in asked)
         if not told or None in parts:
             return None
-        volumes = [None if v is None else version_key(v) for v in (self.stored, *masks)]
+        volumes = [None if v is None else version_key(v) for v in asked]
         return (
             *volumes,
             *parts,
@@ -155,7 +166,7 @@ class PatchFacts:
             return volume_histogram(self.stored, mask, channels)
         found, first = [], 0
         for part in self.stacked:
-            own = part._channels or range(part.stored.shape[0])
+            own = part._own_channels
             asked = range(first, first + len(own)) if channels is None else channels
             wanted = [own[c - first] for c in asked if first <= c < first + len(own)]
             first += len(own)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ...core import Stream
 from ...core.errors import GridMismatch
 from ...core.grid import GRID_TOLERANCE
-from ...intensity import Drawn, Epilogue, SelectChannels, ValueStep
+from ...intensity import Epilogue, SelectChannels, ValueStep
 from ...volumes import AxisMap, Volume
+from ...volumes.stacked import StackedSource
 from ...volumes.stores.read_ahead import Tickets
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
@@ -44,11 +45,11 @@ def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
         What ``explain`` says of it where a later spatial op samples it anew.
     """
     first = patches[0]
-    volume = _volume_of([stored_of(patch.volume) for patch in patches])
+    stored: list[Any] = [stored_of(patch.volume) for patch in patches]
     if all(_is_like(patch, first) for patch in patches):
-        return first.with_volume(volume)
+        return first.with_volume(Volume(stored, kind=_kind_of(stored)))
     members = [member for patch in patches for member in _members_of(patch)]
-    patch = StackedPatch(volume, first.pending, first.policy, because=because)
+    patch = StackedPatch(_apart(stored), first.pending, first.policy, because=because)
     return patch.with_members(members)
 
 
@@ -76,9 +77,15 @@ def _sampling_of(patch: LazyPatch) -> tuple[Any, ...]:
     return (patch.kind, patch.policy, patch.is_fixed, patch.filled_after)
 
 
-def _volume_of(stored: Sequence[Any]) -> Any:
-    is_label = all(volume.kind == "label" for volume in stored)
-    return Volume(list(stored), kind="label" if is_label else "intensity")
+def _kind_of(stored: Sequence[Any]) -> str:
+    return "label" if all(volume.kind == "label" for volume in stored) else "intensity"
+
+
+def _apart(stored: Sequence[Any]) -> Volume:
+    """Return what may be asked for the name, header and layout of files on any grids."""
+    kind = _kind_of(stored)
+    parts = Volume(list(stored), kind=kind).parts
+    return Volume.of_source(StackedSource(parts, apart=True), kind)
 
 
 def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
@@ -200,19 +207,16 @@ class StackedPatch(LazyPatch):
                 do="Put .resample_to(one of these) right after open_volume().",
             )
 
-    def _with_facts(
-        self, acting: Sequence[tuple[ValueStep, Drawn]], plan: SpatialPlan
-    ) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
-        """Return the steps with facts that know what was done to each member before."""
-        members = []
+    def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
+        """Return facts of each member, which know what was done to it before."""
+        found = []
         for member in self.members:
-            steps = member.acting_on(self.plan_of(member, plan))
-            mine = PatchFacts(member.volume, plan, Stream(0, 0, (), ""), member.statistics, steps)
-            members.append(mine)
-        found: list[tuple[ValueStep, Drawn, PatchFacts]] = []
-        for step, drawn, facts in super()._with_facts(acting, plan):
-            found.append((step, drawn, replace(facts, stacked=members, before=tuple(found))))
-        return found
+            its = self.plan_of(member, plan)
+            steps = (*member.steps_before, *member.acting_on(its))
+            below = member.stacked_facts(its)
+            plain = PatchFacts(member.volume, plan, Stream(0, 0, (), ""), member.statistics)
+            found.append(replace(plain, before=steps, stacked=below))
+        return tuple(found)
 
     @property
     def _resampled_dtype(self) -> np.dtype[Any]:

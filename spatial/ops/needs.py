@@ -8,7 +8,7 @@ What ops before it did is undone in coordinates only.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import GraphError
+from ...core.histogram import together
 from ...intensity.value_op import kept_percentile
 from ..estimating import may_read
 from ..plans.plan import SpatialPlan
@@ -60,6 +61,7 @@ class BoxNeed:
         the box is not known, and nothing shall be read now.
         """
         from ...volumes.catalog.occupied import Interest, known_box, occupied_box
+        from ...volumes.stacked import on_one_grid
 
         find = occupied_box if may_read() else known_box
         above = self.above
@@ -67,10 +69,22 @@ class BoxNeed:
             if not may_read():
                 return None
             above = statistic(volume, above)
-        found = find(volume, Interest(above, self.labels), self.level)
-        if found is None or found.is_empty:
-            return found
-        return box_to_output(plan, found, volume.grid)
+        parts = getattr(volume, "parts", (volume,))
+        boxes: list[Region] = []
+        for part in (volume,) if on_one_grid(parts) else parts:
+            found = find(part, Interest(above, self.labels), self.level)
+            if found is None:
+                return None
+            boxes.append(found if found.is_empty else box_to_output(plan, found, part.grid))
+        return _around(boxes)
+
+
+def _around(boxes: Sequence[Region]) -> Region:
+    """Return the box around all that are not empty; an empty one where all are."""
+    full = [box for box in boxes if not box.is_empty] or boxes[:1]
+    start = map(min, zip(*(box.start for box in full), strict=True))
+    stop = map(max, zip(*(box.stop for box in full), strict=True))
+    return Region(tuple(start), tuple(stop))
 
 
 def is_statistic(name: str) -> bool:
@@ -89,7 +103,12 @@ def is_statistic(name: str) -> bool:
 def statistic(volume: Any, name: str) -> float:
     """Return a number over all voxels of a volume; its catalog has it, or it is read once."""
     from ...volumes import volume_histogram, volume_statistics
+    from ...volumes.stacked import on_one_grid
 
+    parts = getattr(volume, "parts", (volume,))
+    if not on_one_grid(parts):
+        histogram = together([volume_histogram(part) for part in parts])
+        return histogram.mean if name == "mean" else histogram.percentile(float(name[1:]))
     recorded: Any = volume_statistics(volume)
     if name == "mean":
         return float(recorded.mean)

@@ -11,6 +11,7 @@ import torch
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.errors import GridMismatch, PatchSizeError, SampleError, UnopenedVolume
+from voxpipe.datapipes.demand import asked_of
 from voxpipe.realizing.touched import touched
 
 SHAPE = (12, 13, 14)
@@ -175,6 +176,104 @@ def test_stack_after_another_grid_is_one_interpolation(tmp_path, cases):
 
     assert batch["image"].shape == (1, 2, 6, 6, 6)
     assert (done.reads, done.interpolations) == (2, 2)
+
+
+@pytest.fixture
+def brought(tmp_path, cases):
+    """Return the head of a chain that brings a coarser file to the grid of another."""
+    half = np.diag([2.0, 2.0, 2.0, 1.0])
+    voxels = np.arange(6 * 7 * 14, dtype=np.int16).reshape(6, 7, 14)
+    nibabel.save(nibabel.Nifti1Image(voxels, half), tmp_path / "coarse.nii")
+    case = {"t1": cases[0]["t1"], "t2": str(tmp_path / "coarse.nii")}
+    return vp.from_cases([case]).open_volume().resample_to("t1")
+
+
+def made(pipe, keys=("image",)):
+    """Return the channels of some keys of the first sample."""
+    sample = next(iter(pipe))
+    return np.concatenate([sample[key].realize() for key in keys]).astype(np.float64)
+
+
+def test_files_of_two_grids_are_normalized_together(brought, tmp_path, cases):
+    """By the voxels as they are stored, of one file as of the other."""
+    pair = ("t1", "t2")
+    files = (cases[0]["t1"], tmp_path / "coarse.nii")
+    stored = np.concatenate([vp.Volume(file).numpy().ravel() for file in files])
+    plain, pipe = made(brought, pair), brought.stack(pair, "image")
+
+    found = made(pipe.normalize())
+    again = made(pipe.flush().normalize())
+
+    assert np.allclose(found, (plain - stored.mean()) / stored.std(), atol=1e-5)
+    assert np.allclose(again, found, atol=1e-5)
+
+
+VALUES = {
+    "gamma": lambda pipe: pipe.gamma(1.2),
+    "bias field": lambda pipe: pipe.bias_field(0.0),
+    "percentiles": lambda pipe: pipe.rescale_percentiles(1, 99),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_files_of_two_grids_take_every_value_pipe(brought, name):
+    """Also where the stack is flushed before."""
+    pipe = brought.stack(("t1", "t2"), "image")
+
+    found = made(VALUES[name](pipe))
+
+    assert np.ptp(found) > 0
+    assert np.allclose(made(VALUES[name](pipe.flush())), found, atol=1e-3)
+
+
+def test_files_of_two_grids_are_sampled_anew_and_kept(brought, tmp_path):
+    """After ``flush``, in memory and on disk: what the keys give apart."""
+    pair = ("t1", "t2")
+    pipe = brought.stack(pair, "image")
+    expected = made(brought.flush().rotate((0, 0, 10)), pair)
+
+    for kept in (pipe.flush(), pipe.cache(memory_bytes=10**8), pipe.cache(tmp_path / "kept")):
+        assert np.allclose(made(kept.rotate((0, 0, 10))), expected, atol=1e-3)
+
+
+def test_the_foreground_of_files_of_two_grids_is_around_that_of_each(tmp_path):
+    """A voxel of the coarse file is two of the fine one."""
+    voxels = [np.zeros((8, 8, 8), np.int16), np.zeros((4, 4, 4), np.int16)]
+    voxels[0][1, 4, 4] = voxels[1][3, 2, 2] = 9
+    affines = [np.diag([edge, edge, edge, 1.0]) for edge in (1.0, 2.0)]
+    pairs = zip(voxels, affines, strict=True)
+    case = {key: vp.Volume(v, affine=a) for key, (v, a) in zip("ab", pairs, strict=True)}
+    pipe = vp.from_cases([case]).open_volume().resample_to("a").stack(("a", "b"), "image")
+
+    found = next(iter(pipe.foreground_crop("image", above=1)))["image"]
+    middle = next(iter(pipe.foreground_crop("image", above="p99")))["image"]
+
+    assert found.shape[1:] == middle.shape[1:]
+    assert found.shape[1] == 8 - 1  # to 7 mm, which is the middle of the last voxel
+    assert found.affine[0, 3] == 1.0
+
+
+def test_the_store_of_files_of_two_grids_is_negotiated(brought):
+    """Their layout is asked, too; a read of both in one array is refused."""
+    pipe = brought.stack(("t1", "t2"), "image").lazy_patch(4)
+
+    found = asked_of(pipe.batch_patches(1), 0, 0)
+
+    assert not found.unknown
+    assert found.layouts["image"].itemsize == 2 + 2
+    with pytest.raises(GridMismatch, match="have different shapes"):
+        next(iter(pipe))["image"].volume.numpy()
+
+
+def test_statistics_know_what_came_before_all_flushes(cases):
+    """What is normalized has mean 0 and spread 1, however often it is sampled anew since."""
+    head = opened(cases).brightness(300.0, keys="t1").flush(keys=["t1"])
+    apart = made(head.flush().normalize(), KEYS[:1])
+    stacked = made(head.stack(KEYS, "image").flush().flush().normalize())
+
+    assert abs(apart.mean()) < 1e-4
+    assert abs(stacked.mean()) < 1e-4
+    assert abs(stacked.std() - 1) < 1e-4
 
 
 def test_value_pipes_after_stack_take_its_channels_together(cases):

@@ -21,8 +21,8 @@ from voxpipe.datapipes.iter.shuffle_plans import Visit, visit_bytes
 from voxpipe.datapipes.shuffle_report import shuffle_report
 from voxpipe.diagnosing.reads import reads_of
 from voxpipe.graph import clone
-from voxpipe.realizing.join_reads import Wanted, joined
-from voxpipe.realizing.parts import _fetched
+from voxpipe.realizing.join_reads import JoinReads, Wanted, joined
+from voxpipe.realizing.parts import _fetched, held
 from voxpipe.realizing.touched import touched
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
@@ -206,6 +206,60 @@ def test_all_who_ask_get_the_chunks_of_the_read(source: Any, chain: str) -> None
         for one in reads:
             one.volume.read(one.region, one.box)
     assert measured_read == read
+
+
+PAIR = ("a", "b")
+SEVERAL: dict[str, Callable[[Any], Any]] = {
+    "list, turned": lambda p: p.lazy_patch((12, 12, 12)).rotate(30).blur(1.5, unit="voxel"),
+    "list, flushed": lambda p: p.lazy_patch((12, 12, 12)).rotate(20).flush().rotate(10),
+    "stacked": lambda p: p.gamma(1.2, given=(0, 1), keys=["a"]).stack(PAIR).lazy_patch(12),
+    "stacked, blurred": lambda p: SEVERAL["stacked"](p).blur(1.5, unit="voxel"),
+    "stacked, flushed": lambda p: SEVERAL["stacked, blurred"](p).rotate(20),
+}
+
+
+@pytest.mark.parametrize("chain", SEVERAL)
+def test_all_who_ask_get_the_chunks_of_every_file(chain: str, tmp_path: Path) -> None:
+    """Of two files of one patch: read, counts, negotiation, explanation and report agree."""
+    files = [_zarr(tmp_path), _shards(tmp_path)]
+    case: Any = {"image": files} if "list" in chain else dict(zip(PAIR, files, strict=True))
+    pipe, seed = SEVERAL[chain](vp.from_cases([case]).open_volume()), 7
+    close_volumes()
+    before = TALLY.snapshot()
+    first(pipe, seed)["image"].realize()
+    done = TALLY.snapshot() - before
+    chunks = done.bytes_read // (EDGE**3 * 2)
+
+    assert chunks > 0
+    assert done.reads == 2
+    assert len(list(touched(first(pipe, seed)))) == chunks
+    assert asked_of(pipe.batch_patches(1), seed, 0).demands["image"].chunks == chunks
+    cost = cost_of(pipe.batch_patches(1), seed, 0)
+    assert cost is not None
+    assert (cost.reads, cost.bytes_read) == (2, done.bytes_read)
+    report = shuffle_report(pipe.batch_patches(1), seed=seed, cache_bytes=0)
+    assert report.bytes_per_sample == done.bytes_read
+    assert len(reads_of([first(pipe, seed)])) == 2
+
+
+@pytest.mark.parametrize("chain", ["list, turned", "stacked", "stacked, blurred"])
+def test_what_is_held_or_joined_is_not_read_again(chain: str, tmp_path: Path) -> None:
+    """The halo of a filter of all channels is in memory, too; nobody reads a file twice."""
+    files = [_zarr(tmp_path), _shards(tmp_path)]
+    case: Any = {"image": files} if "list" in chain else dict(zip(PAIR, files, strict=True))
+    pipe = SEVERAL[chain](vp.from_cases([case]).open_volume())
+    samples = [first(pipe, 7)] * 2
+    (kept,), _ = held(samples[:1])
+    before = TALLY.snapshot()
+    expected = kept["image"].realize()
+    assert (TALLY.snapshot() - before).reads == 0
+
+    before = TALLY.snapshot()
+    made = [sample["image"].realize() for sample in JoinReads()(samples)]
+    done = TALLY.snapshot() - before
+
+    assert done.reads == (4 if chain == "stacked, blurred" else 2)
+    assert all(np.array_equal(one, expected) for one in made)
 
 
 @pytest.mark.parametrize("chain", ["turned", "blurred", "sharpened"])
