@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any
@@ -19,11 +20,13 @@ from ..core.errors import (
     UnopenedVolume,
     placed,
 )
-from ..core.likely_mistakes import classes
+from ..core.likely_mistakes import Glimpse, classes, glimpse, many_values
 from ..core.memory import refuse_beyond_memory
 from ..core.origin import is_looking_ahead, warn
 from ..core.sample import case_of
-from ..spatial import LazyPatch
+from ..spatial import LazyPatch, Source
+from ..spatial.lazy.levels import stored_shown_to
+from ..spatial.volume_like import patch_before
 from ..volumes import Volume, is_volume
 from ..volumes.stores.joining import reads_of
 from .memory import ArraySpec, batch_memory
@@ -37,22 +40,40 @@ _LOOKED_AT = 16
 class LikelyLabels:
     """Looks whether what is taken for an image holds classes: in the first batches of a process.
 
+    It sees the voxels as they are stored: between classes that were interpolated lie others.
     Copies of a pipe share one; in a worker it begins anew.
     """
 
     def __init__(self, origin: Origin | None) -> None:
         self._origin = origin
         self._left: dict[str, int] = {}
+        self._seen: dict[str, list[Glimpse]] = {}
 
-    def look(self, key: str, patch: LazyPatch, array: NDArray[Any]) -> None:
-        """Warn, once, where the values of an interpolated volume are few whole numbers."""
-        left = self._left.get(key, _LOOKED_AT)
-        if left == 0 or is_looking_ahead():
+    def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
+        """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
+        guessed = patch.kind != "label" and patch.policy.mode != "nearest"
+        if not guessed or self._left.get(key, _LOOKED_AT) == 0 or is_looking_ahead():
+            return nullcontext()
+        seen, moved = self._seen.setdefault(key, []), _is_interpolated(patch)
+
+        def show(source: Source) -> None:
+            # Integers that nothing interpolates stay what they are.
+            if moved or source.array.dtype.kind == "f":
+                seen.append(glimpse(source.array, source.slope, source.intercept))
+
+        return stored_shown_to(show)
+
+    def tell(self, key: str) -> None:
+        """Warn, once, where the voxels that were seen are few whole numbers."""
+        seen = self._seen.get(key, [])
+        if not seen or is_looking_ahead():
             return
-        self._left[key] = left - 1
-        # As they are stored: values that were clipped are often one of two.
-        guessed = patch.kind != "label" and patch.policy.mode != "nearest" and not patch.values
-        if not (guessed and array.dtype.kind == "f" and classes(array)):
+        left = self._left[key] = self._left.get(key, _LOOKED_AT) - 1
+        found = classes(seen)
+        if found or left <= 0 or many_values(seen):
+            self._left[key] = 0
+            del self._seen[key]
+        if not found:
             return
         # The text names no case, so that workers, and Python, tell it once.
         text = (
@@ -62,10 +83,18 @@ class LikelyLabels:
             "If not, give labels= without it: then nothing is guessed."
         )
         warn(text, LikelyLabel, self._origin)
-        self._left[key] = 0
 
     def __reduce__(self) -> tuple[type[LikelyLabels], tuple[Origin | None]]:
         return LikelyLabels, (self._origin,)
+
+
+def _is_interpolated(patch: LazyPatch | None) -> bool:
+    """Whether some step of a patch, or of one that it begins with, interpolates."""
+    while patch is not None:
+        if not patch.pending.keeps_dtype:
+            return True
+        patch = patch_before(patch.volume)
+    return False
 
 
 @dataclass(frozen=True)
@@ -106,7 +135,7 @@ class Gather:
                 for out, sample in zip(stack, items, strict=True)
             ]
             in_threads(self._fill, slots)
-            self._look(items[0], memory)
+            self._tell(memory)
         except Exception as error:
             raise placed(error, self.origin)  # noqa: B904  the very same error
         batch = {
@@ -120,10 +149,10 @@ class Gather:
             self._warn_of_loss()
         return [batch]
 
-    def _look(self, sample: Any, memory: Mapping[str, NDArray[Any]]) -> None:
-        for key, stack in memory.items():
-            if self.likely is not None and isinstance(sample[key], LazyPatch):
-                self.likely.look(key, sample[key], stack)
+    def _tell(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if self.likely is not None:
+                self.likely.tell(key)
 
     def _warn_of_paths(self, sample: Sample, keys: Sequence[str]) -> None:
         """Warn of volumes that ``open_volume()`` was told to leave alone, or did not recognise."""
@@ -159,7 +188,8 @@ class Gather:
             out[...] = _array_of(thing)
             return
         try:
-            with reads_of(key):
+            likely = nullcontext() if self.likely is None else self.likely.watch(key, thing)
+            with reads_of(key), likely:
                 if self.straight:
                     thing.realize(out=out)
                 else:

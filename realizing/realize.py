@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,14 +41,20 @@ class RealizePatches:
             raise SampleError(msg, do=do).at(self.origin)
         lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
         try:
-            arrays = in_threads(_made, lazy.items())
-            for (key, patch), array in zip(lazy.items(), arrays, strict=True):
+            arrays = in_threads(self._made, lazy.items())
+            for key in lazy:
                 if self.likely is not None:
-                    self.likely.look(key, patch, array)
+                    self.likely.tell(key)
         except Exception as error:
             raise placed(error, self.origin, item.case)  # noqa: B904
         made = dict(zip(lazy, map(Realized, arrays), strict=True))
         return item.replace(data={**dict(item), **made}, patches={**item.patches, **lazy})
+
+    def _made(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
+        key, patch = entry
+        likely = nullcontext() if self.likely is None else self.likely.watch(key, patch)
+        with reads_of(key), likely:
+            return patch.realize()
 
 
 @dataclass(frozen=True)
@@ -133,12 +140,6 @@ class ApplyValue:
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         stored_labels(patch, (), f"{self.step.op.name}(inside={key!r})", key)
         return stored_of(patch.volume)
-
-
-def _made(entry: tuple[str, LazyPatch]) -> NDArray[Any]:
-    key, patch = entry
-    with reads_of(key):
-        return patch.realize()
 
 
 def _of_kind(sample: Sample, kind: str) -> list[str]:

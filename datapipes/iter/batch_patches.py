@@ -51,7 +51,8 @@ class BatchPatches(DataPipe):
     tensor of their own. Numbers become one tensor, other things a list. Plain mappings are
     stacked too, but without ``meta``; if the chain began with cases, a ``ProvenanceLost``
     warning says so. Where keys of labels were not chosen in ``open_volume()``, the first batches
-    are looked at: an image of few whole numbers brings a ``LikelyLabel`` warning.
+    are looked at: an image whose stored voxels are few whole numbers brings a ``LikelyLabel``
+    warning.
 
     Raises
     ------

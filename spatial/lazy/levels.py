@@ -9,6 +9,9 @@ left between the level and the output is smoothed as ever.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +57,19 @@ class ReadFrom(NamedTuple):
         return self.plan.source_box(self.policy) if has_chunks(self.volume) else None
 
 
+_SHOW: ContextVar[Callable[[Source], None] | None] = ContextVar("show", default=None)
+
+
+@contextmanager
+def stored_shown_to(show: Callable[[Source], None]) -> Iterator[None]:
+    """Call ``show`` with the voxels of each image that is resampled inside, as they are stored."""
+    token = _SHOW.set(show)
+    try:
+        yield
+    finally:
+        _SHOW.reset(token)
+
+
 def read_from(volume: Any, plan: SpatialPlan, policy: Policy) -> ReadFrom:
     """Return the volume or the level of it that is read for ``plan``, and the plan from there.
 
@@ -94,5 +110,8 @@ def resampled_into(
         refuse_complex(volume)
         voxels = stored.read(region, *(() if box is None else (box,)))
         source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
+        show = _SHOW.get()
+        if show is not None and not isinstance(stored, MadeVolume) and volume.kind != "label":
+            show(source)
     resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
     return source, plan

@@ -152,7 +152,8 @@ def told_by(loader, epochs=2):
         for _ in range(epochs):
             for _ in loader:
                 pass
-    loader.shutdown()
+    if isinstance(loader, vp.DataLoader2):
+        loader.shutdown()
     return [str(w.message) for w in caught if w.category is LikelyLabel]
 
 
@@ -218,6 +219,77 @@ def test_what_was_said_of_a_key_is_not_looked_at(options):
     if "keys" in options:
         options["keys"] = (*options["keys"], "image_seg")
     pipe = turned(vp.from_cases(cases).open_volume(**options))
+
+    assert seen(told_by(vp.DataLoader2(pipe))) == []
+
+
+def of_array(array, size):
+    """Return the chain that turns patches of an array, under a key that says nothing."""
+    pipe = vp.from_cases([{"y": array}] * 4).open_volume()
+    return pipe.lazy_patch((size,) * 3).rotate((-5, 5)).batch_patches(2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int16, np.float64])
+@pytest.mark.parametrize("size", [8, 20])
+def test_classes_are_known_by_what_is_stored(dtype, size):
+    """The batch holds what lies between them, and few of the whole numbers that they were."""
+    label = np.zeros((24, 24, 24), dtype)
+    label[6:18, 6:18, 6:18] = 1
+    pipe = of_array(label, size)
+
+    (told,) = seen(told_by(vp.DataLoader2(pipe, [vp.FuseSpatial()])))
+
+    assert told.startswith("'y' is sampled as an intensity")
+    assert "batch_patches(2)" in told
+
+
+def test_classes_that_were_normalized_are_known():
+    """Value ops change the batch, and not what is stored."""
+    label = np.zeros((24, 24, 24), np.uint8)
+    label[6:18] = 1
+    pipe = vp.from_cases([{"y": label}] * 4).open_volume().rotate(5).normalize()
+
+    assert len(seen(told_by(pipe.realize().batch_patches(2)))) == 1
+
+
+def image_of_few_values(name):
+    """Return 24^3 voxels of an image that a rule of few whole numbers alone takes for classes."""
+    rng = np.random.default_rng(0)
+    i, j, _ = np.indices((24, 24, 24))
+    return {
+        "empty CT": np.full(i.shape, -1024, np.int16),
+        "air": np.rint(rng.normal(0, 2, i.shape)).clip(0).astype(np.uint8),
+        "air in float32": np.rint(rng.normal(9, 2, i.shape)).astype(np.float32),
+        "air of a CT": rng.integers(-1004, -996, i.shape).astype(np.int16),
+        "ramp": i.astype(np.float32),
+        "grey levels": ((i + j) // 2).astype(np.uint8),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["empty CT", "air", "air in float32", "air of a CT", "ramp", "grey levels"]
+)
+def test_images_of_few_values_are_not_told(name):
+    """Noise has neighbours that differ, gradients along an axis; a constant has one value."""
+    assert seen(told_by(vp.DataLoader2(of_array(image_of_few_values(name), 20)))) == []
+
+
+def test_a_corner_of_few_grey_levels_is_not_told():
+    """One patch of integers says nothing, nor many of them where another has more values."""
+    corner = np.zeros((24, 24, 24), np.uint8)
+    corner[8:16] = 1
+    rest = np.random.default_rng(0).integers(0, 200, corner.shape).astype(np.uint8)
+    cases = [{"y": corner}, {"y": rest}, *[{"y": corner}] * 8]
+    pipe = vp.from_cases(cases).open_volume().rotate((-5, 5)).batch_patches(2)
+
+    assert seen(told_by(vp.DataLoader2(pipe))) == []
+
+
+def test_integers_that_nothing_interpolates_are_not_told():
+    """They reach the batch as they are stored."""
+    label = np.zeros((24, 24, 24), np.uint8)
+    label[6:18] = 1
+    pipe = vp.from_cases([{"y": label}] * 8).open_volume().flip(0, p=0.5).batch_patches(2)
 
     assert seen(told_by(vp.DataLoader2(pipe))) == []
 
