@@ -136,6 +136,9 @@ def test_workers_write_what_is_given_as_arrays(tmp_path):
     assert len(written) == 2
     read(made.cache(folder))
     assert kept(folder) == written
+    shutil.rmtree(folder)
+    read(made.cache(folder.as_uri()))
+    assert set(kept(folder)) == set(written)
 
 
 def test_another_file_or_chain_has_another_copy(cases, tmp_path):
