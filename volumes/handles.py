@@ -82,9 +82,11 @@ class Handles:
         """
         if self._owner != os.getpid():
             self.forget_parent()
+        # Asked before the lock is taken: a source may have to open others to tell.
+        token = source.token
         with self._lock:
-            handle = self._handles.setdefault(source.token, _Handle())
-            self._handles.move_to_end(source.token)
+            handle = self._handles.setdefault(token, _Handle())
+            self._handles.move_to_end(token)
         backend = handle.backend
         if backend is not None and not verify:
             return backend

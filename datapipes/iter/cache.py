@@ -16,7 +16,7 @@ from ...graph import Pipe, describe
 from ...spatial import LazyPatch
 from ...spatial.lazy.kept_copy import kept_in
 from ...volumes.conversion.destination import destination_of
-from ...volumes.stores.location import is_url
+from ...volumes.stores.location import is_url, local_path
 from ..datapipe import PerItem, chained, first_drawing, wrong_item
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
@@ -175,7 +175,7 @@ class Cache(PerItem):
 
 
 def _absolute(place: str) -> str:
-    return place if is_url(place) else os.path.abspath(place)
+    return place if is_url(place) else os.path.abspath(local_path(place))
 
 
 def _memory(given: int | None) -> int:

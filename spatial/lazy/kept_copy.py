@@ -18,7 +18,6 @@ import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -41,7 +40,7 @@ from ...volumes.conversion.recached import ConvertedCopy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
 from ...volumes.source import LocatedSource, Options
-from ...volumes.stores.location import is_url
+from ...volumes.stores.location import is_url, local_path
 from ...volumes.volume import Volume
 from ..volume_like import stored_of
 from .pending import PendingPlan
@@ -97,11 +96,17 @@ class KeptSource:
         """Path or URL of the stored volume."""
         return self.made.name
 
-    @cached_property
+    @property
     def token(self) -> str:
         """Equal for equal sources, in every process."""
-        how = (self.place, self.chunk, self.codec)
-        return content_key(made_key(self.made, opened=True), how)
+        # Before Python 3.12 a cached_property holds one lock for all copies meanwhile, and voxels
+        # in memory are digested: two threads may each have what the other one waits for.
+        found: str | None = self.__dict__.get("_token")
+        if found is None:
+            how = (self.place, self.chunk, self.codec)
+            found = content_key(made_key(self.made, opened=True), how)
+            self.__dict__["_token"] = found
+        return found
 
     def plan(self) -> ConvertPlan:
         """Return how the copy lies in its chunks; looks at headers alone."""
@@ -160,7 +165,7 @@ def kept_in(
         For fsspec.
     """
     if not is_url(place):
-        place = os.path.abspath(place)  # a worker may run in another directory
+        place = os.path.abspath(local_path(place))  # a worker may run in another directory
     made: Any = patch.flushed(because=because, tiled=True).volume
     source = KeptSource(made, place, chunk, codec, dict(storage_options or {}))
     copy = KeptCopy.of_source(source, patch.kind)

@@ -89,11 +89,13 @@ class PatchFacts:
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
         changing = self._changing
-        counted = Counted(partial(self._histogram, above, changing), self._name(above, changing))
+        name = partial(self._name, above, changing)
+        counted = Counted(partial(self._histogram, above, changing), name)
         if not self.stacked and self.mask is None and above is None and self._channels is None:
             shift = _as_affine(changing)
             if shift is not None:
-                whole = Recorded(self._recorded(), Counted(self._histogram, self._name(None, ())))
+                stored = Counted(self._histogram, partial(self._name, None, ()))
+                whole = Recorded(self._recorded(), stored)
                 return whole if shift == (1.0, 0.0) else AffineStatistics(whole, *shift)
         return counted
 
@@ -183,16 +185,18 @@ class Counted:
     """Statistics from a histogram, which is asked for once per number and volume, not per patch."""
 
     histogram: Callable[[], Histogram]
-    name: tuple[Any, ...] | None
+    named: Callable[[], tuple[Any, ...] | None]
+    """Returns what the numbers are a function of: a listing may have to be asked for it."""
 
     def _number(self, what: str, *arguments: float) -> float:
         def asked() -> float:
             number = getattr(self.histogram(), what)
             return float(number(*arguments) if arguments else number)
 
-        if self.name is None:
+        name = self.named()
+        if name is None:
             return asked()
-        return _REMEMBERED.get_or((*self.name, what, *arguments), asked)
+        return _REMEMBERED.get_or((*name, what, *arguments), asked)
 
     @property
     def mean(self) -> float:

@@ -118,6 +118,32 @@ def test_workers_write_each_volume_once(cases, tmp_path):
     assert kept(folder) == written
 
 
+def test_workers_write_what_is_given_as_arrays(tmp_path):
+    """They open the voxels of another process to tell by which name their copy is kept."""
+    rng = np.random.default_rng(0)
+    # Above what travels within its message, so that a worker finds them in a file.
+    cases = [{"image": rng.random((40, 40, 40), np.float32)} for _ in range(2)]
+
+    def read(made, service=None):
+        adapters = [vp.Timeout(item=60, start=60)] if service else None
+        pipe = made.lazy_patch(6).batch_patches(1)
+        with vp.DataLoader2(pipe, adapters, service, seed=5) as loader:
+            return [batch["image"].clone() for batch in loader]
+
+    made = vp.from_cases(cases).open_volume().spacing(2.0)
+    folder = tmp_path / "kept"
+    found = read(made.cache(folder), vp.MultiProcessingReadingService(1))
+
+    assert torch.equal(torch.cat(found), torch.cat(read(made.flush())))
+    written = kept(folder)
+    assert len(written) == 2
+    read(made.cache(folder))
+    assert kept(folder) == written
+    shutil.rmtree(folder)
+    read(made.cache(folder.as_uri()))
+    assert set(kept(folder)) == set(written)
+
+
 def test_another_file_or_chain_has_another_copy(cases, tmp_path):
     """Of the same file and chain there is one, whoever asks."""
     folder = tmp_path / "kept"

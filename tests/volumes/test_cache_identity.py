@@ -11,6 +11,7 @@ from nifti_files import write_nifti
 from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
 from voxpipe.volumes.cache.decoded_cache import DecodedCache
 from voxpipe.volumes.catalog import statistics
+from voxpipe.volumes.content import array_key
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (9, 10, 11)
@@ -176,3 +177,21 @@ def test_entries_are_named_by_the_caller_alone(tmp_path):
     cache.open("k", 3, lambda file: file.write(b"one"), "a").close()
     with cache.open("k", 3, lambda file: file.write(b"two"), "a") as found:
         assert found.read() == b"one"
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">i2"])
+def test_voxels_in_memory_are_called_alike_in_the_file_of_another_process(tmp_path, dtype):
+    """However they lie there: by rows, by columns, by planes, or each other one of more."""
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 99, (2, 8, 6, 4)).astype(dtype)
+    arrays = [
+        numbers,
+        numbers[0][None],
+        np.asfortranarray(numbers[0])[None],
+        np.asfortranarray(numbers),
+        numbers.transpose(0, 3, 2, 1),
+        numbers[:1, ::2, :, ::-1],
+    ]
+    for n, array in enumerate(arrays):
+        np.save(tmp_path / f"{n}.npy", array)
+        assert array_key(np.load(tmp_path / f"{n}.npy", mmap_mode="r")) == array_key(array)

@@ -93,6 +93,31 @@ def test_threads_open_one_handle():
     assert source.opened == 1
 
 
+def test_a_source_may_open_others_to_tell_its_token():
+    """A copy is called after the content of voxels that are opened for it."""
+    handles, inner = Handles(), Opener("inner")
+
+    class Named(Opener):
+        @property
+        def token(self):
+            return f"copy of {handles.acquire(inner).header.shape}"
+
+        @token.setter
+        def token(self, _):
+            pass
+
+    outer, done = Named("outer"), threading.Event()
+
+    def open_it():
+        handles.acquire(outer)
+        done.set()
+
+    threading.Thread(target=open_it, daemon=True).start()
+
+    assert done.wait(20)
+    assert (inner.opened, outer.opened, len(handles)) == (1, 1, 2)
+
+
 def test_a_source_that_fails_leaves_no_handles_behind():
     """Failing to open many sources does not fill the store."""
     handles = Handles(most=2)
