@@ -50,7 +50,8 @@ class Override(Adapter):
             raise SampleError(msg, do='Write Override({"image": vp.Policy(...)}).').at(origin)
         refuse_no_policies(policies, origin)
         self.policies = dict(policies)
+        self._origin = origin
 
     def rules(self) -> Sequence[Rule]:
         """Return the one rule."""
-        return (override_rule(self.policies),)
+        return (override_rule(self.policies, self._origin),)

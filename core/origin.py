@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from .hidden import public_name
@@ -108,10 +109,17 @@ def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return f"{name}({', '.join(parts)})"
 
 
+def _is_generated(frame: FrameType) -> bool:
+    """Whether it runs what a dataclass wrote, which stands in no file."""
+    return frame.f_code.co_name == "__init__" and frame.f_code.co_filename == "<string>"
+
+
 def here(call: str) -> Origin:
     """Return the innermost frame outside voxpipe and torch as the origin of ``call``."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and (
+        _is_machinery(frame.f_globals.get("__name__", "")) or _is_generated(frame)
+    ):
         frame = frame.f_back
     return Origin(call, frame.f_code.co_filename, frame.f_lineno)
 

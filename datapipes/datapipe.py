@@ -249,11 +249,17 @@ def draws(pipe: Any) -> bool:
     return any(step.is_drawn() for step in spatial) or any(step.is_drawn for step in values)
 
 
+NO_LENGTH = "no len():"
+"""How a pipe begins that says why it has no length; pipes after it repeat that."""
+
+
 def length_of(pipe: Any, parent: Any) -> int:
     """Return ``len(parent)``, or say that ``pipe`` has no length."""
     try:
         return length(parent)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError) as error:
+        if str(error).startswith(NO_LENGTH):  # which says why
+            raise
         msg = (
             f"{type(pipe).__name__} has no len(): the length of what it reads is not known, "
             "so this instance doesn't have valid length"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core.errors import SampleError
-from ..core.origin import shorten
+from ..core.origin import here, shorten
 from ..core.whole import whole
 
 NONE, GLOBAL, WINDOWED, CHUNK_LOCAL = "none", "global", "windowed", "chunk_local"
@@ -65,7 +65,7 @@ class ShuffleSpec:
                 name = type(self).__name__
                 msg = f"{name} is a subclass of ShuffleSpec that does not say its order"
                 do = f"Give {name} a method order(self, counts, cases, generator)."
-                raise SampleError(msg, do=do)
+                raise SampleError(msg, do=do).at(here(f"{name}()"))
             object.__setattr__(self, "kind", OWN)
         elif self.kind not in (NONE, GLOBAL, WINDOWED, CHUNK_LOCAL):
             msg = f"no order is called {shorten(self.kind)}"

@@ -90,7 +90,9 @@ class S3Server:
     Parameters
     ----------
     root
-        Its folders are the buckets, their files the objects.
+        The folder around the buckets: each folder in it is a bucket, whose files are the objects.
+        ``s3://bucket/a.nii`` is ``root/bucket/a.nii``. A bucket has to exist, as a folder or by
+        ``PUT``, before anything is written to it; ``root`` itself is none.
     latency
         Seconds before each answer.
     bandwidth

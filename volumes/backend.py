@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
-from ..core.errors import BadHeader, UnknownFormat
+from ..core.errors import BadHeader, SampleError, UnknownFormat
 from .chunks.cuts import Cuts, Needed
 from .content import array_key, content_key
 from .fetched import touch
@@ -421,9 +421,9 @@ def only_in_torch(values: Any) -> str:
 
 
 def no_options(options: Mapping[str, Any], name: str, known: tuple[str, ...] = ()) -> None:
-    """Raise ``TypeError`` for options that a format does not have."""
+    """Raise ``SampleError``, a ``TypeError``, for options that a format does not have."""
     unknown = [key for key in options if key not in known]
     if unknown:
         have = ", ".join(known) or "none"
         msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
-        raise TypeError(msg)
+        raise SampleError(msg, do=f"Leave {unknown[0]}= out, or write one that the format has.")

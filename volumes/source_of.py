@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import UnknownFormat
+from ..core.errors import SampleError, UnknownFormat
 from .array_source import from_array
 from .formats.zarr_source import ZarrSource
 from .header import IDENTITY
@@ -48,8 +48,12 @@ def source_of(thing: Any, options: Options) -> Source:
 
 def _refuse_options(options: Options) -> None:
     if options.reader or options.reader_kwargs or options.storage_options:
-        msg = "voxels in memory need no reader and no options"
-        raise TypeError(msg)
+        named = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
+        named = named or ["storage_options"]
+        raise SampleError(
+            f"voxels in memory need no reader and no options, and were given {named[0]}=",
+            do=f"Leave {named[0]}= out.",
+        )
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

@@ -89,8 +89,9 @@ class Cache(PerItem):
         drawing = first_drawing(parent)
         if drawing is not None:
             raise GraphError(
-                f"cache() would keep what {describe(drawing)} gives in one epoch",
-                do="Put cache() before it: what comes after it is made anew for every patch.",
+                f"{describe(drawing)} is drawn anew in every epoch, so its result cannot be cached",
+                do="Put cache() before it: what comes before cache() is kept, and what comes after "
+                "it is made for every patch.",
             ).at(self.origin)
         if place is not None and memory_bytes is not None:
             msg = "memory_bytes is for what is kept in memory, and a place was given"

@@ -394,7 +394,10 @@ class LazyPatches(DataPipe):
         assert isinstance(patch, MaskedPatch)  # weights are refused with a grid
         stays = patch.touched(pending.from_stored, grid)
         if stays is None:
-            raise TypeError("no len(): which patches touch the mask is not known before prepare()")
+            raise TypeError(
+                "no len(): which patches touch the mask is known once it was read; run an epoch, "
+                f"or keep the pipe of {self.origin} in a variable and call its prepare()"
+            )
         return int(np.count_nonzero(stays))
 
     def __getstate__(self) -> dict[str, Any]:

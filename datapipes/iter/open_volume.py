@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...core import Sample
+from ...core import Origin, Sample
 from ...core.errors import LikelyLabel, LikelyMistake, SampleError, placed
 from ...core.hidden import Hidden
 from ...core.likely_mistakes import colours
@@ -144,6 +144,8 @@ class OpenVolume(Seeded):
         self._objects_last = _yields_the_same_objects(parent)
         self.policies = dict(policies or {})
         refuse_no_policies(self.policies, self.origin)
+        # Where the policies of some keys were given, if not here.
+        self._policies_from: Mapping[str, Origin] = {}
         # Keys whose policy holds whatever later pipes ask for.
         self.overriding = overriding_keys(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else Hidden(storage_options)
@@ -228,7 +230,8 @@ class OpenVolume(Seeded):
                 have = ", ".join(map(repr, keys))
                 msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
                 do = _meant(key, keys, argument)
-                raise SampleError(msg, do=do).at(self.origin, sample.case)
+                given_at = self._policies_from if argument == "policies" else {}
+                raise SampleError(msg, do=do).at(given_at.get(key, self.origin), sample.case)
 
     def _shown(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""

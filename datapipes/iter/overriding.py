@@ -14,9 +14,11 @@ from .open_volume import OpenVolume
 from .sampling import Sampling, asked_in, overriding_keys, refuse_conflict, refuse_no_policies
 
 
-def override_rule(policies: Mapping[str, Policy]) -> Rule:
+def override_rule(policies: Mapping[str, Policy], origin: Origin | None = None) -> Rule:
     """Return the rule that has volumes opened with these policies, which pipes cannot change."""
-    return Rule("sample by other policies", partial(_opens, policies), partial(_opened, policies))
+    return Rule(
+        "sample by other policies", partial(_opens, policies), partial(_opened, policies, origin)
+    )
 
 
 def _opens(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
@@ -28,12 +30,14 @@ def _opens(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
     return None if has else pipe
 
 
-def _opened(policies: Mapping[str, Policy], pipe: OpenVolume) -> OpenVolume:
+def _opened(policies: Mapping[str, Policy], origin: Origin | None, pipe: OpenVolume) -> OpenVolume:
     other = copy.copy(pipe)
     other.policies = {**pipe.policies, **policies}
     other.overriding = tuple(sorted({*pipe.overriding, *policies}))
     # A key that no sample has is told at the first one.
     other._named = {**pipe._named, "policies": tuple(other.policies)}
+    if origin is not None:
+        other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
     return other
 
 
@@ -56,4 +60,4 @@ def sampled_by(
         raise SampleError(msg, do="Put open_volume() before it.").at(origin)
     if not keys:
         refuse_conflict(Sampling(tuple(asked_in(policies)), origin), origin, parent)
-    return sweep(parent, (override_rule(policies),)).after
+    return sweep(parent, (override_rule(policies, origin),)).after

@@ -30,6 +30,22 @@ def opened(label, **kwargs):
     return vp.from_cases([{"image": label * 10.0, "label": label}]).open_volume(**kwargs)
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_its_length_is_known_once_the_mask_was_read(label, cached):
+    """The error of the loader, and of each pipe, names the pipe whose ``prepare()`` reads it."""
+    pipe = opened(label, labels=("label",)).spacing(2.0)
+    patches = (pipe.cache() if cached else pipe).lazy_patch(4, sampling="grid", mask="label")
+    pipe = patches.batch_patches(2)
+
+    with vp.DataLoader2(pipe) as loader:
+        for unknown in (patches, pipe, loader):
+            with pytest.raises(TypeError, match=r"\.lazy_patch\(4,.*test_grids_in_masks.*prepare"):
+                len(unknown)
+        patches.prepare(lambda done, total: None)
+
+        assert len(loader) == len(pipe) == len(list(loader)) > 1
+
+
 @pytest.mark.parametrize("overlap", [0, 3])
 @pytest.mark.parametrize(
     "before",
@@ -109,7 +125,8 @@ def test_a_mask_is_read_once_and_not_by_estimates(tmp_path, label):
 
 def test_workers_give_the_same_batches(label):
     """Only the loader's process looks at the mask: it plans for all."""
-    chain = opened(label).lazy_patch(8, sampling="grid", mask="label").batch_patches(2)
+    pipe = opened(label, labels=("label",))
+    chain = pipe.lazy_patch(8, sampling="grid", mask="label").batch_patches(2)
 
     with vp.DataLoader2(chain, None, vp.MultiProcessingReadingService(2)) as loader:
         found = [meta["identity"] for batch in loader for meta in batch["meta"]]

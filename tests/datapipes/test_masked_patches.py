@@ -73,7 +73,7 @@ def test_classes_by_weight(cases):
 
 def test_workers_give_the_same_and_so_does_a_region(cases):
     """Places are a function of seed, epoch and identity, whoever builds the masks."""
-    opened = vp.from_cases(cases).open_volume()
+    opened = vp.from_cases(cases).open_volume(labels=("label",))
     for region in (None, 16):
         pipe = opened.lazy_patch(8, samples_per_volume=4, mask="label", region=region).shuffle()
         pipe = pipe.augment(rotate=20)

@@ -271,8 +271,11 @@ def test_an_order_that_is_none_is_an_error(numbers, message):
 def test_a_subclass_without_an_order_is_refused():
     """It would shuffle all patches, whatever it is called; so would a kind that is none."""
     for make in (Silent, lambda: Silent.windowed(4)):
-        with pytest.raises(SampleError, match=r"does not say its order(.|\n)*order\(self, counts"):
+        with pytest.raises(
+            SampleError, match=r"does not say its order(.|\n)*order\(self, counts"
+        ) as told:
             make()
+        assert "test_shuffle_plans.py:" in str(told.value)
     with pytest.raises(SampleError, match="no order is called 'windwoed'"):
         vp.ShuffleSpec("windwoed", 4)
     with pytest.raises(ValueError, match="size is a whole number of at least 1"):

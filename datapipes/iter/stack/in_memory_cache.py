@@ -89,8 +89,9 @@ class InMemoryCacheHolder(Running):
         self.most_bytes = limit_of(size)
         drawing = first_drawing(source_dp)
         if drawing is not None:
-            msg = f"in_memory_cache() would keep what {describe(drawing)} has drawn for one epoch"
-            do = "Put it before, or leave it out: decoded chunks are kept in any case."
+            told = describe(drawing)
+            msg = f"{told} is drawn anew in every epoch, so its result cannot be cached"
+            do = "Put in_memory_cache() before it, or leave it out: decoded chunks are kept anyway."
             raise GraphError(msg, do=do).at(self.origin)
         for pipe in walk(source_dp):
             if hasattr(type(pipe), "set_seed") and not isinstance(pipe, (Seeded, Cycler)):

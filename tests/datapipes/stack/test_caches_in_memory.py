@@ -137,7 +137,7 @@ def test_its_length_is_known_at_the_latest_after_a_pass():
 def test_what_is_drawn_for_an_epoch_is_not_kept():
     """Draws for samples are refused, a shuffle before the cache is warned of."""
     patches = vp.from_cases([{"image": np.zeros((2, 2, 2))}]).open_volume().lazy_patch(1)
-    with pytest.raises(vp.errors.GraphError, match="has drawn for one epoch") as told:
+    with pytest.raises(vp.errors.GraphError, match="is drawn anew in every epoch") as told:
         patches.in_memory_cache()
     assert __file__.rsplit("/", 1)[-1] in str(told.value)
     with pytest.warns(UserWarning, match="keeps the order that shuffle"):
