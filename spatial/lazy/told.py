@@ -108,7 +108,8 @@ def provenance_of(patch: LazyPatch) -> Provenance:
     _, region, level, *_ = reads[0]
     channels = [provenance_of(one) for one in _apart(patch)] if len(reads) > 1 else []
     if channels:  # of voxels that were realized the first tells where they come from
-        region, level = (dict.get(channels[0], name) for name in ("region", "level"))
+        first: dict[str, Any] = channels[0]
+        region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
     entries = {
         "file": patch.volume.name,
         "stored_shape": [sum(read.volume.shape[0] for read in reads), *plan.source.shape],

@@ -164,7 +164,7 @@ def _patch_of_run(
     patch: LazyPatch, run: tuple[int, int], plans: dict[int, PendingPlan]
 ) -> LazyPatch:
     """Return a patch that draws for another epoch, which its plan tells, or those of members."""
-    if patch.members:
+    if isinstance(patch, StackedPatch):
         return patch.with_members([_patch_of_run(one, run, plans) for one in patch.members])
     old = patch.pending
     new = plans.setdefault(id(old), replace(old, seed=run[0], epoch=run[1]))
