@@ -13,6 +13,7 @@ from ....core.errors import GraphError
 from ....core.origin import warn
 from ....graph import Pipe, Traits, describe, walk
 from ....spatial import LazyPatch, PendingPlan
+from ....spatial.lazy.stack import StackedPatch
 from ...datapipe import first_drawing, length_of, offered
 from ..cases import Seeded
 from .cycle import Cycler
