@@ -439,5 +439,5 @@ def test_what_draws_nothing_may_come_before():
     for x, y in zip(plain, kept, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(x, y, strict=True))
     assert not torch.equal(kept[1][0], kept[2][0])
-    with pytest.raises(vp.errors.GraphError, match=r"spacing\(\(1, 2\)\) has drawn"):
+    with pytest.raises(vp.errors.GraphError, match=r"spacing\(\(1, 2\)\) is drawn anew"):
         opened.spacing((1, 2)).in_memory_cache()
