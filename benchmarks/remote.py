@@ -68,10 +68,10 @@ def main() -> None:
         processes.run(writer)
         print("| " + " | ".join(COLUMNS) + " |")
         print("|" + "---|" * len(COLUMNS))
-        with _server(Path(name), chosen.latency, chosen.bandwidth) as (url, pid):
+        with _server(Path(name), chosen.latency, chosen.bandwidth) as (settings, pid):
             for form in chosen.formats:
                 for client in chosen.clients:
-                    row = _row(chosen, folder, form, client, url, pid)
+                    row = _row(chosen, folder, form, client, settings, pid)
                     print("| " + " | ".join(row) + " |", flush=True)
 
 
@@ -102,20 +102,20 @@ def _installed_clients() -> list[str]:
 
 
 def _row(
-    chosen: argparse.Namespace, folder: Path, form: str, client: str, url: str, server: int
+    chosen: argparse.Namespace,
+    folder: Path,
+    form: str,
+    client: str,
+    of_server: dict[str, str],
+    server: int,
 ) -> list[str]:
+    url = of_server["AWS_ENDPOINT_URL"]
     local = phantom.cases(folder, chosen.count, form)
     prefix = f"s3://{BUCKET}/"
     remote = [
         {key: value.replace(f"{folder}/", prefix) for key, value in case.items()} for case in local
     ]
-    settings = {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ACCESS_KEY_ID": "nobody",
-        "AWS_SECRET_ACCESS_KEY": "nothing",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "VOXPIPE_REMOTE": client,
-    }
+    settings = {**of_server, "VOXPIPE_REMOTE": client}
     here, there, requests, megabytes, serving = [], [], [], [], []
     for _ in range(chosen.rounds):
         here.append(_measured(chosen, local, {}))
@@ -160,8 +160,8 @@ def _measured(
 
 
 @contextmanager
-def _server(root: Path, latency: float, bandwidth: float) -> Iterator[tuple[str, int]]:
-    """Serve ``root`` from a process of its own; yield its URL and its id."""
+def _server(root: Path, latency: float, bandwidth: float) -> Iterator[tuple[dict[str, str], int]]:
+    """Serve ``root`` from a process of its own; yield a client's variables, and its id."""
     command = [sys.executable, "-m", "voxpipe.testing.s3", str(root)]
     command += ["--latency", str(latency), "--bandwidth", str(bandwidth)]
     pipe = subprocess.PIPE
@@ -169,7 +169,8 @@ def _server(root: Path, latency: float, bandwidth: float) -> Iterator[tuple[str,
         assert server.stdin is not None
         assert server.stdout is not None
         try:
-            yield server.stdout.readline().strip(), server.pid
+            server.stdout.readline()  # the URL, which the variables hold too
+            yield json.loads(server.stdout.readline()), server.pid
         finally:
             server.stdin.close()
 

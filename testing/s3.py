@@ -1,9 +1,11 @@
 """A small S3 server for tests and benchmarks: a folder as buckets, as slow and broken as wanted.
 
 It answers what readers ask (GET with ranges, HEAD, LIST version 2) and what writing needs (PUT,
-also with ``If-None-Match: *``, DELETE of one or many, making a bucket). Signatures are not looked
-at, so it listens to this machine only. One thread serves every connection and files go out by
-``sendfile``, because it shares the processor with what it is there to measure::
+also with ``If-None-Match: *``, DELETE of one or many, making a bucket). It listens to this machine
+only, keeps to its folder, and answers who names its access key, which nobody can guess: other users
+of the machine read and write nothing through it. Signatures are not computed. One thread serves
+every connection and files go out by ``sendfile``, because it shares the processor with what it is
+there to measure::
 
     with S3Server(folder, latency=0.03, bandwidth=60e6) as server:
         volume = vp.Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
@@ -25,6 +27,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import socket
 import struct
 import subprocess
@@ -97,12 +100,20 @@ class S3Server:
         Seconds before each answer.
     bandwidth
         Bytes per second of each connection; None for no limit.
+    is_public
+        Whether it answers requests without its key, too: plain URLs, other credentials.
     """
 
     def __init__(
-        self, root: Path | str, *, latency: float = 0.0, bandwidth: float | None = None
+        self,
+        root: Path | str,
+        *,
+        latency: float = 0.0,
+        bandwidth: float | None = None,
+        is_public: bool = False,
     ) -> None:
-        self.latency, self.bandwidth = latency, bandwidth
+        self.latency, self.bandwidth, self.is_public = latency, bandwidth, is_public
+        self._key, self._secret = f"AK{secrets.token_hex(16)}", secrets.token_hex(16)
         self.most_in_flight = 0
         self._in_flight = 0
         self._buckets = Buckets(Path(root))
@@ -120,8 +131,8 @@ class S3Server:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """Options with which fsspec's s3 finds this server. Any credentials do."""
-        return {"key": "nobody", "secret": "nothing", "endpoint_url": self.url}
+        """Options with which fsspec's s3 finds this server, its key included."""
+        return {"key": self._key, "secret": self._secret, "endpoint_url": self.url}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -129,8 +140,8 @@ class S3Server:
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "nobody",
-            "AWS_SECRET_ACCESS_KEY": "nothing",
+            "AWS_ACCESS_KEY_ID": self._key,
+            "AWS_SECRET_ACCESS_KEY": self._secret,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
         }
@@ -249,6 +260,10 @@ class S3Server:
             await self._send(client, Answer.of_text(json.dumps(self.counts)), question)
             return True
         begin = self._loop.time() + self.latency
+        if not (self.is_public or secrets.compare_digest(question.access_key, self._key)):
+            self._enter(question, _BROKEN["deny"].status, 0)
+            await self._send(client, _BROKEN["deny"], question, begin)
+            return True
         fault = self._fault(question)
         if fault is None and question.method == "GET":
             # Nothing changes by looking now, and the wait for the first bytes is part of one.
@@ -357,7 +372,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command:
             environment = {**os.environ, **server.environment}
             return subprocess.run(command, env=environment, check=False).returncode
-        sys.stdout.write(f"{server.url}\n")
+        # The second line is for a client that is no child: nobody else may know the key.
+        sys.stdout.write(f"{server.url}\n{json.dumps(server.environment)}\n")
         sys.stdout.flush()
         sys.stdin.read()
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from functools import lru_cache
@@ -9,6 +10,7 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape
 
+_CREDENTIAL = re.compile(r"Credential=([^,\s]+)")
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
 
@@ -38,6 +40,13 @@ class Question:
     def range(self) -> str:
         """The Range header; empty for everything."""
         return self.headers.get("range", "")
+
+    @property
+    def access_key(self) -> str:
+        """Who says to have signed it, in a header or in the URL; empty for nobody."""
+        credential = self.query.get("X-Amz-Credential", "")
+        found = _CREDENTIAL.search(self.headers.get("authorization", ""))
+        return (found[1] if found else credential).split("/", 1)[0]
 
     def with_body(self, body: bytes) -> Question:
         """Return the request with its body, out of the chunks in which signed bodies come."""

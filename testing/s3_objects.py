@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import gmtime, strftime
 from urllib.parse import quote
@@ -18,16 +18,16 @@ _MOST_KEYS = 1000  # as S3
 
 
 class Buckets:
-    """The folders in ``root``."""
+    """The folders in ``root``. Nothing outside of it is read, written or listed."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        # Links that lead to the root are the caller's; those below it are not followed out.
+        self._root = Path(os.path.realpath(root))
 
     def answer(self, question: Question) -> Answer:
         """Return what a request gets, and do what it asks."""
-        bucket, _, key = question.path.lstrip("/").partition("/")
-        folder = self._root / bucket
-        if not bucket or ".." in question.path.split("/"):
+        bucket, _, key = question.path.removeprefix("/").partition("/")
+        if not bucket or not self._is_inside(question.path.removeprefix("/").removesuffix("/")):
             return Answer.of_error(400, "InvalidRequest")
         if key and question.method == "GET":
             # Without any path made of its parts: this is what a benchmark asks for.
@@ -43,10 +43,21 @@ class Buckets:
         if key:
             return _of_object(folder / key, question)
         if question.method == "POST" and "delete" in question.query:
-            return _deleted(folder, question.body)
+            listed = map(unescape, re.findall(r"<Key>(.*?)</Key>", question.body.decode()))
+            return _deleted(folder, [k for k in listed if self._is_inside(f"{bucket}/{k}")])
         if question.method == "GET":
+            below = question.query.get("prefix", "").rpartition("/")[0]
+            if below and not self._is_inside(f"{bucket}/{below}"):
+                return Answer.of_error(400, "InvalidRequest")
             return _listing(folder, bucket, question.query)
         return Answer() if question.method == "HEAD" else Answer.of_error(501, "NotImplemented")
+
+    def _is_inside(self, path: str) -> bool:
+        """Whether a path below the root names a place there, also where it leads through links."""
+        if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+            return False
+        place = os.path.join(self._root, path)
+        return os.path.realpath(place).startswith(f"{self._root}{os.sep}")
 
 
 def _read(file: str, question: Question) -> Answer | None:
@@ -80,12 +91,11 @@ def _of_object(file: Path, question: Question) -> Answer:
     return Answer.of_error(501, "NotImplemented")
 
 
-def _deleted(folder: Path, body: bytes) -> Answer:
-    """Remove the objects that a request lists; one that is not there is no error."""
-    for found in re.findall(r"<Key>(.*?)</Key>", body.decode()):
-        file = folder / unescape(found)
-        if ".." not in file.parts and file.is_file():
-            file.unlink()
+def _deleted(folder: Path, keys: Sequence[str]) -> Answer:
+    """Remove objects; one that is not there is no error."""
+    for key in keys:
+        if (folder / key).is_file():
+            (folder / key).unlink()
     return Answer.of_text('<?xml version="1.0" encoding="UTF-8"?><DeleteResult></DeleteResult>')
 
 

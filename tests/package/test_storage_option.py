@@ -25,7 +25,7 @@ def server(tmp_path, started_clients, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     image = nib.Nifti1Image(np.zeros((8, 8, 8), np.int16), np.eye(4))
     nib.save(image, root / "bucket" / "c1" / "ct.nii")
-    with S3Server(root) as running:
+    with S3Server(root, is_public=True) as running:
         running.bucket = root / "bucket"
         yield running
         close_volumes()

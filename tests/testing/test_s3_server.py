@@ -22,7 +22,7 @@ SPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 def server(tmp_path):
     (tmp_path / "bucket" / "a").mkdir(parents=True)
     (tmp_path / "bucket" / "a" / "x").write_bytes(CONTENT)
-    with S3Server(tmp_path) as running:
+    with S3Server(tmp_path, is_public=True) as running:
         yield running
 
 
@@ -129,7 +129,7 @@ def test_latency_and_bandwidth_are_kept(tmp_path):
     """An answer takes at least what it should; at most cannot be promised."""
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x").write_bytes(bytes(100_000))
-    with S3Server(tmp_path, latency=0.05, bandwidth=1e6) as server:
+    with S3Server(tmp_path, latency=0.05, bandwidth=1e6, is_public=True) as server:
         begin = time.monotonic()
         assert len(ask(server, "GET", "/b/x")[2]) == 100_000
         assert time.monotonic() - begin >= 0.15
@@ -140,7 +140,8 @@ def test_a_command_finds_the_server(tmp_path):
     code = (
         "import os, sys, urllib.request as r\n"
         "url = os.environ['AWS_ENDPOINT_URL']\n"
-        "r.urlopen(r.Request(url + '/b', method='PUT')).close()\n"
+        "signed = {'Authorization': 'Credential=' + os.environ['AWS_ACCESS_KEY_ID'] + '/x'}\n"
+        "r.urlopen(r.Request(url + '/b', method='PUT', headers=signed)).close()\n"
         "sys.exit(5)"
     )
     command = [sys.executable, "-m", "voxpipe.testing.s3", str(tmp_path / "root"), "--"]
@@ -149,3 +150,62 @@ def test_a_command_finds_the_server(tmp_path):
 
     assert found.returncode == 5
     assert (tmp_path / "root" / "b").is_dir()
+
+
+OUTSIDE = [
+    "//{}",
+    "/bucket//{}",
+    "/bucket/..%2F..{}",
+    "/bucket/a/../../x{}",
+    "/bucket%2F%2F{}",
+    "/%2e%2e/x",
+]
+
+
+@pytest.mark.parametrize("path", [*OUTSIDE, "/bucket/out/secret", "/out/secret"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_nothing_outside_the_folder_is_reached(tmp_path, method, path):
+    """Neither by absolute paths, nor by dots, nor through links that lead away."""
+    inside, outside = tmp_path / "served", tmp_path / "outside"
+    (inside / "bucket").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    (inside / "bucket" / "out").symlink_to(outside)
+    (inside / "out").symlink_to(outside)
+    with S3Server(inside, is_public=True) as server:
+        status, _, body = ask(server, method, path.format(outside / "secret"), body=b"changed")
+
+    assert status == 400
+    assert b"secret" not in body
+    assert [file.read_bytes() for file in outside.iterdir()] == [b"secret"]
+
+
+def test_nothing_outside_is_listed_or_deleted(server, tmp_path):
+    """A prefix that leads away is refused; keys that do are left alone."""
+    (tmp_path / "other").write_bytes(b"kept")
+
+    assert ask(server, "GET", "/bucket?list-type=2&prefix=../")[0] == 400
+    assert ask(server, "GET", "/bucket?list-type=2&prefix=/etc/")[0] == 400
+    keys = "".join(f"<Object><Key>{key}</Key></Object>" for key in ("../other", tmp_path / "other"))
+    body = f"<Delete>{keys}</Delete>"
+    assert ask(server, "POST", "/bucket?delete", body=body)[0] == 200
+    assert (tmp_path / "other").read_bytes() == b"kept"
+
+
+def test_another_user_is_refused(tmp_path):
+    """Without its key, and with another, the server answers 403, whatever is asked."""
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "x").write_bytes(CONTENT)
+    with S3Server(tmp_path) as server, S3Server(tmp_path) as other:
+        for options in ({}, other.storage_options):
+            signed = {"Authorization": f"Credential={options.get('key')}/d"} if options else {}
+            for method, path in (
+                ("GET", "/bucket/x"),
+                ("PUT", "/bucket/x"),
+                ("GET", "/bucket?list-type=2"),
+            ):
+                assert ask(server, method, path, signed, b"y")[0] == 403
+        own = {"Authorization": f"Credential={server.storage_options['key']}/d"}
+        assert ask(server, "GET", "/bucket/x", own)[2] == CONTENT
+        query = f"?X-Amz-Credential={server.storage_options['key']}%2Fd"
+        assert ask(server, "GET", f"/bucket/x{query}")[2] == CONTENT

@@ -22,7 +22,8 @@ def server(tmp_path, started_clients, monkeypatch):
     root = tmp_path / "s3"
     (root / BUCKET).mkdir(parents=True)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with S3Server(root) as running:
+    # Public: some tests have credentials of their own, to see that these appear nowhere.
+    with S3Server(root, is_public=True) as running:
         running.bucket = root / BUCKET
         yield running
         close_volumes()

@@ -180,3 +180,46 @@ def test_what_is_no_hdf5(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingDependency, match=r"text\.h5 needs h5py"):
         _ = Volume(tmp_path / "text.h5").shape
+
+
+def write_virtual(path, source, dataset="d"):
+    """Write a virtual dataset that shows another one, or one slice each of many."""
+    if "%" in source:
+        every = h5py.h5s.UNLIMITED
+        with h5py.File(path, "w", libver="latest") as file:
+            how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            space = h5py.h5s.create_simple((4, 4, 4), (every, 4, 4))
+            space.select_hyperslab((0, 0, 0), (every, 1, 1), (1, 1, 1), (1, 4, 4))
+            slices = h5py.h5s.create_simple((1, 4, 4))
+            how.set_virtual(space, source.encode(), dataset.encode(), slices)
+            whole = h5py.h5s.create_simple((4, 4, 4), (every, 4, 4))
+            h5py.h5d.create(file.id, b"d", h5py.h5t.NATIVE_INT16, whole, dcpl=how)
+        return
+    with h5py.File(path, "w", libver="latest") as file:
+        layout = h5py.VirtualLayout((4, 4, 4), "i2")
+        layout[:] = h5py.VirtualSource(source, dataset, (4, 4, 4))
+        file.create_virtual_dataset("d", layout)
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [{"a": "."}, {"a": "a.h5"}, {"a": "b.h5", "b": "a.h5"}, {"a1": "a%b.h5"}, {"a": "./a.h5"}],
+    ids=["itself", "its file", "two files", "a pattern", "a path"],
+)
+def test_a_virtual_dataset_that_leads_to_itself_is_refused(tmp_path, sources):
+    """HDF5 would follow it until the process ends."""
+    for name, source in sources.items():
+        write_virtual(tmp_path / f"{name}.h5", source)
+
+    with pytest.raises(BadHeader, match="leads back to itself"):
+        Volume(tmp_path / f"{min(sources)}.h5").numpy()
+
+
+def test_a_virtual_dataset_of_others_is_read(tmp_path):
+    """Of one that is virtual itself, and of numbers."""
+    with h5py.File(tmp_path / "n.h5", "w") as file:
+        file["d"] = numbered((4, 4, 4), np.int16)
+    write_virtual(tmp_path / "m.h5", "n.h5")
+    write_virtual(tmp_path / "v.h5", "m.h5")
+
+    assert Volume(tmp_path / "v.h5").numpy()[0].tolist() == numbered((4, 4, 4)).tolist()

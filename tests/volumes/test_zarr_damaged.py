@@ -1,5 +1,6 @@
 """Damaged zarr: the right voxels or a VolumeError that names the file, nothing else."""
 
+import json
 import random
 import re
 import warnings
@@ -10,7 +11,7 @@ from nifti_files import numbered
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume, VolumeError
-from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes import Volume, close_volumes, convert
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
 CHECKED = [zarr.codecs.ZstdCodec(level=1), zarr.codecs.Crc32cCodec()]
@@ -120,3 +121,33 @@ def test_senseless_chunks_are_refused_before_memory_is_taken(tmp_path, wrong, me
 
     with pytest.raises(BadHeader, match=message):
         read(made)
+
+
+def edited(file, change):
+    document = json.loads(file.read_text())
+    change(document)
+    file.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_separator_that_does_not_exist_is_refused(tmp_path, version):
+    """No chunk would be found under such keys, and the volume would be all fill."""
+    write(tmp_path / "a.zarr", zarr_format=version, shards=None, compressors="auto")
+    file = tmp_path / "a.zarr" / {2: ".zarray", 3: "zarr.json"}[version]
+    if version == 2:
+        edited(file, lambda d: d.update(dimension_separator="-"))
+    else:
+        edited(file, lambda d: d["chunk_key_encoding"].update(configuration={"separator": "-"}))
+
+    with pytest.raises(BadHeader, match=r"a\.zarr .*separated by '\.' or '/', not by '-'"):
+        read(tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("kind", ["group", "arrays", None])
+def test_a_nifti_header_that_is_no_array_is_refused(tmp_path, kind):
+    """Without it the volume would lose its slope and affine."""
+    convert(Volume(ARRAY, affine=np.diag([2.0, 2, 5, 1])), tmp_path / "a.nii.zarr")
+    edited(tmp_path / "a.nii.zarr" / "nifti" / "zarr.json", lambda d: d.update(node_type=kind))
+
+    with pytest.raises(BadHeader, match="nifti"):
+        read(tmp_path / "a.nii.zarr")

@@ -146,3 +146,45 @@ def test_what_is_no_archive(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"PK\x03\x04", b"PK\x03\x05"))
     with pytest.raises(CorruptVolume, match=r"zarr\.json in .*c\.zarr\.zip"):
         _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("shards", [None, (4, 8, 8)])
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_wrong_check_sum_is_told(tmp_path, shards, method):
+    """Of a member read whole, inflated, or in parts: one changed bit is no voxel of ours."""
+    folder = tmp_path / "a"
+    zarr.create_array(folder, data=ARRAY, chunks=(2, 4, 4), shards=shards, compressors=None)
+    path = tmp_path / "a.zarr.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, file.relative_to(folder))
+    region = Region.of_shape((1, 1, 1))
+    sound = Volume(path).read(region).array.copy()
+    close_volumes()
+    raw = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        chunk = archive.getinfo("c/0/0/0")
+    # Of the directory's entry: signature, 12 bytes, then the check sum.
+    entry = raw.rindex(b"PK\x01\x02", 0, raw.rindex(b"c/0/0/0"))
+    assert int.from_bytes(raw[entry + 16 : entry + 20], "little") == chunk.CRC
+    raw[entry + 16] ^= 1
+    path.write_bytes(raw)
+
+    assert sound.size == 1
+    with pytest.raises(CorruptVolume, match=r"c/0/0/0 in .*: its check sum is wrong"):
+        Volume(path).read(region)
+
+
+def test_a_member_is_checked_once(tmp_path, monkeypatch):
+    """However many parts of it are read."""
+    path = write(tmp_path / "a.zarr.zip", shards=(8, 8, 8))
+    store = ZipRanges(LocalRanges(str(tmp_path)), path.name, str(path), checks_parts=True)
+    checked = []
+    crc32 = zipfile.zlib.crc32
+    monkeypatch.setattr("zlib.crc32", lambda *a: checked.append(len(a[0])) or crc32(*a))
+
+    for start in (0, 10, 20):
+        store.get_ranges([ReadRange("c/0/0/0", start, start + 10)])
+
+    assert checked == [store.size("c/0/0/0")]

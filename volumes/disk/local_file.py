@@ -8,6 +8,7 @@ from typing import BinaryIO
 from ...core.errors import BadHeader, VolumeNotFound
 from ..backend import Backend
 from ..content import content_key
+from ..stores.ranges import open_regular
 
 
 class LocalFile(Backend):
@@ -29,7 +30,7 @@ class LocalFile(Backend):
 def open_local(path: str) -> BinaryIO:
     """Open a local file for reading; ``VolumeNotFound`` where there is none."""
     try:
-        return open(path, "rb")
+        return open(path, "rb", opener=lambda path, _: open_regular(path))
     except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
     except IsADirectoryError:

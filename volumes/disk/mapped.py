@@ -25,6 +25,7 @@ from ..backend import Channels, ViewBackend
 from ..header import Header
 from ..scheme import LOCAL_GAP, LOCAL_RUN
 from ..stores.joining import Joining, joining
+from ..stores.ranges import open_regular
 from ..voxels import Voxels
 from .box_blocks import Blocks
 from .hints import HINTS, Hint
@@ -78,7 +79,7 @@ class Place(NamedTuple):
         blocks = Blocks(lengths, box, array.itemsize, gap=gap, most=most)
         # Whoever reads will find out what is wrong with the file.
         with contextlib.suppress(OSError):
-            fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            fd = open_regular(self.path)
             try:
                 return HINTS.tell(fd, self.offset, blocks)
             finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +45,8 @@ KEPT_BYTES = 0
 CACHE_BYTES = 16 * 1024**2
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
+# A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
+_MOST_VIRTUAL = 16
 
 
 def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
@@ -65,6 +69,7 @@ def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
     try:
         with hdf5_errors(name):
             dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
+            _refuse_circle(h5py, dataset, (), name)
             header, layout = dataset_header(dataset, stamp, name)
             TALLY.count(headers=1)
             offset = plain_offset(dataset)
@@ -220,6 +225,53 @@ def chosen_dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
     raise UnknownFormat(
         f"{name} holds {len(fitting)} datasets of two to four axes; all: {_listed(found)}.",
         do="Give dataset=.",
+    )
+
+
+def _refuse_circle(h5py: Any, dataset: Any, above: tuple[tuple[str, str], ...], name: str) -> None:
+    """Refuse a virtual dataset that leads back to itself: HDF5 follows it until the stack ends."""
+    if not dataset.is_virtual:
+        return
+    place = os.path.realpath(dataset.file.filename)
+    here = (place, dataset.name)
+    if here in above or len(above) >= _MOST_VIRTUAL:
+        raise BadHeader(
+            f"the virtual dataset {dataset.name} of {name} leads back to itself.",
+            do="Write it again, of datasets that hold numbers.",
+        )
+    for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
+        for file, path in _matching(h5py, place, *source):
+            with h5py.File(file, "r") as opened:
+                found = opened.get(path)
+                if isinstance(found, h5py.Dataset):
+                    _refuse_circle(h5py, found, (*above, here), name)
+
+
+def _matching(h5py: Any, place: str, file_name: str, path: str) -> Iterator[tuple[str, str]]:
+    """Yield file and dataset of the sources that a name stands for; ``%b`` is a number in it."""
+    folder = os.path.dirname(place)
+    names = [place]
+    if file_name != ".":
+        wanted = _printf(os.path.basename(file_name))
+        below = os.path.join(folder, os.path.dirname(file_name))
+        listed = sorted(os.listdir(below)) if os.path.isdir(below) else []
+        names = [os.path.join(below, each) for each in listed if wanted.fullmatch(each)]
+    for each in names:
+        if not h5py.is_hdf5(each):
+            continue
+        if "%" not in path:
+            yield each, path
+            continue
+        with h5py.File(each, "r") as opened:
+            found = [f"/{inner}" for inner in _datasets(h5py, opened)]
+        yield from ((each, inner) for inner in found if _printf(path).fullmatch(inner))
+
+
+def _printf(pattern: str) -> re.Pattern[str]:
+    """Return what matches the names that HDF5 makes of a pattern, as of ``printf``."""
+    parts = re.split(r"(%%|%\d*b)", pattern)
+    return re.compile(
+        "".join("%" if p == "%%" else r"\d+" if p[:1] == "%" else re.escape(p) for p in parts)
     )
 
 

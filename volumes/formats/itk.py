@@ -61,7 +61,8 @@ def simpleitk() -> Any:
 
 def itk_reads(path: str) -> bool:
     """Whether SimpleITK is installed and recognises a file, by its name or its beginning."""
-    if os.path.isdir(path) or not is_installed():
+    # It opens what it is asked about, and would wait for the writer of a pipe.
+    if not os.path.isfile(path) or not is_installed():
         return False
     return bool(_reader(path).GetImageIOFromFileName(path))
 

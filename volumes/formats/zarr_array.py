@@ -245,8 +245,14 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         if version in (None, 3):
             document = _json(store.get(f"{path}zarr.json"), f"zarr.json of {name}")
             if document is not None:
-                if document.get("node_type") == "array":
+                kind = document.get("node_type")
+                if kind == "array":
                     return array(parse_v3(document, name), path)
+                if kind != "group":
+                    raise BadHeader(
+                        f"{path}zarr.json of {name} is of no array and no group, but {kind!r}.",
+                        do="Write it again.",
+                    )
                 attrs = document.get("attributes") or {}
                 if getattr(store, "keeps_documents", False):
                     # Side by side, and not one after another as they are looked at.

@@ -229,7 +229,8 @@ class LocalZipZarr(ZarrBackend):
     def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
         self._path = path
         stamp = file_stamp(path)
-        store = ZipRanges(LocalRanges(os.path.dirname(path)), os.path.basename(path), name)
+        local = LocalRanges(os.path.dirname(path))
+        store = ZipRanges(local, os.path.basename(path), name, checks_parts=True)
         token = content_key(path, stamp)
         try:
             super().__init__(open_node(store, name, CHUNKS, token), name, options, stamp)

@@ -78,6 +78,11 @@ def _of_array(array: Any, level: int, name: str) -> ZarrImage:
 def _of_group(group: Any, level: int, name: str) -> ZarrImage:
     levels = levels_of(dict(group.attrs), name)
     nifti = _found(group, NIFTI)
+    if nifti is None and _is_there(group, NIFTI):
+        raise BadHeader(
+            f"{NIFTI!r} in {name} is no array of bytes, so its slope and affine cannot be read.",
+            do="Write the image again.",
+        )
     if nifti is not None:
         return _of_nifti(group, bytes_of(nifti, name), levels, level, name)
     if levels:
@@ -135,6 +140,14 @@ def _found(group: Any, path: str) -> Any:
     except KeyError:
         return None
     return node if _is_array(node) else None
+
+
+def _is_there(group: Any, path: str) -> bool:
+    try:
+        group[path]
+    except KeyError:
+        return False
+    return True
 
 
 def _only_array(group: Any, name: str) -> Any:

@@ -84,7 +84,7 @@ def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         compressor = document.get("compressor")
         codecs = () if compressor is None else (_numcodec(compressor),)
         fill = _fill_v2(document.get("fill_value"), dtype)
-        separator = document.get("dimension_separator", ".")
+        separator = _separator(document.get("dimension_separator", "."))
         axes = tuple(range(len(shape)))
         order = axes if document.get("order", "C") == "C" else axes[::-1]
     except _SENSELESS as error:
@@ -207,11 +207,19 @@ def _key_encoding(encoding: Any) -> tuple[str, str]:
         encoding = {"name": encoding}
     settings = encoding.get("configuration") or {}
     if encoding["name"] == "default":
-        separator = settings.get("separator", "/")
+        separator = _separator(settings.get("separator", "/"))
         return f"c{separator}", separator
     if encoding["name"] == "v2":
-        return "", settings.get("separator", ".")
+        return "", _separator(settings.get("separator", "."))
     raise NotOurs(f"chunk keys {encoding['name']!r}")
+
+
+def _separator(value: Any) -> str:
+    """Return what stands between the numbers of a key; with another, no chunk would be found."""
+    if value not in (".", "/"):
+        msg = f"keys of chunks are separated by '.' or '/', not by {value!r}"
+        raise ValueError(msg)
+    return str(value)
 
 
 def _fill_v2(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound
 from ..content import content_key, folder_key, listing_key
 from ..stores.location import file_system, remote_errors
+from ..stores.ranges import open_regular
 from ..stores.remote_objects import version_of
 
 Read = Callable[[str], bytes | None]
@@ -35,7 +36,7 @@ def open_local_node(path: str, name: str) -> Any:
 
     def read(file: str) -> bytes | None:
         try:
-            with open(os.path.join(path, file), "rb") as opened:
+            with os.fdopen(open_regular(os.path.join(path, file)), "rb") as opened:
                 return opened.read()
         except FileNotFoundError:
             return None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from ...core.errors import BadHeader
 from .coalesce import coalesce
 
 # ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
@@ -70,7 +73,7 @@ class LocalRanges:
     def get(self, key: str) -> bytes | None:
         """Return a whole file; None where there is none."""
         try:
-            with open(self._path(key), "rb", buffering=0) as file:
+            with os.fdopen(open_regular(self._path(key)), "rb", buffering=0) as file:
                 return file.readall()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -83,7 +86,7 @@ class LocalRanges:
             by_object.setdefault(wanted.object, []).append(place)
         for key, places in by_object.items():
             try:
-                fd = os.open(self._path(key), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+                fd = open_regular(self._path(key))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             try:
@@ -103,8 +106,8 @@ class LocalRanges:
             by_object.setdefault(key, []).append((max(start, 0), length))
         for key, spans in by_object.items():
             try:
-                fd = os.open(self._path(key), os.O_RDONLY)
-            except OSError:
+                fd = open_regular(self._path(key))
+            except (OSError, BadHeader):
                 continue  # whoever reads it will say so
             try:
                 for start, length in spans:
@@ -125,6 +128,34 @@ class LocalRanges:
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root
+
+
+def open_regular(path: str) -> int:
+    """Open a local file for reading and return its descriptor.
+
+    Every file of a volume is opened here: a pipe in its place would wait for a writer for ever, and
+    a device may give bytes without an end.
+
+    Raises
+    ------
+    BadHeader
+        It is a pipe, a socket or a device.
+    OSError
+        There is none, it is a folder, or it may not be read.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    # Without it, opening a pipe waits. Reading a regular file does not change.
+    fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise BadHeader(
+        f"{path} is no regular file, but a pipe, a socket or a device.",
+        do="Put a file in its place.",
+    )
 
 
 def _read(fd: int, wanted: ReadRange) -> bytes:

@@ -19,6 +19,8 @@ from .seekable import Seekable
 _LOCAL = struct.Struct("<4s22xHH")
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED = 0x1
+# A member is checked in pieces of this size: none is held whole for that.
+_CHECKED_AT_ONCE = 4 * 1024**2
 
 
 class ZipRanges:
@@ -30,6 +32,9 @@ class ZipRanges:
         Where the archive is.
     name
         What errors call it.
+    checks_parts
+        Whether the check sum of a stored member is looked at before a part of it is read, which
+        reads all of it, once. Members that are read whole, or inflated, are always checked.
 
     Raises
     ------
@@ -37,8 +42,12 @@ class ZipRanges:
         There is no archive, or it has no sound directory.
     """
 
-    def __init__(self, outer: RangeStore, key: str, name: str) -> None:
+    def __init__(
+        self, outer: RangeStore, key: str, name: str, *, checks_parts: bool = False
+    ) -> None:
         self._outer, self._key, self._name = outer, key, name
+        self._checks_parts = checks_parts
+        self._checked: set[str] = set()
         # As the store below: the members lie in it.
         self.gap, self.most = getattr(outer, "gap", 0), getattr(outer, "most", 1 << 62)
         try:
@@ -61,11 +70,7 @@ class ZipRanges:
 
     def get(self, key: str) -> bytes | None:
         """Return a whole member; None where there is none."""
-        found = self.get_ranges([ReadRange(key)])[0]
-        # Documents have no check sum but this; chunks may bring their own, and are many.
-        if found is not None and zlib.crc32(found) != self._members[key].CRC:
-            raise self._corrupt(key, "its check sum is wrong")
-        return found
+        return self.get_ranges([ReadRange(key)])[0]
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range of a member."""
@@ -119,6 +124,10 @@ class ZipRanges:
     def _content(self, wanted: ReadRange, data: memoryview) -> bytes:
         info = self._members[wanted.object]
         if info.compress_type == zipfile.ZIP_STORED:
+            if len(data) < info.file_size:
+                self._check(wanted.object)
+            elif zlib.crc32(data) != info.CRC:
+                raise self._corrupt(wanted.object, "its check sum is wrong")
             return bytes(data)
         if info.compress_type != zipfile.ZIP_DEFLATED:
             raise self._corrupt(wanted.object, f"its compression {info.compress_type} is not known")
@@ -131,6 +140,19 @@ class ZipRanges:
             raise self._corrupt(wanted.object, "its check sum is wrong")
         start, stop = _inside(wanted, info.file_size)
         return whole[start:stop]
+
+    def _check(self, key: str) -> None:
+        """Look at the check sum of a stored member of which a part is read, the first time."""
+        if not self._checks_parts or key in self._checked:
+            return
+        info, first, found = self._members[key], self._starts[key], 0
+        for at in range(first, first + info.file_size, _CHECKED_AT_ONCE):
+            stop = min(at + _CHECKED_AT_ONCE, first + info.file_size)
+            piece = self._outer.get_ranges([ReadRange(self._key, at, stop)])[0]
+            found = zlib.crc32(piece or b"", found)
+        if found != info.CRC:
+            raise self._corrupt(key, "its check sum is wrong")
+        self._checked.add(key)
 
     def _corrupt(self, key: str, what: str) -> CorruptVolume:
         return CorruptVolume(
