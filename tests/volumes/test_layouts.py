@@ -6,7 +6,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.__main__ import main
-from voxpipe.volumes import close_volumes, find_volumes, read_manifest
+from voxpipe.volumes import close_volumes, find_volumes, is_volume, read_manifest
 
 
 def touched(folder, *names):
@@ -235,3 +235,9 @@ def test_errors_of_commands_name_no_line_of_ours(command, tmp_path, capsys):
         told = capsys.readouterr().err
         assert message in told
         assert ".py" not in told
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "a\0b", "", "free text, no path"])
+def test_a_text_that_can_be_no_path_is_no_volume(text):
+    """Batches ask of whatever text they hold."""
+    assert not is_volume(text)

@@ -223,8 +223,9 @@ def is_volume(location: str) -> bool:
         place = posixpath.basename(public_name(location).rstrip("/"))
         zarr = location if place.lower().endswith(".zarr") else None
         return "." in place and recognised(BackendRequest(uri=location, remote_zarr_uri=zarr))
-    path = Path(local_path(location))
-    return path.exists() and recognised(BackendRequest(path=path))
+    path = local_path(location)
+    # Any text may be asked about: one that can be no path, being too long, is none.
+    return os.path.exists(path) and recognised(BackendRequest(path=Path(path)))
 
 
 def plain_name(name: str) -> str:
