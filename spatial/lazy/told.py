@@ -105,7 +105,8 @@ def provenance_of(patch: LazyPatch) -> Provenance:
             entries["channels"] = [provenance_of(one) for one in _apart(patch)]
         return Provenance(entries, plan)
     reads = stored_reads(patch, through=True)
-    _, region, level, *_ = reads[0]
+    region: Any = reads[0].region
+    level: Any = reads[0].level
     channels = [provenance_of(one) for one in _apart(patch)] if len(reads) > 1 else []
     if channels:  # of voxels that were realized the first tells where they come from
         first: dict[str, Any] = channels[0]
