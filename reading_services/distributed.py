@@ -189,7 +189,8 @@ class DistributedReadingService:
         return f"{self.told(work)}\n{self._own.explain(work)}"
 
     def stop(self) -> None:
-        """Free the group that ranks of whole graphs talk over."""
+        """Free the group that ranks of whole graphs talk over, and what is kept for this one."""
+        self._own.stop()
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.close()

@@ -18,7 +18,7 @@ from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..realizing import Job, Outcome, with_threads
-from ..spatial.lazy.made_volume import forget_tiles
+from ..spatial.lazy.made_volume import forget_tiles, use_tiles
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
 from ..volumes.stores.joining import Table, using_joinings
@@ -117,6 +117,7 @@ class InProcessReadingService:
 
     def epoch(self, work: Work, seed: int, epoch: int, place: Place = _START) -> InProcessEpoch:
         """Start one pass from ``place`` on."""
+        use_tiles(self)
         ahead = 0 if _runs_functions(work) else self.prefetch_cnt
         most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
         return InProcessEpoch(work, seed, epoch, place, ahead, most)
@@ -130,8 +131,8 @@ class InProcessReadingService:
         return work.explain(workers=0)
 
     def stop(self) -> None:
-        """Forget the parts of volumes that chains keep in memory."""
-        forget_tiles()
+        """Forget the parts of volumes that chains keep in memory, unless another loader runs."""
+        forget_tiles(self)
 
     def __repr__(self) -> str:
         return "InProcessReadingService()"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +55,23 @@ def divide_tiles(processes: int) -> None:
     _PROCESSES[0] = max(1, processes)
 
 
-def forget_tiles() -> None:
-    """Let go of the tiles that this process keeps, and of how much they may take."""
-    TILES.clear()
-    TILES.most = 0
+_USERS: WeakSet[Any] = WeakSet()
+
+
+def use_tiles(user: Any) -> None:
+    """Take ``user`` for one who reads what this process keeps, until it forgets it, or is gone."""
+    _USERS.add(user)
+
+
+def forget_tiles(user: Any) -> None:
+    """Let go of the tiles that this process keeps, and of how much they may take.
+
+    Not as long as somebody else uses them: chains of several loaders share what is kept.
+    """
+    _USERS.discard(user)
+    if not _USERS:
+        TILES.clear()
+        TILES.most = 0
 
 
 class Made(NamedTuple):

@@ -318,6 +318,21 @@ def test_what_is_kept_in_memory_is_not_read_again(cases):
     assert TILES.weight == 0  # the loader has ended
 
 
+def test_what_is_kept_stays_as_long_as_a_loader_uses_it(cases):
+    """The last one that ends lets it go; one that was never iterated does not count."""
+    pipe = patches(made(cases).cache(memory_bytes=2**28))
+    first, second, third = (vp.DataLoader2(pipe, seed=5) for _ in range(3))
+    list(first), list(second)
+    kept_bytes = TILES.weight
+
+    second.shutdown()
+    third.shutdown()
+    assert TILES.weight == kept_bytes > 0
+
+    first.shutdown()
+    assert TILES.weight == 0
+
+
 def test_memory_is_bounded(cases):
     """What does not fit is made again, and batches are the same."""
     most = 64**3 * 4 + 1000  # one tile of the image
