@@ -1,6 +1,7 @@
 """What takes a pass over a whole volume is worked out once per content, and kept."""
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from voxpipe.volumes import (
 )
 from voxpipe.volumes.cache.waiting import made_once
 from voxpipe.volumes.catalog import histogram, occupied, statistics
+from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (8, 9, 10)
@@ -184,6 +186,19 @@ def test_chunks_written_anew_have_other_numbers(tmp_path, volume):
     assert after != before
     close_volumes()
     assert after == numbers(volume(tmp_path / "a.zarr"))
+
+
+def test_shards_and_kept_chunks_written_anew(tmp_path):
+    """Their indices and the decoded chunks that an epoch keeps are of the old ones."""
+    place = tmp_path / "a.zarr"
+    stored = zarr.create_array(
+        place, shape=(8, 8, 8), chunks=(4, 4, 4), shards=(8, 8, 8), dtype=int
+    )
+    with closing(CHUNKS.lend(10**6)):
+        for top in (2, 2**40):
+            stored[:] = np.random.default_rng(top).integers(0, top, (8, 8, 8))
+            assert volume_statistics(Volume(place)).maximum == stored[:].max()
+            assert np.array_equal(Volume(place).numpy()[0], stored[:])
 
 
 def test_what_changes_while_it_is_read_is_not_kept(cache, tmp_path, monkeypatch):

@@ -200,6 +200,13 @@ def forgotten(token: str, index: Index) -> None:
     AHEAD.shared.forget(token)
 
 
+def forget_bytes(token: str) -> None:
+    """Drop all stored bytes that are here of an array: it was written anew."""
+    AHEAD.small.forget_all(token)
+    AHEAD.small.forget_all(_objects(token))
+    AHEAD.shared.forget(token)
+
+
 def _objects(token: str) -> str:
     """Return under which name whole objects of an array are kept among small answers."""
     return f"{token} objects"

@@ -151,6 +151,13 @@ class ChunkCache:
         """Start empty in a forked child, to which nobody has lent anything."""
         self.__init__(0)  # type: ignore[misc]  # a new lock too: a thread may hold the old one
 
+    def forget(self, token: str) -> None:
+        """Forget the chunks of one array, whose keys begin with its token: they are others now."""
+        with self._lock:
+            named = [key for key in self._chunks if isinstance(key, tuple) and key[0] == token]
+            for key in named:
+                self._drop(key)
+
     def clear(self) -> None:
         """Forget every chunk, and what was announced."""
         self._lock.soon(self._clear)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
+from ..chunks.bringing import forget_bytes
 from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
@@ -65,6 +66,12 @@ class ShardedChunks:
         self._known: OrderedDict[Index, NDArray[np.uint64] | None] = OrderedDict()
         self._extents: dict[Index, Span | None] = {}
         self._lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Forget every index: the shards are others now."""
+        with self._lock:
+            self._known.clear()
+            self._extents.clear()
 
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
@@ -199,6 +206,14 @@ class ZarrArray(ChunkedArray):
             cache=cache,
             token=f"{token}/{path}",
         )
+        self._chunks, self._bytes_token = chunks, f"{token}/{path}"
+
+    def forget_stored(self) -> None:
+        """Forget where chunks lie and what is kept of their bytes: they were written anew."""
+        if isinstance(self._chunks, ShardedChunks):
+            self._chunks.forget()
+        forget_bytes(self._bytes_token)
+        self._cache.forget(self._bytes_token)
 
 
 class ZarrGroup:

@@ -170,13 +170,19 @@ class ListedZarr(ZarrBackend):
 
     lists = True
     _listed: str | None = None
+    _before: str | None = None
 
     @property
     def content_key(self) -> str:
         """Names, sizes and versions of all objects, digested; listed at the first question."""
-        if self._listed is None:
-            self._listed = self._list()
-        return self._listed
+        listed = self._listed
+        if listed is None:
+            listed = self._list()
+            if self._before not in (None, listed) and isinstance(self._array, ZarrArray):
+                # What was read of other objects tells nothing of those that are there now.
+                self._array.forget_stored()
+            self._listed = self._before = listed
+        return listed
 
     def forget_content_key(self) -> None:
         """List them again when asked for the next time."""
