@@ -172,13 +172,30 @@ def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
     set_epoch(planner, seed, epoch)
     try:
         with without_reading():
-            first = next((dict(_patches(item)) for item in planner), {})
-            volumes = {key: stored_of(patch.volume) for key, patch in first.items()}
-            kept = {key: v for key, v in volumes.items() if isinstance(v, Volume)}
+            last = _volumes_of(planner)
             sources = [pipe for pipe in walk(graph) if not parents_of(pipe)]
-            return tuple(_passes(asking, kept, sum(map(_count, sources))))
+            volumes = [last] * len(asking)
+            if any(hasattr(pipe, "renamed") for pipe in walk(split.planner)):
+                planned = set(map(id, walk(split.planner)))
+                volumes = [
+                    _volumes_before(p, seed, epoch) if id(p) in planned else last for p in asking
+                ]
+            return tuple(_passes(asking, volumes, sum(map(_count, sources))))
     except (VoxpipeError, OSError, Warning):
         return ()
+
+
+def _volumes_before(pipe: Pipe, seed: int, epoch: int) -> dict[str, Volume]:
+    """Return the volumes of a case as a pipe is given them, by their names there."""
+    before = clone(parents_of(pipe)[0])
+    set_epoch(before, seed, epoch)
+    return _volumes_of(before)
+
+
+def _volumes_of(planner: Pipe) -> dict[str, Volume]:
+    first = next((dict(_patches(item)) for item in planner), {})
+    volumes = {key: stored_of(patch.volume) for key, patch in first.items()}
+    return {key: v for key, v in volumes.items() if isinstance(v, Volume)}
 
 
 def _asks_whole(pipe: Any) -> bool:
@@ -203,17 +220,19 @@ def _count(source: Any) -> int:
         return 1
 
 
-def _passes(asking: list[Pipe], volumes: Mapping[str, Volume], count: int) -> Iterator[WholePass]:
+def _passes(
+    asking: list[Pipe], volumes: Sequence[Mapping[str, Volume]], count: int
+) -> Iterator[WholePass]:
     told: set[tuple[str, str]] = set()
-    for pipe in asking:
-        for key, volume, what, number in _asked_by(pipe, volumes, count):
-            in_memory = volume.located is None and volume.access == "view"
+    for pipe, given in zip(asking, volumes, strict=True):
+        for key, volume, what, number in _asked_by(pipe, given, count):
+            in_memory = all(p.located is None and p.access == "view" for p in volume.parts)
             if in_memory or (key, what) in told:
                 continue
             told.add((key, what))
             size = math.prod(volume.shape) * volume.disk_dtype.itemsize
-            located = volume.located
-            remote = located is not None and not located.path
+            located = [part.located for part in volume.parts]
+            remote = any(place is not None and not place.path for place in located)
             yield WholePass(pipe, key, size, number, remote)
 
 

@@ -52,15 +52,22 @@ class NeedingPipe(SpatialPipe):
                     do="Name labels as remap_labels gives them.",
                 )
             return replace(op, labels=labels)
-        patch = thing
-        while isinstance(patch, LazyPatch):
-            if patch.values:
-                changed = patch.values[0].op.describe()
-                raise SampleError(
-                    f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
-                    f"stored, and {changed} comes before it",
-                    do=f"Put {op.name} first, with a threshold in stored values.",
-                )
-            made = made_like(patch.volume)
-            patch = None if made is None else made.patch
+        changed = _changed(thing)
+        if changed is not None:
+            raise SampleError(
+                f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
+                f"stored, and {changed} comes before it",
+                do=f"Put {op.name} first, with a threshold in stored values.",
+            )
         return op
+
+
+def _changed(thing: Any) -> str | None:
+    """Return in words an op that changes values of a patch, of a member or before a flush."""
+    if not isinstance(thing, LazyPatch):
+        return None
+    if thing.values:
+        return thing.values[0].op.describe()
+    made = made_like(thing.volume)
+    below = thing.members or (() if made is None else (made.patch,))
+    return next((found for found in map(_changed, below) if found is not None), None)

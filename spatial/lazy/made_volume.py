@@ -439,9 +439,9 @@ def asks_voxels(patch: LazyPatch) -> bool:
     steps = [step for step in patch.pending.steps if step.recorded is None]
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
     ops = [*(step.op for step in steps), *inside]
-    made = patch.volume.patch if isinstance(patch.volume, MadeVolume) else None
+    made = (patch.volume.patch,) if isinstance(patch.volume, MadeVolume) else ()
     asks = any(getattr(op, "asks_stored", False) for op in ops)
-    return asks or (made is not None and asks_voxels(made))
+    return asks or any(map(asks_voxels, patch.members or made))
 
 
 def _cut(made: LazyPatch) -> str:

@@ -98,6 +98,12 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
     step_of
         Returns the step that selects a channel, for a patch whose values were changed.
     """
+    if patch.members and not patch.values:
+        found: list[LazyPatch] = []
+        for member in patch.members:
+            one = member.shape[0] == 1
+            found += [member] if one else unstacked(member, _of_member(step_of, len(found)))
+        return found
     count = patch.shape[0]
     volumes = [volume for part in patch.parts for volume in [part.volume]]
     if patch.values or patch.members or not all(isinstance(v, Volume) for v in volumes):
@@ -107,6 +113,11 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
     whole: Any = patch.volume
     maps = [AxisMap.from_table("C", [channel]) for channel in range(count)]
     return [patch.with_volume(whole.with_axis_map(one)) for one in maps]
+
+
+def _of_member(step_of: Callable[[int], ValueStep], first: int) -> Callable[[int], ValueStep]:
+    """Return what selects a channel of a member whose first one is the ``first`` of all."""
+    return lambda channel: replace(step_of(first + channel), op=SelectChannels(channel))
 
 
 def channel_step(channel: int, **place: Any) -> ValueStep:

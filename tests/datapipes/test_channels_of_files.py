@@ -13,6 +13,7 @@ from voxpipe.core import TALLY
 from voxpipe.core.errors import GridMismatch, PatchSizeError, SampleError, UnopenedVolume
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.realizing.touched import touched
+from voxpipe.spatial.lazy.made_volume import asks_voxels
 
 SHAPE = (12, 13, 14)
 AFFINE = np.diag([1.0, 1.0, 2.0, 1.0])
@@ -425,6 +426,40 @@ def test_channels_apart_are_the_files_and_read_alone(cases):
     assert sample["b"].realize().ravel()[0] == 12
     done = TALLY - before
     assert (done.reads, done.bytes_read) == (1, 12 * 2)
+
+
+def test_channels_of_patches_made_apart_come_apart_again(cases):
+    """Each is read and interpolated for itself, its steps and its channels are its own."""
+    two = [{"t1": case["t1"], "t2": [case["t2"], case["t3"]]} for case in cases]
+    head = vp.from_cases(two).open_volume().gamma(1.5, given=(0, 200), keys=["t1", "t2"])
+    stacked = head.stack(("t1", "t2"), "image").rotate(10)
+    expected = made(stacked)
+    sample = next(iter(stacked.unstack("image", KEYS).lazy_patch(6)))
+    whole = next(iter(stacked.unstack("image", KEYS)))
+    before = TALLY.snapshot()
+    sample["t1"].realize()
+    done = TALLY - before
+
+    assert (done.reads, done.interpolations) == (1, 1)
+    assert np.array_equal(np.concatenate([whole[key].realize() for key in KEYS]), expected)
+
+
+def test_a_threshold_in_stored_values_is_refused_of_a_changed_member(cases):
+    """As it is of a key by itself, also before a flush."""
+    pipe = opened(cases).normalize(keys="t1").stack(KEYS, "image")
+
+    for changed in (pipe, pipe.flush()):
+        with pytest.raises(SampleError, match=r"normalize.* comes before it"):
+            batches(changed.foreground_crop("image", above=0.5))
+
+
+def test_a_stack_that_follows_voxels_says_so(cases):
+    """In the explanation: of a member that was flushed, as of the label that was asked."""
+    pipe = opened(cases).foreground_crop("label").flush(keys=["t1"]).stack(KEYS, "image")
+    sample = next(iter(pipe))
+
+    assert asks_voxels(sample["image"])
+    assert not asks_voxels(next(iter(opened(cases).flush(keys=["t1"]).stack(KEYS)))["image"])
 
 
 def test_mistakes_name_the_key_and_the_place(cases):

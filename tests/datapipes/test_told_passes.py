@@ -44,6 +44,17 @@ def test_each_pipe_that_reads_whole_volumes_is_told(cases):
     assert told(opened.normalize(mean=1, std=1).lazy_patch(4).batch_patches(1)) == []
 
 
+def test_a_key_that_is_stacked_later_is_told_by_its_name(cases):
+    """Volumes are looked up as the pipe is given them, not as they are called in the end."""
+    twice = [{"t1": case["image"], "t2": case["image"]} for case in cases]
+    head = vp.from_cases(twice).open_volume()
+    apart = head.normalize(keys=["t1"]).stack(("t1", "t2")).lazy_patch(4).batch_patches(1)
+    together = head.stack(("t1", "t2")).normalize().lazy_patch(4).batch_patches(1)
+
+    assert [one.key for one in passes_of(apart, 0, 0)] == ["t1"]
+    assert [one.key for one in passes_of(together, 0, 0)] == ["image"]
+
+
 def test_what_is_kept_or_in_memory_is_not_told(cases):
     """Nothing is read then."""
     pipe = vp.from_cases(cases).open_volume().normalize().batch_patches(1)
