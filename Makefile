@@ -1,5 +1,6 @@
 # make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
+# make test-slow  the slow tests                      make test-faults  every attack, thousands of times
 #              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
 # make aarch64 compile the kernel for ARM, emulate it, and compare its results with this machine's
@@ -21,7 +22,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow lint types native sanitize aarch64 demo bench clean
+.PHONY: test test-slow test-faults lint types native sanitize aarch64 demo bench clean
 .DELETE_ON_ERROR:
 
 test: lint types
@@ -30,6 +31,10 @@ test: lint types
 # The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo
 	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m slow $(PYTEST_ARGS)
+
+# Broken files, stores and processes; a failing attack says by which command it is tried again.
+test-faults: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/faults --whole-faults $(PYTEST_ARGS)
 
 lint: $(VENV)/installed-test
 	$(RUN) -m ruff check .

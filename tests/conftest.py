@@ -21,6 +21,14 @@ settings.load_profile("voxpipe")
 WATCHDOG = Watchdog(240)
 
 
+def pytest_addoption(parser):
+    """Say how often each attack of tests/faults is tried."""
+    parser.addoption(
+        "--whole-faults", action="store_true", help="try every attack as often as it says"
+    )
+    parser.addoption("--fault-seed", type=int, help="try each attack from this seed alone")
+
+
 def pytest_sessionstart():
     """Watch for tests that hang."""
     WATCHDOG.start()

@@ -1,0 +1,60 @@
+"""Tries an attack from many seeds, and tells by which command a failing one is tried again."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+# A list of thousands of failures helps nobody.
+MOST_TOLD = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one attack."""
+
+    test: str
+    seeds: range
+    failed: int
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """Tries an attack from seed after seed."""
+
+    test: str
+    whole: bool
+    seed: int | None
+    rows: list[Row]
+
+    def each(self, attempt: Callable[[int], object], *, quick: int, whole: int) -> None:
+        """Call ``attempt(seed)`` for seeds from 0; fail with those that raised.
+
+        Parameters
+        ----------
+        attempt
+            Everything that it draws comes from ``random.Random(seed)``; it raises where voxpipe
+            did wrong.
+        quick, whole
+            How many seeds ``make test`` and ``make test-faults`` try.
+        """
+        count = whole if self.whole else quick
+        seeds = range(count) if self.seed is None else range(self.seed, self.seed + 1)
+        told, failed = [], []
+        for seed in seeds:
+            try:
+                attempt(seed)
+            except Exception:
+                failed.append(seed)
+                if len(told) < MOST_TOLD:
+                    again = f"pytest {self.test!r} --fault-seed {seed}"
+                    told.append(f"{again}\n{traceback.format_exc()}")
+        self.rows.append(Row(self.test, seeds, len(failed)))
+        if failed:
+            pytest.fail(
+                f"{len(failed)} of {len(seeds)} failed: seeds {failed[:50]}\n\n" + "\n".join(told),
+                pytrace=False,
+            )
