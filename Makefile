@@ -15,6 +15,8 @@ AARCH64_CXX ?= aarch64-linux-gnu-g++
 AARCH64_RUN ?= qemu-aarch64
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 PYTEST_ARGS ?=
+# Of the quick tests; a file's tests stay in one process, which shares what they set up.
+PROCESSES ?= logical
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -26,7 +28,7 @@ BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/_version.py \
 .DELETE_ON_ERROR:
 
 test: lint types
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 # The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo

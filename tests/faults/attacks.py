@@ -8,17 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
+# A property of a test's report: passed, tried, first and last seed.
+ROW = "attack"
 # A list of thousands of failures helps nobody.
 MOST_TOLD = 5
-
-
-@dataclass(frozen=True)
-class Row:
-    """What came of one attack."""
-
-    test: str
-    seeds: range
-    failed: int
 
 
 @dataclass(frozen=True)
@@ -28,7 +21,8 @@ class Attacks:
     test: str
     whole: bool
     seed: int | None
-    rows: list[Row]
+    properties: list[tuple[str, object]]
+    """Of the test: they travel with its report, from whatever process runs it."""
 
     def each(self, attempt: Callable[[int], object], *, quick: int, whole: int) -> None:
         """Call ``attempt(seed)`` for seeds from 0; fail with those that raised.
@@ -52,7 +46,8 @@ class Attacks:
                 if len(told) < MOST_TOLD:
                     again = f"pytest {self.test!r} --fault-seed {seed}"
                     told.append(f"{again}\n{traceback.format_exc()}")
-        self.rows.append(Row(self.test, seeds, len(failed)))
+        row = [len(seeds) - len(failed), len(seeds), seeds.start, seeds.stop - 1]
+        self.properties.append((ROW, row))
         if failed:
             pytest.fail(
                 f"{len(failed)} of {len(seeds)} failed: seeds {failed[:50]}\n\n" + "\n".join(told),

@@ -7,27 +7,29 @@
 from __future__ import annotations
 
 import pytest
-from attacks import Attacks, Row
-
-ROWS = pytest.StashKey[list[Row]]()
+from attacks import ROW, Attacks
 
 
 @pytest.fixture
 def attacks(request) -> Attacks:
     """Return what tries an attack many times."""
-    config = request.config
-    rows = config.stash.setdefault(ROWS, [])
+    config, node = request.config, request.node
     whole, seed = config.getoption("whole_faults"), config.getoption("fault_seed")
-    return Attacks(request.node.nodeid, whole, seed, rows)
+    return Attacks(node.nodeid, whole, seed, node.user_properties)
 
 
-def pytest_terminal_summary(terminalreporter, config):
+def pytest_terminal_summary(terminalreporter):
     """Print how often each attack was tried, and how often it passed."""
-    rows = config.stash.get(ROWS, [])
-    if not rows:
-        return
-    terminalreporter.section("attacks")
-    for row in rows:
-        passed = len(row.seeds) - row.failed
-        seeds = f"seeds {row.seeds.start} to {row.seeds.stop - 1}"
-        terminalreporter.line(f"{passed:6} of {len(row.seeds):6} passed, {seeds}: {row.test}")
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    rows = [
+        (report.nodeid, *row)
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, row in report.user_properties
+        if name == ROW
+    ]
+    if rows:
+        terminalreporter.section("attacks")
+    for test, passed, tried, first, last in rows:
+        line = f"{passed:6} of {tried:6} passed, seeds {first} to {last}: {test}"
+        terminalreporter.line(line)
