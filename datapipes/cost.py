@@ -15,6 +15,7 @@ from ..core.errors import VoxpipeError
 from ..graph import NoCut, Pipe, clone, cut, describe, parents_of, traits_of, walk
 from ..realizing import ApplyValue
 from ..spatial import LazyPatch, without_reading
+from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.made_volume import (
     StoredRead,
     asks_voxels,
@@ -139,7 +140,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     set_epoch(planner, seed, epoch)
     try:
         with without_reading():
-            samples = [dict(_patches(item)) for item in islice(planner, PLANS)]
+            samples = [patches_of(item) for item in islice(planner, PLANS)]
             cost = _mean([list(patches.values()) for patches in samples if patches])
     except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
@@ -193,7 +194,7 @@ def _volumes_before(pipe: Pipe, seed: int, epoch: int) -> dict[str, Volume]:
 
 
 def _volumes_of(planner: Pipe) -> dict[str, Volume]:
-    first = next((dict(_patches(item)) for item in planner), {})
+    first = next(map(patches_of, planner), {})
     volumes = {key: stored_of(patch.volume) for key, patch in first.items()}
     return {key: v for key, v in volumes.items() if isinstance(v, Volume)}
 
@@ -306,7 +307,9 @@ def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
                 set_epoch(planner, seed, 0)
                 samples = [item for item in planner if isinstance(item, Sample)]
                 if not counts:
-                    _open_headers([patch for item in samples for _, patch in _patches(item)])
+                    _open_headers(
+                        [patch for item in samples for patch in patches_of(item).values()]
+                    )
                 counts.append({sample.identity: count(sample) for sample in samples})
     except (VoxpipeError, OSError, Warning) as error:
         raise TypeError(f"no len(): {type(error).__name__}: {error}") from error
@@ -322,11 +325,6 @@ def _open_headers(patches: list[LazyPatch]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for _ in threads.map(lambda volume: volume.grid, volumes.values()):
             pass
-
-
-def _patches(item: object) -> Iterator[tuple[str, LazyPatch]]:
-    if isinstance(item, Sample):
-        yield from ((key, thing) for key, thing in item.items() if isinstance(thing, LazyPatch))
 
 
 def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:

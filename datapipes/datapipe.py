@@ -6,7 +6,7 @@ declares its traits, and, if it draws random numbers, the name of its stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
@@ -28,6 +28,7 @@ else:
     _Pipe = IterDataPipe
 
 C = TypeVar("C", bound=type)
+T = TypeVar("T")
 
 
 class DataPipe(_Pipe):
@@ -272,3 +273,15 @@ def wrong_item(pipe: DataPipe, item: Any, wanted: str, do: str) -> SampleError:
     error = SampleError(f"{wanted} expected, got {type(item).__name__}", do=do)
     error.at(pipe.origin)
     return error
+
+
+def with_progress(
+    things: Sequence[T], name: str, unit: str, progress: Callable[[int, int], None] | None
+) -> Iterator[T]:
+    """Yield things one by one, and tell ``progress(done, total)``, or show a bar, after each."""
+    from tqdm import tqdm
+
+    for done, thing in enumerate(tqdm(things, name, unit=unit, disable=progress is not None), 1):
+        yield thing
+        if progress is not None:
+            progress(done, len(things))

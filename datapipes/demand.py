@@ -19,12 +19,13 @@ import numpy as np
 from ..core import Sample
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
+from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.made_volume import (
     StoredRead,
     breaks,
-    read_volume,
     stored_reads,
 )
+from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
@@ -111,7 +112,7 @@ def asked_of(
                 if item.identity[0] not in cases and len(cases) == CASES:
                     continue
                 cases.add(item.identity[0])
-                for key, patch in _patches(item):
+                for key, patch in patches_of(item).items():
                     if not isinstance(_stored(patch), Volume):
                         left_out[key] = _UNKNOWN_STORE.format(patch.volume.name)
                         continue
@@ -140,15 +141,9 @@ def _for_a_while(items: Iterable[Any], clock: Callable[[], float]) -> Iterator[A
             return
 
 
-def _patches(item: Sample) -> Iterator[tuple[str, LazyPatch]]:
-    for key, thing in item.items():
-        if isinstance(thing, LazyPatch):
-            yield key, thing
-
-
 def _stored(patch: LazyPatch) -> Any:
     """Return the volume that lies in a file, below what ops made of it, or the copy of that."""
-    return read_volume(patch.volume)
+    return read_volume_of(patch)
 
 
 def _together(planner: Pipe, cases: list[int], items: int) -> int:

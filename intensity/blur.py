@@ -35,6 +35,11 @@ class _Gaussian(RandomValueOp):
             msg = f"unit is 'mm' or 'voxel', got {self.unit!r}"
             raise ValueError(msg)
 
+    @property
+    def by_channel(self) -> bool:
+        """It filters each by itself."""
+        return True
+
     def sigmas(self, drawn: Drawn, grid: Grid) -> tuple[float, float, float]:
         """Return the deviation along each axis, in voxels."""
         sigma = drawn["sigma"]

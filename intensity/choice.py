@@ -120,6 +120,11 @@ class ValueChoice(ValueOp):
         return all(op.pointwise for op in self._ops())
 
     @property
+    def by_channel(self) -> bool:
+        """Whether all of them are."""
+        return all(op.by_channel for op in self._ops())
+
+    @property
     def looks_at_all(self) -> bool:
         """Whether a member does."""
         return any(op.looks_at_all for op in self._ops())

@@ -171,6 +171,15 @@ class ValueOp:
         return False
 
     @property
+    def by_channel(self) -> bool:
+        """Whether what becomes of a channel is the same with others beside it as alone.
+
+        Then the op is done to each file of a stack as that is sampled, and to no channel that is
+        not asked for.
+        """
+        return self.pointwise and not self.takes_statistics
+
+    @property
     def mask_key(self) -> str | None:
         """The volume whose voxels above 0 are those that statistics are taken of."""
         return None

@@ -139,6 +139,18 @@ class ValueOpContract:
 
         assert _close(found, self.values())
 
+    def test_a_channel_is_as_alone(self) -> None:
+        """If the op says so: with another beside it, whatever that holds."""
+        patch = self.patch(self.make())
+        if not patch.values[-1].op.by_channel:
+            return
+        ((step, drawn, facts),) = patch.acting_on(patch.plan)
+        one = self.values()[:1]
+
+        both = step.op.apply(np.concatenate([one * 9, one]), drawn, facts)
+
+        assert np.array_equal(both[1:], step.op.apply(one.copy(), drawn, facts))
+
     def test_any_strides_will_do(self) -> None:
         """A slot of a batch need not be contiguous, and what lies between is left alone."""
         patch = self.patch(self.make())

@@ -54,6 +54,12 @@ class Part(Protocol):
     def probe(self) -> Backend:
         """Open it now."""
 
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return how it is stored; of a copy that is still to be written, how it will be."""
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
+        """Return the scheme as it can follow it."""
+
 
 class StackedSource:
     """The channels of several volumes, one after another. It travels as these.
@@ -229,7 +235,7 @@ class StackedBackend(Backend):
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return the layout of all channels, at the speed of the slowest part."""
-        layouts = [backend.layout(volumes) for backend in self._opened]
+        layouts = [part.layout(volumes) for part in self._parts]
         slowest = min(layouts, key=lambda one: (one.bandwidth, one.decode_rate))
         return replace(
             slowest,
@@ -240,8 +246,8 @@ class StackedBackend(Backend):
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
         """Return the scheme as every part can follow it, or the first refusal."""
-        for backend in self._opened:
-            answer = backend.adjust(scheme)
+        for part in self._parts:
+            answer = part.adjust(scheme)
             if isinstance(answer, Refused):
                 return answer
             scheme = answer

@@ -15,9 +15,10 @@ from ...core.whole import whole
 from ...graph import Pipe, describe
 from ...spatial import LazyPatch
 from ...spatial.lazy.kept_copy import kept_in
+from ...spatial.lazy.lazy_patch import patches_of
 from ...volumes.conversion.destination import destination_of
 from ...volumes.stores.location import is_url, local_path
-from ..datapipe import PerItem, chained, first_drawing, wrong_item
+from ..datapipe import PerItem, chained, first_drawing, with_progress, wrong_item
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
 _MEMORY_PART = 4
@@ -111,7 +112,7 @@ class Cache(PerItem):
         """Return the sample with patches that begin with what is kept."""
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put cache() after open_volume().")
-        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        lazy = patches_of(item)
         keys = lazy if self.keys is None else self.keys
         for key in keys or (None,):
             if key not in lazy:
@@ -120,7 +121,7 @@ class Cache(PerItem):
                 do = "Put it after open_volume() and before realize(), and name lazy volumes."
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
-            return item.with_data(**{key: self._kept(lazy[key]) for key in keys})
+            return item.with_data(**{key: lazy[key].with_each(self._kept) for key in keys})
         except Exception as error:
             raise placed(error, self.origin, item.case)  # noqa: B904  the very same error
 
@@ -152,22 +153,14 @@ class Cache(PerItem):
         TypeError
             They are kept in memory, where each process makes its own.
         """
-        from tqdm import tqdm
-
         if self.place is None:
             msg = "prepare() writes to a place, and this cache() keeps volumes in memory"
             raise TypeError(msg)
-        copies = [
-            copy
-            for item in self
-            for thing in item.values()
-            if (copy := getattr(getattr(thing, "volume", None), "copy", None)) is not None
-        ]
-        hidden = progress is not None
-        for number, copy in enumerate(tqdm(copies, "cache", unit="volume", disable=hidden)):
+        made = [patch for item in self for patch in patches_of(item).values()]
+        volumes = [leaf.volume for patch in made for leaf in patch.leaves]
+        copies = [copy for one in volumes if (copy := getattr(one, "copy", None)) is not None]
+        for copy in with_progress(copies, "cache", "volume", progress):
             copy.probe()
-            if progress is not None:
-                progress(number + 1, len(copies))
         return len(copies)
 
     def settings(self) -> Any:

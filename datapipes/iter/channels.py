@@ -10,6 +10,7 @@ from ...core.amounts import as_keys
 from ...core.errors import PatchSizeError, SampleError, placed
 from ...graph import Pipe
 from ...spatial import LazyPatch
+from ...spatial.lazy.lazy_patch import patches_of
 from ...spatial.lazy.stack import channel_step, stacked, unstacked
 from ..datapipe import PerItem, chained, stream_name, wrong_item
 
@@ -21,13 +22,23 @@ class Regrouped(PerItem):
         """Return what becomes of a key."""
         raise NotImplementedError
 
+    def regrouped(self, sample: Sample) -> Sample:
+        """Return the sample with other keys."""
+        raise NotImplementedError
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with other keys in the place of some."""
+        if not isinstance(item, Sample):
+            do = f"Put {type(self).chained}() after open_volume()."
+            raise wrong_item(self, item, "a sample", do)
+        return self.regrouped(item)
+
     def _patch(self, sample: Sample, key: str) -> LazyPatch:
-        thing = sample.get(key)
-        if isinstance(thing, LazyPatch):
-            return thing
-        called = type(self).chained
-        lazy = [repr(key) for key, thing in sample.items() if isinstance(thing, LazyPatch)]
-        msg = f"{called}() speaks of {key!r}, but the sample has {', '.join(lazy) or 'none'}"
+        lazy = patches_of(sample)
+        if key in lazy:
+            return lazy[key]
+        called, told = type(self).chained, ", ".join(map(repr, lazy)) or "none"
+        msg = f"{called}() speaks of {key!r}, but the sample has {told}"
         do = "Name lazy volumes: those of open_volume(), before realize()."
         raise SampleError(msg, do=do).at(self.origin, sample.case)
 
@@ -91,24 +102,19 @@ class Stack(Regrouped):
 
     def __init__(self, parent: Pipe, keys: Sequence[str], name: str = "image") -> None:
         super().__init__(parent)
-        self.keys = tuple(as_keys("stack(keys=)", keys))
+        self.keys = _each_once("stack(keys=)", keys)
         (self.name,) = as_keys("stack(name=)", [name])
-        if not self.keys or len(set(self.keys)) < len(self.keys):
-            msg = f"stack() takes one key or more, each once, got {keys!r}"
-            raise ValueError(msg)
 
     def renamed(self, key: str) -> tuple[str, ...]:
         """Return what becomes of a key."""
         return (self.name,) if key in self.keys else (key,)
 
-    def apply(self, item: Any) -> Sample:
+    def regrouped(self, sample: Sample) -> Sample:
         """Return the sample with one volume in the place of several."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put stack() after open_volume().")
-        patches = [self._patch(item, key) for key in self.keys]
+        patches = [self._patch(sample, key) for key in self.keys]
         one = stacked(patches, f"stack at {self.origin}")
-        first = next(key for key in item if key in self.keys)
-        return self._with(item, self.keys, first, {self.name: one})
+        first = next(key for key in sample if key in self.keys)
+        return self._with(sample, self.keys, first, {self.name: one})
 
 
 @chained("unstack")
@@ -144,31 +150,35 @@ class Unstack(Regrouped):
     def __init__(self, parent: Pipe, key: str, names: Sequence[str]) -> None:
         super().__init__(parent)
         self.key = key
-        self.names = tuple(as_keys("unstack(names=)", names))
-        if not self.names or len(set(self.names)) < len(self.names):
-            msg = f"unstack() takes a name for each channel, each another, got {names!r}"
-            raise ValueError(msg)
+        self.names = _each_once("unstack(names=)", names)
         self.stream_names = tuple(stream_name(parent, "", f"unstack {name}") for name in self.names)
 
     def renamed(self, key: str) -> tuple[str, ...]:
         """Return what becomes of a key."""
         return self.names if key == self.key else (key,)
 
-    def apply(self, item: Any) -> Sample:
+    def regrouped(self, sample: Sample) -> Sample:
         """Return the sample with a volume for each channel."""
-        if not isinstance(item, Sample):
-            raise wrong_item(self, item, "a sample", "Put unstack() after open_volume().")
-        patch = self._patch(item, self.key)
+        patch = self._patch(sample, self.key)
         try:
             count = patch.shape[0]
         except Exception as error:
-            raise placed(error, self.origin, item.case)  # noqa: B904
+            raise placed(error, self.origin, sample.case)  # noqa: B904
         if count != len(self.names):
             msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
-            raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, item.case)
+            raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, sample.case)
         steps = [
             channel_step(n, stream_name=stream, origin=self.origin)
             for n, stream in enumerate(self.stream_names)
         ]
         apart = unstacked(patch, lambda channel: steps[channel])
-        return self._with(item, [self.key], self.key, dict(zip(self.names, apart, strict=True)))
+        return self._with(sample, [self.key], self.key, dict(zip(self.names, apart, strict=True)))
+
+
+def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return one name or more, of which none comes twice."""
+    found = tuple(as_keys(argument, names))
+    if not found or len(set(found)) < len(found):
+        msg = f"{argument} takes one name or more, each once, got {names!r}"
+        raise ValueError(msg)
+    return found

@@ -10,6 +10,7 @@ from ...core.amounts import as_keys
 from ...core.errors import SampleError
 from ...graph import Pipe
 from ...spatial import LazyPatch
+from ...spatial.lazy.lazy_patch import patches_of
 from ..datapipe import PerItem, chained, first_drawing, wrong_item
 
 
@@ -54,13 +55,13 @@ class Flush(PerItem):
         """Return the sample with patches that start anew."""
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put flush() after open_volume().")
-        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        lazy = patches_of(item)
         keys = lazy if self.keys is None else self.keys
         for key in keys:
             if key not in lazy:
                 msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
                 raise SampleError(msg, do="Name lazy volumes.").at(self.origin, item.case)
-        return item.with_data(**{key: self._flushed(lazy[key]) for key in keys})
+        return item.with_data(**{key: lazy[key].with_each(self._flushed) for key in keys})
 
     def _flushed(self, patch: LazyPatch) -> LazyPatch:
         # An op that looks at all it is given is given what a patch reads, not the volume.

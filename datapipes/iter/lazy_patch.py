@@ -27,7 +27,7 @@ from ...spatial import (
 )
 from ...spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ...volumes import Volume
-from ..datapipe import DataPipe, chained, length_of, stream_name
+from ..datapipe import DataPipe, chained, length_of, stream_name, with_progress
 from ..excuse import excused
 from .argument_names import refuse_unknown_arguments
 from .inside_mask import ByWeights, InsideMask, masked_by, weighted_by
@@ -328,21 +328,16 @@ class LazyPatches(DataPipe):
         progress
             ``progress(done, total)`` in cases; by default a progress bar is shown.
         """
-        from tqdm import tqdm
-
         if self._placed is None:
             return 0
         samples = list(self.parent)
-        hidden = progress is not None
-        for number, sample in enumerate(tqdm(samples, "masks", unit="case", disable=hidden)):
+        for sample in with_progress(samples, "masks", "case", progress):
             patch, _ = self._ops(sample)
             pending = pending_of(self, sample)
             if self.sampling == "grid" and isinstance(patch, MaskedPatch):
                 patch.touched(pending.from_stored, self._grid_of(pending))
             else:
                 patch.ready(pending.from_stored)
-            if progress is not None:
-                progress(number + 1, len(samples))
         return len(samples)
 
     def _grid(self, sample: Sample, pending: PendingPlan) -> list[tuple[int, FixedPatch]]:

@@ -21,8 +21,8 @@ from ...spatial.lazy.realized_volume import (
     in_memory,
     opened_again,
     realized_patch,
-    sampled_as_before,
 )
+from ...spatial.lazy.stack import sampled_as_before
 from ...volumes import AxisMap, Volume, custom_backends
 from ...volumes.disk.local_io import check_io
 from ..datapipe import chained, length_of, wrong_item

@@ -12,8 +12,9 @@ from ...core.amounts import as_keys
 from ...core.errors import SampleError, placed
 from ...graph import Pipe, Traits
 from ...spatial import LazyPatch, PendingPlan
+from ...spatial.lazy.lazy_patch import patches_of
 from ...volumes import Volume, recached
-from ..datapipe import PerItem, chained, wrong_item
+from ..datapipe import PerItem, chained, with_progress, wrong_item
 
 
 @chained("recache")
@@ -75,30 +76,31 @@ class Recache(PerItem):
             raise placed(error, self.origin, item.case)  # noqa: B904  the very same error
 
     def _recached(self, sample: Sample) -> Sample:
-        patches = {key: value for key, value in sample.items() if isinstance(value, LazyPatch)}
+        patches = patches_of(sample)
         if not patches:
             msg = "there is no volume in the sample"
             raise SampleError(msg, do="Put recache() right after open_volume().")
         if any(map(_is_changed, patches.values())):
             msg = "something was done to the sample already"
             raise SampleError(msg, do="Put recache() right after open_volume().")
-        volumes = {key: self._volume(key, patch.volume) for key, patch in patches.items()}
-        copies = {id(patch.volume): volumes[key] for key, patch in patches.items()}
+        leaves = [(key, leaf) for key, patch in patches.items() for leaf in patch.leaves]
+        copies = {id(leaf.volume): self._volume(key, leaf.volume) for key, leaf in leaves}
         # Volumes share a plan, but for those that resample_to() brought onto another grid.
         pending: dict[int, PendingPlan] = {}
-        for patch in patches.values():
-            plan = patch.pending
+        for _, leaf in leaves:
+            plan = leaf.pending
             if id(plan) not in pending:
                 mine = {key: copies.get(id(v), v) for key, v in plan.references.items()}
                 moving = plan.moving and copies.get(id(plan.moving), plan.moving)
                 pending[id(plan)] = replace(
                     plan, references=mine, moving=moving, identity=sample.identity
                 )
-        moved = {
-            key: replace(patch, volume=volumes[key], pending=pending[id(patch.pending)])
-            for key, patch in patches.items()
-        }
-        return sample.with_data(**moved)
+
+        def moved(patch: LazyPatch) -> LazyPatch:
+            read = patch.with_volume(copies[id(patch.volume)])
+            return read.with_pending(pending[id(patch.pending)])
+
+        return sample.with_data(**{key: one.with_each(moved) for key, one in patches.items()})
 
     def _volume(self, key: str, volume: Any) -> Volume:
         if self.keys is not None and key not in self.keys:
@@ -113,16 +115,10 @@ class Recache(PerItem):
         progress
             ``progress(done, total)`` in volumes; by default a progress bar is shown.
         """
-        from tqdm import tqdm
-
-        volumes: list[Any] = [
-            value.volume for item in self for value in item.values() if isinstance(value, LazyPatch)
-        ]
-        hidden = progress is not None
-        for number, volume in enumerate(tqdm(volumes, "recache", unit="volume", disable=hidden)):
+        patches = [patch for item in self for patch in patches_of(item).values()]
+        volumes: list[Any] = [leaf.volume for patch in patches for leaf in patch.leaves]
+        for volume in with_progress(volumes, "recache", "volume", progress):
             volume.probe()
-            if progress is not None:
-                progress(number + 1, len(volumes))
         return len(volumes)
 
     def settings(self) -> Any:
@@ -132,4 +128,6 @@ class Recache(PerItem):
 
 def _is_changed(patch: LazyPatch) -> bool:
     """Whether something was done to it, or is to be done: a flush leaves volumes in no file."""
+    if patch.members and not patch.values:
+        return any(map(_is_changed, patch.members))
     return bool(patch.pending.steps or patch.values or hasattr(patch.volume, "patch"))

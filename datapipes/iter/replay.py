@@ -12,7 +12,8 @@ from ...core.errors import BadRecord, SampleError
 from ...core.recorded import refuse_unlike
 from ...graph import Pipe, walk
 from ...intensity import ValueOp, ValueStep
-from ...spatial import LazyPatch, SpatialPlan, Step
+from ...spatial import SpatialPlan, Step
+from ...spatial.lazy.lazy_patch import patches_of
 from ...spatial.lazy.replayed import replayed, streams_of
 from ..datapipe import PerItem, chained, wrong_item
 from .choices import ChoicePipe
@@ -79,7 +80,7 @@ class Replay(PerItem):
         """Return the sample with the recorded parameters."""
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put replay() after the pipes it speaks of.")
-        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        lazy = patches_of(item)
         known = {name for patch in lazy.values() for name in streams_of(patch)}
         if unknown := sorted(set(self.draws) - known):
             msg = (
@@ -88,7 +89,7 @@ class Replay(PerItem):
             )
             do = "Build the chain with the names that it had, or leave these out."
             raise SampleError(msg, do=do).at(self.origin, item.case)
-        return item.with_data(**{key: replayed(patch, self.draws) for key, patch in lazy.items()})
+        return item.with_data(**replayed(lazy, self.draws))
 
 
 def _known_steps(pipe: Pipe) -> Iterator[Step | ValueStep]:

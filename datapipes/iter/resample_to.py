@@ -11,6 +11,7 @@ from ...core.amounts import as_keys
 from ...core.errors import SampleError, VoxpipeError
 from ...graph import Pipe
 from ...spatial import LazyPatch, ResampleTo
+from ...spatial.lazy.lazy_patch import patches_of
 from ..datapipe import PerItem, chained, wrong_item
 from .form import bound, signature_of
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
@@ -83,7 +84,7 @@ class ResampleToPipe(SpatialPipe):
     def _brought(self, item: Any, like: str) -> Sample:
         if not isinstance(item, Sample):
             raise wrong_item(self, item, "a sample", "Put resample_to() after open_volume().")
-        lazy = {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}
+        lazy = patches_of(item)
         for key in (like, *(self.keys or ())):
             if key not in lazy:
                 msg = f"resample_to() speaks of {key!r}, but the sample has {_words(lazy)}"
@@ -96,20 +97,36 @@ class ResampleToPipe(SpatialPipe):
         self.sampling.refuse_unknown(lazy, item.case)
         brought = set(lazy if self.keys is None else self.keys) - {like}
         start = {
-            key: patch if patch.commutes and not patch.members else patch.flushed()
+            key: patch.with_each(_beginning if key in brought else _beginning_here)
             for key, patch in lazy.items()
         }
-        first = start[like]
-        references = {key: start[key].volume for key in lazy if key not in brought}
-        shared = replace(first.pending, references={like: first.volume, **references})
+        firsts = {key: patch.leaves[0] for key, patch in start.items()}
+        references = {key: firsts[key].volume for key in lazy if key not in brought}
+        shared = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
+
+        def moved(patch: LazyPatch) -> LazyPatch:
+            return patch.with_pending(shared.of_moving(patch.volume))
+
+        def stays(patch: LazyPatch) -> LazyPatch:
+            return patch.with_pending(shared)
+
         return item.with_data(
             **{
-                key: self.sampling.applied(key, patch).with_pending(
-                    shared.of_moving(patch.volume) if key in brought else shared
-                )
+                key: self.sampling.applied(key, patch).with_each(moved if key in brought else stays)
                 for key, patch in start.items()
             }
         )
+
+
+def _beginning(patch: LazyPatch) -> LazyPatch:
+    """Return a patch that begins with a volume, which may be brought elsewhere."""
+    begins = patch.commutes and not patch.members
+    return patch if begins else patch.flushed()
+
+
+def _beginning_here(patch: LazyPatch) -> LazyPatch:
+    """Return a patch that begins with a volume on the grid to which it was brought already."""
+    return _beginning(patch) if patch.pending.moving is None else patch.flushed()
 
 
 def _words(keys: Collection[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +63,10 @@ def changed_by_last(patch: LazyPatch, array: NDArray[Any]) -> NDArray[Any]:
     There is no volume around voxels that are there already: what an op looks at beyond their
     faces is their outermost ones again.
     """
+    if not patch.values:  # of a stack, whose members have it each
+        ends = np.cumsum([0, *(member.channels for member in patch.members)]).tolist()
+        apart = zip(patch.members, pairwise(ends), strict=True)
+        return np.concatenate([changed_by_last(one, array[a:b]) for one, (a, b) in apart])
     step = patch.values[-1]
     drawn = patch._drawn(step)
     if drawn is None:

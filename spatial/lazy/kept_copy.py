@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
+from ...core import OrientedBox, Region
 from ...core.errors import CacheBusy, DestinationBusy, GraphError
 from ...core.remembered import Remembered
-from ...volumes.backend import Backend
+from ...volumes.backend import Backend, needed_of
 from ...volumes.cache.decoded_cache import LOCK_TIMEOUT
+from ...volumes.chunks.cuts import Needed
 from ...volumes.content import content_key
 from ...volumes.conversion.convert import version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
@@ -39,7 +40,7 @@ from ...volumes.conversion.destination import destination_of
 from ...volumes.conversion.recached import ConvertedCopy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
-from ...volumes.source import LocatedSource, Options
+from ...volumes.source import LocatedSource, Options, Source
 from ...volumes.stores.location import is_url, local_path
 from ...volumes.volume import Volume
 from ..volume_like import stored_of
@@ -60,16 +61,28 @@ class KeptCopy(Volume):
     """A volume that is written when it is first read, and known before."""
 
     @property
+    def _kept(self) -> KeptSource:
+        """The copy, of which this may be a channel."""
+        source: Any = self._source
+        kept: KeptSource = getattr(source, "source", source)
+        return kept
+
+    @property
     def place(self) -> str:
         """The folder or URL in which it is kept, without credentials."""
-        source: Any = self._source
-        return destination_of(source.place, source.storage_options).name
+        return destination_of(self._kept.place, self._kept.storage_options).name
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return how ``volumes`` copies like this one are stored, whether they are there or not."""
-        source: Any = self._source
-        plan, remote = source.plan(), is_url(source.place)
+        plan, remote = self._kept.plan(), is_url(self._kept.place)
         return StoreLayout.of(plan.result, volumes, remote=remote, shard=plan.shard)
+
+    def needed(self, region: Region, box: OrientedBox | None = None) -> Needed | None:
+        """Return the chunks that a read needs, of all channels, whether they are there or not."""
+        return needed_of(self._kept.plan().result, region, box=box)
+
+    def _of(self, source: Source, kind: str) -> Volume:
+        return KeptCopy.of_source(source, kind)
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | Refused:
         """Return the scheme: it is followed."""

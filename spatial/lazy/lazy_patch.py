@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Grid, Region, Stream
+from ...core import Grid, Region, Sample, Stream
 from ...core.errors import GraphError, PatchSizeError
 from ...core.memory import refuse_beyond_memory
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
@@ -108,6 +108,18 @@ class LazyPatch(NoArithmetic):
                 f"two steps draw from the stream {step.stream_name!r}",
                 do="Give one of them another name.",
             ).at(step.origin)
+
+    @property
+    def leaves(self) -> tuple[LazyPatch, ...]:
+        """The patches that are made by themselves: the members of a stack, theirs, or this one."""
+        return tuple(leaf for one in self.members for leaf in one.leaves) or (self,)
+
+    def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
+        """Return what ``change`` makes of the patch; of a stack, of each of its members.
+
+        As long as nothing is done to all channels together: then of the whole patch.
+        """
+        return change(self)
 
     @property
     def commutes(self) -> bool:
@@ -419,3 +431,10 @@ class LazyPatch(NoArithmetic):
 
     def __repr__(self) -> str:
         return f"LazyPatch({described(self)})"
+
+
+def patches_of(item: object) -> dict[str, LazyPatch]:
+    """Return the lazy patches of a sample by key; none of anything else."""
+    if not isinstance(item, Sample):
+        return {}
+    return {key: thing for key, thing in item.items() if isinstance(thing, LazyPatch)}

@@ -262,6 +262,15 @@ class MadeVolume:
         needed = box.touches(np.array([p.start for p in parts]), np.array([p.stop for p in parts]))
         return [tile for tile, is_needed in zip(tiles, needed, strict=True) if is_needed]
 
+    def made_for(self, region: Region, box: OrientedBox | None = None) -> Region:
+        """Return what is made where a region is read: all of the tiles that it touches."""
+        tiles = self._tiles(region, box) if self.tiled else ()
+        if not tiles:
+            return region
+        start = np.min([tile.start for tile in tiles], axis=0).tolist()
+        stop = np.max([tile.stop for tile in tiles], axis=0).tolist()
+        return Region(tuple(start), tuple(stop))
+
     def _made(self, tile: Region) -> NDArray[Any]:
         if not self.memory_bytes:
             return self._realized(tile)
@@ -356,6 +365,8 @@ def _reads_of_part(
         return (StoredRead(volume.copy, region, 0, read.box),)
     if region.is_empty:
         return tuple(StoredRead(one, region) for one in _files_of(volume.stored))
+    if not through:  # where voxels come from is another question
+        region = volume.made_for(region, read.box)
     first, *others = stored_reads(volume.patch, volume.part(region), through=through)
     made = region.size * volume.shape[0] * volume.dtype.itemsize
     return (first._replace(made_bytes=first.made_bytes + made), *others)

@@ -5,13 +5,13 @@ A tensor says nothing of where it lies or what it means; the patch that it was m
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...core import Sample
 from ...core.errors import SampleError
+from ...volumes.axis_map import AxisMap
 from ...volumes.header import affine_matrix
 from ...volumes.volume import Volume
 
@@ -39,6 +39,14 @@ class RealizedVolume(Volume):
         volume = copy(self)
         assert isinstance(volume, RealizedVolume)
         volume.realized_from = patch
+        return volume
+
+    def channels_of(self, member: LazyPatch, first: int) -> RealizedVolume:
+        """Return the channels from ``first`` on, as those of a member of a stack."""
+        last = first + member.shape[0]
+        volume = self.with_axis_map(AxisMap.from_table("C", range(first, last)))
+        assert isinstance(volume, RealizedVolume)
+        volume.kind, volume.realized_from = member.kind, member
         return volume
 
     def _of(self, source: Source, kind: str) -> Volume:
@@ -81,28 +89,6 @@ def realized_patch(sample: Sample, key: str) -> LazyPatch | None:
         raise SampleError(f"{msg}, so its affine is not known", do=do)
     found: LazyPatch = made[key]
     return found
-
-
-def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
-    """Return a sample just opened, in which what was realized is sampled as it was before.
-
-    Parameters
-    ----------
-    sample
-        Its ``patches`` are those before.
-    policies
-        Keys for which something else was asked.
-    """
-    again, left = {}, dict(sample.patches)
-    for key, patch in sample.items():
-        if not isinstance(getattr(patch, "volume", None), RealizedVolume):
-            continue
-        before: Any = left.pop(key, None)
-        if before is not None and key not in policies and before.kind == patch.kind:
-            # The fill is one of the values before: what value ops made of it there, from now on.
-            how = {"policy": before.policy, "is_fixed": before.is_fixed}
-            again[key] = replace(patch, **how, filled_after=-1)
-    return sample.with_data(**again).replace(patches=left)
 
 
 def in_memory(value: Any) -> bool:

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ...core import Sample
 from ...core.recorded import Recorded
 from ...intensity import ValueStep
 from ..ops.op import Step
-from .lazy_patch import LazyPatch
-from .made_volume import MadeVolume, made_of
+from .lazy_patch import LazyPatch, patches_of
+from .made_volume import MadeVolume
 from .pending import PendingPlan
 from .stack import StackedPatch
 
 S = TypeVar("S", Step, ValueStep)
+T = TypeVar("T")
 
 
-def replayed(patch: LazyPatch, draws: Mapping[str, Any]) -> LazyPatch:
-    """Return the patch with the recorded parameters in the place of its own draws.
+def replayed(patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]) -> dict[str, LazyPatch]:
+    """Return the patches with the recorded parameters in the place of their own draws.
 
     Parameters
     ----------
-    patch
-        Any lazy patch; its steps are those of its own chain.
+    patches
+        The lazy patches of a sample; their steps are those of its own chain.
     draws
         By name of stream, as in a batch's ``meta``. Steps that are not in it draw for themselves.
 
     Returns
     -------
-    LazyPatch
-        Of random numbers that belong to voxels (noise), a record holds the key. They are those of
-        the recorded sample where the patch lies as that did.
+    dict
+        By key. Of random numbers that belong to voxels (noise), a record holds the key. They are
+        those of the recorded sample where the patch lies as that did.
     """
-    if isinstance(patch, StackedPatch):
-        patch = patch.with_members([replayed(member, draws) for member in patch.members])
-        return replace(patch, values=tuple(_recorded(step, draws) for step in patch.values))
-    if isinstance(patch.volume, MadeVolume):
-        made = patch.volume
-        before = replayed(made.patch, draws)
-        # What was made with other draws is no copy of this.
-        copy = made.copy if before.draws == made.patch.draws else None
-        how = {"tiled": made.tiled, "copy": copy, "memory_bytes": made.memory_bytes}
-        patch = made_of(patch, before, made.soft, made.because, **how)
-    steps = tuple(_recorded(step, draws) for step in patch.pending.steps)
-    values = tuple(_recorded(step, draws) for step in patch.values)
-    pending = patch.pending.following(patch.pending.identity, steps)
-    return replace(patch.with_pending(pending), values=values)
+    anew = _Anew(lambda step: _recorded(step, draws), lambda step: _recorded(step, draws))
+    return {key: anew.patch(patch) for key, patch in patches.items()}
 
 
 def in_batch(samples: Sequence[Any]) -> list[Any]:
@@ -57,50 +45,78 @@ def in_batch(samples: Sequence[Any]) -> list[Any]:
     place already keeps it.
     """
     size = len(samples)
-    return [
-        _at_position(sample, position, size) if isinstance(sample, Sample) else sample
-        for position, sample in enumerate(samples)
-    ]
+    return [_at_position(sample, position, size) for position, sample in enumerate(samples)]
 
 
-def _at_position(sample: Sample, position: int, size: int) -> Sample:
-    # Volumes of a sample share a plan, which is worked out once. The old one is kept beside the
-    # new: its id is its name here.
-    shared: dict[int, tuple[PendingPlan, PendingPlan]] = {}
-
+def _at_position(sample: Any, position: int, size: int) -> Any:
     def step_at(step: Step) -> Step:
         # Of all ops only those that place patches have it.
         bind = getattr(step.op, "bound", None)
         op = step.op if bind is None else bind(position, size)
         return step if op is step.op else replace(step, op=op)
 
-    def pending_at(pending: PendingPlan) -> PendingPlan:
-        if id(pending) not in shared:
-            steps = tuple(map(step_at, pending.steps))
-            same = all(a is b for a, b in zip(steps, pending.steps, strict=True))
-            after = pending if same else pending.following(pending.identity, steps)
-            shared[id(pending)] = (pending, after)
-        return shared[id(pending)][1]
-
-    def patch_at(patch: LazyPatch) -> LazyPatch:
-        if isinstance(patch, StackedPatch):
-            members = [patch_at(member) for member in patch.members]
-            same = all(a is b for a, b in zip(members, patch.members, strict=True))
-            return patch if same else patch.with_members(members)
-        made = patch.volume
-        if isinstance(made, MadeVolume):
-            before = patch_at(made.patch)
-            if before is not made.patch:
-                again = replace(made, patch=before)
-                pending = replace(patch.pending, references={again.name: again})
-                patch = replace(patch, volume=again, pending=pending)
-        pending = pending_at(patch.pending)
-        return patch if pending is patch.pending else patch.with_pending(pending)
-
-    lazy = {key: patch for key, patch in sample.items() if isinstance(patch, LazyPatch)}
-    after = {key: patch_at(patch) for key, patch in lazy.items()}
+    anew, lazy = _Anew(step_at, lambda step: step), patches_of(sample)
+    after = {key: anew.patch(patch) for key, patch in lazy.items()}
     changed = {key: patch for key, patch in after.items() if patch is not lazy[key]}
     return sample.with_data(**changed) if changed else sample
+
+
+class _Anew:
+    """Puts other steps into the patches of one sample, before flushes and in members too.
+
+    Patches that share a plan share the new one, which is worked out once; what stays as it is
+    stays the same object.
+    """
+
+    def __init__(
+        self, step: Callable[[Step], Step], value: Callable[[ValueStep], ValueStep]
+    ) -> None:
+        self._step, self._value = step, value
+        # What was there is kept beside what came of it: its id is its name here.
+        self._seen: dict[int, tuple[Any, Any]] = {}
+
+    def patch(self, patch: LazyPatch) -> LazyPatch:
+        """Return the patch with other steps."""
+        values = tuple(map(self._value, patch.values))
+        if not _all_same(values, patch.values):
+            patch = replace(patch, values=values)
+        if isinstance(patch, StackedPatch):
+            members = [self.patch(member) for member in patch.members]
+            return patch if _all_same(members, patch.members) else patch.with_members(members)
+        volume = self._once(patch.volume, self._volume)
+        patch = patch if volume is patch.volume else patch.with_volume(volume)
+        pending = self._once(patch.pending, self._pending)
+        return patch if pending is patch.pending else patch.with_pending(pending)
+
+    def _once(self, thing: T, change: Callable[[T], T]) -> T:
+        if id(thing) not in self._seen:
+            self._seen[id(thing)] = (thing, change(thing))
+        after: T = self._seen[id(thing)][1]
+        return after
+
+    def _volume(self, volume: Any) -> Any:
+        if not isinstance(volume, MadeVolume):
+            return volume
+        before = self.patch(volume.patch)
+        if before is volume.patch:
+            return volume
+        # What was made with other draws is no copy of this.
+        stays = volume.copy is None or before.draws == volume.patch.draws
+        return replace(volume, patch=before, copy=volume.copy if stays else None)
+
+    def _pending(self, pending: PendingPlan) -> PendingPlan:
+        steps = tuple(map(self._step, pending.steps))
+        references: Any = pending.references
+        volumes = {key: self._once(one, self._volume) for key, one in references.items()}
+        moving = self._once(pending.moving, self._volume)
+        if _all_same((*volumes.values(), moving), (*references.values(), pending.moving)):
+            same = _all_same(steps, pending.steps)
+            return pending if same else pending.following(pending.identity, steps)
+        return replace(pending, references=volumes, steps=steps, moving=moving)
+
+
+def _all_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(a is b for a, b in zip(some, others, strict=True))
 
 
 def streams_of(patch: LazyPatch) -> set[str]:

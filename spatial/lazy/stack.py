@@ -7,7 +7,7 @@ they are sampled or in where they lie, are made one by one, each into its own ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Stream
+from ...core import Sample, Stream
 from ...core.errors import GridMismatch
 from ...core.grid import GRID_TOLERANCE
 from ...intensity import Epilogue, SelectChannels, ValueStep
@@ -28,7 +28,7 @@ from ..resampling.convert import convert
 from ..resampling.resample import Source
 from ..volume_like import looks_ahead, stored_of
 from .lazy_patch import LazyPatch
-from .made_volume import made_of
+from .made_volume import MadeVolume, made_of, read_volume
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
 from .realized_volume import RealizedVolume
@@ -51,6 +51,45 @@ def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
     members = [member for patch in patches for member in _members_of(patch)]
     patch = StackedPatch(_apart(stored), first.pending, first.policy, because=because)
     return patch.with_members(members)
+
+
+def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
+    """Return a sample just opened, in which what was realized is sampled as it was before.
+
+    Parameters
+    ----------
+    sample
+        Its ``patches`` are those before.
+    policies
+        Keys for which something else was asked.
+    """
+    again, left = {}, dict(sample.patches)
+    for key, patch in sample.items():
+        if not isinstance(getattr(patch, "volume", None), RealizedVolume):
+            continue
+        before: Any = left.pop(key, None)
+        if before is not None and key not in policies and before.kind == patch.kind:
+            again[key] = _as_before(patch, before)
+    return sample.with_data(**again).replace(patches=left)
+
+
+def _as_before(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
+    """Return realized voxels as a patch that is sampled as another, or as its members are."""
+    if isinstance(before, StackedPatch) and not before.values:
+        volume: Any = patch.volume
+        counts = [member.shape[0] for member in before.members]
+        if volume.shape[0] == sum(counts):  # a function may have left others
+            firsts = np.cumsum([0, *counts]).tolist()
+            members = [
+                _as_before(patch.with_volume(volume.channels_of(member, first)), member)
+                for member, first in zip(before.members, firsts, strict=False)
+            ]
+            pending = patch.pending
+            stack = StackedPatch(volume, pending, patch.policy, because=before.because)
+            return stack.with_members(members)
+    # The fill is one of the values before: what value ops made of it there, from now on.
+    how: Any = {"policy": before.policy, "is_fixed": before.is_fixed}
+    return replace(patch, **how, filled_after=-1)
 
 
 def _policy_of(members: Sequence[LazyPatch]) -> Policy:
@@ -83,9 +122,20 @@ def _kind_of(stored: Sequence[Any]) -> str:
 
 def _apart(stored: Sequence[Any]) -> Volume:
     """Return what may be asked for the name, header and layout of files on any grids."""
-    kind = _kind_of(stored)
-    parts = Volume(list(stored), kind=kind).parts
-    return Volume.of_source(StackedSource(parts, apart=True), kind)
+    parts = [part for volume in stored for part in volume.parts]
+    return Volume.of_source(StackedSource(parts, apart=True), _kind_of(stored))
+
+
+def read_volume_of(patch: LazyPatch) -> Any:
+    """Return what is read for a patch: a volume, the copy that is kept, or those of all members.
+
+    Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
+    """
+    read = [read_volume(leaf.volume) for leaf in patch.leaves]
+    other = next((volume for volume in read if not isinstance(volume, Volume)), None)
+    if len(read) == 1 or other is not None:
+        return read[0] if other is None else other
+    return _apart(read)
 
 
 def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
@@ -98,21 +148,45 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
     step_of
         Returns the step that selects a channel, for a patch whose values were changed.
     """
-    if patch.members and not patch.values:
+    count = patch.shape[0]
+    if count == 1:
+        return [patch]
+    if patch.values:
+        plain = replace(patch, values=(), filled_after=0)
+        apart = unstacked(plain, step_of) if _is_by_channel(patch) else []
+        if len(apart) != count or any(one.values for one in apart):
+            return [patch.with_value(step_of(channel)) for channel in range(count)]
+        how: Any = {"values": patch.values, "filled_after": patch.filled_after}
+        return [replace(one, **how) for one in apart]
+    if patch.members:
         found: list[LazyPatch] = []
         for member in patch.members:
-            one = member.shape[0] == 1
-            found += [member] if one else unstacked(member, _of_member(step_of, len(found)))
+            found += unstacked(member, _of_member(step_of, len(found)))
         return found
-    count = patch.shape[0]
-    volumes = [volume for part in patch.parts for volume in [part.volume]]
-    if patch.values or patch.members or not all(isinstance(v, Volume) for v in volumes):
-        return [patch.with_value(step_of(channel)) for channel in range(count)]
+    volumes: list[Any] = [part.volume for part in patch.parts]
     if len(volumes) == count:
         return [patch.with_volume(volume) for volume in volumes]
     whole: Any = patch.volume
-    maps = [AxisMap.from_table("C", [channel]) for channel in range(count)]
-    return [patch.with_volume(whole.with_axis_map(one)) for one in maps]
+    if isinstance(whole, MadeVolume):
+        return [patch.with_volume(one) for one in _channels_of(whole, step_of)]
+    if not all(isinstance(volume, Volume) for volume in volumes):
+        return [patch.with_value(step_of(channel)) for channel in range(count)]
+    return [patch.with_volume(whole.with_axis_map(_only(channel))) for channel in range(count)]
+
+
+def _is_by_channel(patch: LazyPatch) -> bool:
+    return not patch.members and all(step.op.by_channel for step in patch.values)
+
+
+def _channels_of(made: MadeVolume, step_of: Callable[[int], ValueStep]) -> list[MadeVolume]:
+    """Return a volume of each channel; of a copy that is kept, the channel of that."""
+    copies = [made.copy and made.copy.with_axis_map(_only(c)) for c in range(made.shape[0])]
+    apart = unstacked(made.patch, step_of)
+    return [replace(made.of_other(one), copy=copy) for one, copy in zip(apart, copies, strict=True)]
+
+
+def _only(channel: int) -> AxisMap:
+    return AxisMap.from_table("C", [channel])
 
 
 def _of_member(step_of: Callable[[int], ValueStep], first: int) -> Callable[[int], ValueStep]:
@@ -138,11 +212,29 @@ class StackedPatch(LazyPatch):
 
     @property
     def commutes(self) -> bool:
-        """Whether a spatial op may still be done to the members, before all value ops."""
-        return not self.values and all(member.commutes for member in self.members)
+        """Whether a spatial op may still be done to the members; each says so for itself."""
+        return not self.values
+
+    def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
+        """Return the patch of what ``change`` makes of each member.
+
+        Once value steps treat all channels together, what it makes of them together.
+        """
+        if self.values:
+            return change(self)
+        return self.with_members([member.with_each(change) for member in self.members])
+
+    def with_value(self, step: ValueStep) -> LazyPatch:
+        """Return the patch with one more value op: of each member, or of all channels together."""
+        if self.values or not step.op.by_channel:
+            return super().with_value(step)
+        return self.with_members([member.with_value(step) for member in self.members])
 
     def flushed(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
-        """Return a patch that begins with what this one gives."""
+        """Return a patch of one volume of all channels, which begins with what this one gives.
+
+        Sampled alike from then on: ``with_each`` begins anew with each member.
+        """
         empty = replace(self.pending, steps=(), moving=None)
         plain = LazyPatch(
             self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed

@@ -159,7 +159,7 @@ def test_records_of_volumes_behind_a_map_are_refused_at_their_first_use() -> Non
     bad = {"chosen": [0], "drawn": [[{"degrees": 1}]]}
     sample = next(iter(choosing()))
 
-    patch = replayed(sample["image"], {"one_of": bad})
+    patch = replayed({"image": sample["image"]}, {"one_of": bad})["image"]
 
     with pytest.raises(BadRecord, match=r"drawn\[0\]\[0\]: the record of rotate"):
         _ = patch.plan

@@ -305,8 +305,9 @@ def test_a_flush_keeps_how_a_stack_is_sampled(cases, stacks):
     for pipe in (asked.flush().rotate(5), asked.blur(1.0).rotate(5)):
         sample = next(iter(pipe))
         patch = sample["image" if "image" in sample else "t1"]
-        assert patch.policy == vp.Policy("nearest", "constant", -50.0)
-        assert patch.filled_after == -1
+        for one in patch.members or (patch,):
+            assert one.policy == vp.Policy("nearest", "constant", -50.0)
+            assert one.filled_after == -1
     for pipe in (fixed.flush(), fixed.blur(1.0), fixed.realize().open_volume()):
         sample = next(iter(pipe.rotate(5, mode="nearest")))
         patch = sample["image" if "image" in sample else "t1"]
