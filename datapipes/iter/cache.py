@@ -16,7 +16,7 @@ from ...graph import Pipe, describe
 from ...spatial import LazyPatch
 from ...spatial.lazy.kept_copy import kept_in
 from ...volumes.conversion.destination import destination_of
-from ...volumes.stores.location import is_url, local_path
+from ...volumes.stores.location import absolute_place
 from ..datapipe import PerItem, chained, first_drawing, wrong_item
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
@@ -96,7 +96,7 @@ class Cache(PerItem):
         if place is not None and memory_bytes is not None:
             msg = "memory_bytes is for what is kept in memory, and a place was given"
             raise TypeError(msg)
-        self.place = None if place is None else _absolute(os.fspath(place))
+        self.place = None if place is None else absolute_place(place)
         self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
         self.keys = None if keys is None else as_keys("cache(keys=)", keys)
         self.chunk, self.codec = chunk, codec
@@ -173,10 +173,6 @@ class Cache(PerItem):
     def settings(self) -> Any:
         """Return which volumes are kept; where and how changes no batch."""
         return (self.keys,)
-
-
-def _absolute(place: str) -> str:
-    return place if is_url(place) else os.path.abspath(local_path(place))
 
 
 def _memory(given: int | None) -> int:

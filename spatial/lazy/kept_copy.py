@@ -13,7 +13,6 @@ import dis
 import functools
 import hashlib
 import json
-import os
 import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +39,7 @@ from ...volumes.conversion.recached import ConvertedCopy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
 from ...volumes.source import LocatedSource, Options
-from ...volumes.stores.location import is_url, local_path
+from ...volumes.stores.location import absolute_place, is_url
 from ...volumes.volume import Volume
 from ..volume_like import stored_of
 from .pending import PendingPlan
@@ -164,10 +163,8 @@ def kept_in(
     storage_options
         For fsspec.
     """
-    if not is_url(place):
-        place = os.path.abspath(local_path(place))  # a worker may run in another directory
     made: Any = patch.flushed(because=because, tiled=True).volume
-    source = KeptSource(made, place, chunk, codec, dict(storage_options or {}))
+    source = KeptSource(made, absolute_place(place), chunk, codec, dict(storage_options or {}))
     copy = KeptCopy.of_source(source, patch.kind)
     return patch.flushed(because=because, tiled=True, copy=copy)
 
