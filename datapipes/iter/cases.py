@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...core import Sample
+from ...core.amounts import count_text
 from ...core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
 from ...core.hidden import Hidden, public_name
 from ...volumes.stores.location import is_url
@@ -299,7 +300,8 @@ class ListCases(Seeded):
                 raise SampleError(msg, do=self._narrower())
             by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
         if matches and not by_case:
-            msg = f"{len(matches)} files match {key}={public_name(pattern)!r}, e.g. {matches[0]}, "
+            found = count_text(len(matches), "file matches", "files match")
+            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {matches[0]}, "
             msg += "but stars that follow the same word stand for different texts"
             raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
         return by_case

@@ -211,11 +211,35 @@ def test_other_stars_name_the_case_together(tmp_path):
     assert [s.case for s in repeated] == ["x", "y"]
 
 
+@pytest.mark.parametrize(
+    ("files", "pattern", "expected"),
+    [
+        (["a/t1_.nii", "a/t1_x.nii"], "*/t1_*.nii", ["a", "a/x"]),
+        (["sub-1/ses-/ct.nii", "sub-1/ses-b/ct.nii"], "sub-*/ses-*/ct.nii", ["1", "1/b"]),
+        (["sub-/ses-b/ct.nii"], "sub-*/ses-*/ct.nii", ["b"]),
+    ],
+)
+def test_a_star_that_stands_for_nothing_adds_nothing(tmp_path, files, pattern, expected):
+    """A name has no slash at either end."""
+    touched(tmp_path, *files)
+
+    pipe = vp.list_cases(image=f"{tmp_path}/{pattern}")
+
+    assert [s.case for s in pipe] == expected
+
+
+def test_a_case_of_which_nothing_is_told_is_called_by_its_file(tmp_path):
+    """One name of no letters would be that of every such case."""
+    touched(tmp_path, "scan_.nii", "scan_1.nii")
+
+    assert [s.case for s in vp.list_cases(image=f"{tmp_path}/scan_*.nii")] == ["1", "scan_"]
+
+
 def test_stars_that_never_agree_are_told(tmp_path):
     """Files are there, and none is a case."""
     touched(tmp_path, "sub-1/sub-2.nii")
 
-    with pytest.raises(VolumeNotFound, match=r"1 files match .* different texts"):
+    with pytest.raises(VolumeNotFound, match=r"1 file matches .* different texts"):
         list(vp.list_cases(image=f"{tmp_path}/sub-*/sub-*.nii"))
 
 
