@@ -1,12 +1,13 @@
 """What takes a pass over a whole volume is worked out once per content, and kept."""
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
 
 from voxpipe.core import TALLY
+from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.remembered import Remembered
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
@@ -21,6 +22,7 @@ from voxpipe.volumes import (
 from voxpipe.volumes.cache.waiting import made_once
 from voxpipe.volumes.catalog import histogram, occupied, statistics
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.content import content_key_now
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (8, 9, 10)
@@ -256,6 +258,63 @@ def test_a_bucket_is_listed_and_not_read_again(tmp_path, monkeypatch):
 
         write(tmp_path / "bucket" / "a.zarr", voxels() + 1)
         assert asked() == (first + 1, chunks)
+        close_volumes()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"shape": (4, 9, 10)},
+        {"shape": (16, 9, 10)},
+        {"dtype": "u2"},
+        {"chunks": (8, 9, 10)},
+        {"fill_value": 7},
+    ],
+    ids=str,
+)
+def test_a_bucket_that_is_written_with_another_header(tmp_path, monkeypatch, other):
+    """What was read of it by the old one, fill in the place of chunks, is not kept as the new."""
+    place = tmp_path / "bucket" / "a.zarr"
+    before = {"shape": SHAPE, "chunks": (4, 9, 10), "dtype": "i2", "fill_value": 0}
+    zarr.create_array(place, **before)[:] = 5
+    with S3Server(tmp_path) as server:
+        url, options = "s3://bucket/a.zarr", {"storage_options": server.storage_options}
+        old = Volume(url, **options)
+        assert old.shape == (1, *SHAPE)
+        zarr.create_array(place, **before | other, overwrite=True)[:4] = 6
+        with suppress(VolumeError):  # what it is then is a mixture
+            volume_statistics(old)
+        volume_key = old.content_key
+        another_run(monkeypatch)
+
+        new = Volume(url, **options)
+
+        assert new.content_key != volume_key
+        held = zarr.open_array(place, mode="r")[:]
+        assert (volume_statistics(new).mean, volume_statistics(new).maximum) == (
+            held.mean(),
+            held.max(),
+        )
+        close_volumes()
+
+
+def test_a_bucket_that_shrinks_is_opened_anew(tmp_path):
+    """Once a listing has told that it is another one, a new volume has the header of now."""
+    place = tmp_path / "bucket" / "a.zarr"
+    write(place, voxels())
+    with S3Server(tmp_path) as server:
+        url, options = "s3://bucket/a.zarr", {"storage_options": server.storage_options}
+        old = Volume(url, **options)
+        first = old.content_key
+        zarr.create_array(place, shape=(4, 4, 4), chunks=(4, 4, 4), dtype="i2", overwrite=True)[
+            :
+        ] = 3
+
+        assert content_key_now(old) != first
+        assert Volume(url, **options).shape == (1, 4, 4, 4)
+        assert (Volume(url, **options).numpy() == 3).all()
+        with pytest.raises(CorruptVolume, match="has changed since its header was read"):
+            old.numpy()
         close_volumes()
 
 
