@@ -96,6 +96,19 @@ def version_key(volume: Any) -> tuple[Any, ...]:
     return (volume.token, volume.header.stamp, listed)
 
 
+def opened_key(volume: Any) -> tuple[Any, ...]:
+    """Return a key for a volume that is equal as long as it holds what it held when it was opened.
+
+    What a manifest knows has a name for its content, and is not opened for it; of a copy, its
+    original tells.
+    """
+    source: Any = volume._source
+    original = getattr(source, "volume", None)
+    if original is not None:
+        return (volume.token, opened_key(original))
+    return (volume.token,) if hasattr(source, "known_header") else version_key(volume)
+
+
 def content_key_now(volume: Any) -> str:
     """Return the content key of a volume after looking again: it may have changed since."""
     volume.probe().forget_content_key()

@@ -30,7 +30,7 @@ from ...core.errors import CacheBusy, DestinationBusy, GraphError
 from ...core.remembered import Remembered
 from ...volumes.backend import Backend
 from ...volumes.cache.decoded_cache import LOCK_TIMEOUT
-from ...volumes.content import content_key
+from ...volumes.content import content_key, opened_key
 from ...volumes.conversion.convert import version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.converted_cache import ConvertedCache
@@ -177,8 +177,8 @@ def made_key(made: MadeVolume, *, opened: bool = False) -> str:
     made
         The volume; headers are read.
     opened
-        Whether content is told by what was opened in this process, which asks no disk. By
-        default it is told by what is there now.
+        Whether content is told by what was opened in this process, which asks for nothing twice.
+        By default it is told by what is there now.
     """
     return _key_of(made.patch, (made.soft, made.tiled), opened)
 
@@ -248,7 +248,7 @@ def _opened(volume: Volume) -> str:
         return content_key("channels of", tuple(map(_opened, volume.parts)))
     if volume.located is None:
         return content_of(volume)
-    return content_key(volume.token, (volume.header.stamp, volume.rearranged))
+    return content_key(volume.token, (opened_key(volume), volume.rearranged))
 
 
 def _digest(volume: Volume) -> str:
