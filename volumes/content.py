@@ -92,7 +92,9 @@ def version_key(volume: Any) -> tuple[Any, ...]:
     backend = volume.probe()
     # A backend of the user's own has no stamp in its header: its key is all that tells.
     is_own = type(backend).__module__.partition(".")[0] != __name__.partition(".")[0]
-    listed = backend.content_key if backend.lists or is_own else ""
+    # What a manifest lists was compared with it, and is no listing more: a request for each epoch.
+    vouched = backend.remote and getattr(volume._source, "names_content", False)
+    listed = backend.content_key if (backend.lists or is_own) and not vouched else ""
     return (volume.token, volume.header.stamp, listed)
 
 

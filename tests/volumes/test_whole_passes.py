@@ -1,14 +1,17 @@
 """What takes a pass over a whole volume is worked out once per content, and kept."""
 
 import threading
+from collections import Counter
 from contextlib import closing, suppress
 
 import numpy as np
 import pytest
 
+import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.remembered import Remembered
+from voxpipe.spatial.lazy import patch_facts
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
     AxisMap,
@@ -40,7 +43,7 @@ def cache(tmp_path, monkeypatch):
 def another_run(monkeypatch):
     """Forget what a process remembers; the cache on the disk stays."""
     close_volumes()
-    for module in (statistics, histogram, occupied):
+    for module in (statistics, histogram, occupied, patch_facts):
         monkeypatch.setattr(module, "_REMEMBERED", Remembered())
 
 
@@ -315,6 +318,41 @@ def test_a_bucket_that_shrinks_is_opened_anew(tmp_path):
         assert (Volume(url, **options).numpy() == 3).all()
         with pytest.raises(CorruptVolume, match="has changed since its header was read"):
             old.numpy()
+        close_volumes()
+
+
+@pytest.mark.parametrize("options", [{}, {"above": 50.0}], ids=["recorded", "counted"])
+def test_an_epoch_from_a_manifest_asks_for_its_patches_alone(tmp_path, monkeypatch, options):
+    """Numbers of whole volumes are in the manifest, or on the disk once one pass has made them."""
+    for n in range(2):
+        write(tmp_path / "bucket" / f"p{n}" / "ct.zarr", voxels(n))
+    with S3Server(tmp_path) as server:
+        store = {"storage_options": server.storage_options}
+        vp.index("s3://bucket", str(tmp_path / "manifest.json"), **store)
+
+        def epochs(*, normalized):
+            another_run(monkeypatch)
+            pipe = vp.from_manifest(str(tmp_path / "manifest.json"), **store).open_volume()
+            pipe = pipe.lazy_patch((4, 4, 4), samples_per_volume=4)
+            pipe = pipe.normalize(**options) if normalized else pipe
+            with vp.DataLoader2(pipe.batch_patches(4), seed=3) as loader:
+                for _ in range(2):
+                    server.forget()
+                    means = [float(batch["ct"].double().mean()) for batch in loader]
+                    yield means, Counter((r.method, r.key) for r in server.requests)
+
+        plain = [asked for _, asked in epochs(normalized=False)]
+        first = [means for means, _ in epochs(normalized=True)]
+        (means, begun), (_, then) = epochs(normalized=True)
+
+        assert means == first[0]
+        # The listings that compare what is there with the manifest, and the chunks of patches.
+        assert 0 < sum("/c/" in key for _, key in plain[0]) < 36
+        assert plain[0]["GET", "bucket"] == 2
+        # By another listing of each, its numbers are found on the disk.
+        assert begun - plain[0] == ({("GET", "bucket"): 2} if options else {})
+        # To name them afterwards costs no request.
+        assert then == plain[1]
         close_volumes()
 
 
