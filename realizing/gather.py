@@ -18,6 +18,7 @@ from ..core.errors import (
     ProvenanceLost,
     SampleError,
     UnopenedVolume,
+    about_lacking,
     placed,
 )
 from ..core.likely_mistakes import Glimpse, classes, glimpse, many_values
@@ -223,7 +224,9 @@ def _keys(samples: Sequence[Any]) -> list[str]:
         if set(sample) != set(samples[0]):
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
-            raise PatchSizeError(msg, do="Every sample of a batch needs the same keys.")
+            (lacked, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
+            do = about_lacking(lacked, "Every sample of a batch needs the same keys.")
+            raise PatchSizeError(msg, do=do)
     return list(samples[0])
 
 

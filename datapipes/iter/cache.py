@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ...core import Sample
 from ...core.amounts import as_keys
-from ...core.errors import GraphError, SampleError, placed
+from ...core.errors import GraphError, SampleError, about_lacking, placed
 from ...core.hidden import Hidden
 from ...core.memory import usable_memory
 from ...core.whole import whole
@@ -118,6 +118,7 @@ class Cache(PerItem):
                 what = "a volume" if key is None else repr(key)
                 msg = f"cache() is to keep {what}, but the sample has {', '.join(lazy) or 'none'}"
                 do = "Put it after open_volume() and before realize(), and name lazy volumes."
+                do = do if key is None or key in item else about_lacking(key, do)
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
             return item.with_data(**{key: self._kept(lazy[key]) for key in keys})

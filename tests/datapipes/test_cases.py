@@ -258,6 +258,71 @@ def test_a_case_may_lack_an_optional_key(tmp_path):
         vp.list_cases(f"{tmp_path}/*/", **patterns, optional=("t2",))
 
 
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        lambda opened: opened.resample_to("flair"),
+        lambda opened: opened.resample_to("t1", keys="flair"),
+        lambda opened: opened.stack(("t1", "flair"), "image"),
+        lambda opened: opened.unstack("flair", ("flair0",)),
+        lambda opened: opened.normalize(keys="flair"),
+        lambda opened: opened.normalize(inside="flair").realize(),
+        lambda opened: opened.lazy_patch(2, mask="flair"),
+        lambda opened: opened.lazy_patch(2, weights="flair"),
+        lambda opened: opened.foreground_crop("flair"),
+        lambda opened: opened.rotate(5, mode={"flair": "nearest"}),
+        lambda opened: opened.flush(keys="flair"),
+        lambda opened: opened.cache(keys="flair"),
+        lambda opened: opened.lazy_patch(2).batch_patches(2),
+    ],
+    ids=range(13),
+)
+def test_a_pipe_that_names_an_optional_key_says_the_way_out(pipe):
+    """Where a case lacks it: fill it in, or leave the case out."""
+    volume = np.ones((4, 4, 4), np.uint8)
+    cases = vp.from_cases([{"t1": volume, "flair": volume}, {"t1": volume}])
+
+    with pytest.raises((SampleError, PatchSizeError)) as caught:
+        list(pipe(cases.open_volume(labels=("flair",))))
+
+    assert "If only some cases have 'flair' (optional=" in caught.value.do
+    assert ".filter(lambda sample: 'flair' in sample)" in caught.value.do
+    list(pipe(cases.filter(has_flair).open_volume(labels=("flair",))))
+
+
+def has_flair(sample):
+    return "flair" in sample
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optinal": "flair"}, "did you mean optional="),
+        ({"optionals": ("flair",)}, "did you mean optional="),
+        ({"optional": "flai"}, "did you mean optional='flair'"),
+        ({"optional": "flair?"}, "did you mean optional='flair'"),
+        ({"storage_option": {"anon": True}}, "did you mean storage_options="),
+        ({"flair?": "flair.nii"}, "did you mean optional='flair'"),
+    ],
+)
+def test_optional_written_otherwise_is_told(given, message):
+    """Any other argument is a key with its pattern."""
+    with pytest.raises((TypeError, ValueError), match=message):
+        vp.list_cases("*/", **{"t1": "t1.nii", "flair": "flair.nii"} | given)
+
+
+def test_a_question_mark_makes_no_key_optional(folders):
+    """It stands for one character, as in any pattern."""
+    told = r"did you mean optional='flair'"
+
+    with pytest.raises(VolumeNotFound, match=told):
+        list(vp.list_cases(f"{folders}/train/*/", image="ct.nii", flair="flair.nii?"))
+    with pytest.raises(VolumeNotFound, match=told):
+        list(vp.list_cases(f"{folders}/train/*/", flair="flair.nii?"))
+    found = list(vp.list_cases(f"{folders}/train/*/", image="ct.ni?"))
+    assert [sample.case for sample in found] == ["anna", "berta"]
+
+
 def test_a_batch_of_cases_with_different_keys_is_refused(tmp_path):
     """Where a batch needs every key of every case, the error says which lacks which."""
     cases = [{"t1": np.zeros((4, 4, 4)), "flair": np.zeros((4, 4, 4))}, {"t1": np.zeros((4, 4, 4))}]
