@@ -252,3 +252,14 @@ def entries_of(value: Any) -> tuple[Any, ...]:
 LATER = {"came later": True}
 """Metadata of a dataclass field that states saved before it was there know nothing of: while it has
 its default, it does not count in the hash of a graph, so they still fit."""
+
+
+def count_text(count: int, noun: str, plural: str = "") -> str:
+    """Return a number of things in words.
+
+    Examples
+    --------
+    >>> count_text(1, "voxel"), count_text(2, "voxel"), count_text(1, "voxel is", "voxels are")
+    ('1 voxel', '2 voxels', '1 voxel is')
+    """
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"

@@ -151,6 +151,21 @@ def placed(error: E, origin: Origin | None = None, case: str = "", item: str = "
     return error
 
 
+def about_lacking(key: str, do: str = "") -> str:
+    """Return what to do where a sample has no volume of a name that may be an optional one.
+
+    Examples
+    --------
+    >>> about_lacking("flair").partition(":")[0]
+    "If only some cases have 'flair' (optional= of list_cases)"
+    """
+    return (
+        f"{do} If only some cases have {key!r} (optional= of list_cases): give it to the others "
+        f"with .map(), or leave them out with .filter(lambda sample: {key!r} in sample), right "
+        "after the cases."
+    ).strip()
+
+
 def _within(case: str, item: str) -> str:
     return f"in case {case}" if case else f"in {item}"
 

@@ -143,6 +143,8 @@ class Glimpse(NamedTuple):
     """Along each axis, pairs of neighbours beside the background that are equal."""
     pairs: tuple[int, ...]
     """How many pairs of neighbours are beside the background."""
+    constant: bool
+    """Whether each channel holds one value, so that nothing in it has a border."""
 
 
 def glimpse(voxels: NDArray[Any], slope: float = 1.0, intercept: float = 0.0) -> Glimpse:
@@ -153,7 +155,8 @@ def glimpse(voxels: NDArray[Any], slope: float = 1.0, intercept: float = 0.0) ->
     >>> label = np.zeros((1, 4, 4, 4), np.uint8)
     >>> label[:, 2:] = 1
     >>> glimpse(label)
-    Glimpse(whole={0.0: 18, 1.0: 9}, others=0, integers=True, equal=(9, 9, 9), pairs=(9, 9, 9))
+    Glimpse(whole={0.0: 18, 1.0: 9}, others=0, integers=True, equal=(9, 9, 9), pairs=(9, 9, 9), \
+constant=False)
     """
     step = math.ceil((voxels.size / _VALUES) ** (1 / 3)) or 1
     ends = [max(1, size - 1) for size in voxels.shape[1:]]
@@ -179,6 +182,7 @@ def glimpse(voxels: NDArray[Any], slope: float = 1.0, intercept: float = 0.0) ->
         voxels.dtype.kind in "iub",
         tuple(equal),
         tuple(pairs),
+        bool(here.size == 0 or (here == here[:, :1, :1, :1]).all()),
     )
 
 
@@ -223,6 +227,8 @@ def classes(seen: Sequence[Glimpse]) -> bool:
     False
     """
     if many_values(seen) or (seen[0].integers and len(seen) < _LEAST_PATCHES):
+        return False
+    if all(one.constant for one in seen):
         return False
     counts: Counter[float] = Counter()
     for one in seen:

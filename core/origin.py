@@ -28,6 +28,8 @@ _LONGEST_ARGUMENT = 40
 _LONGEST_OPS = 200
 # Where Python keeps what was said of which line, by file, so that it is said once.
 _SAID: dict[str, dict[Any, Any]] = {}
+# What a chain may say is a few things for each key; keys that are made up by data are no end.
+_MOST_TOLD = 4096
 _AHEAD: ContextVar[bool] = ContextVar("looking_ahead", default=False)
 
 # Arguments that may hold credentials: they are shown nowhere, and tell no chain from another.
@@ -159,7 +161,8 @@ def warn(text: str, category: type[Warning], origin: Origin | None = None) -> No
 class Once:
     """Warns of each thing once, and not while somebody looks ahead.
 
-    Copies of a pipe share theirs; what is pickled arrives with nothing told.
+    Copies of a pipe share theirs; what is pickled arrives with nothing told. Of more than 4096
+    things the first are forgotten.
 
     Examples
     --------
@@ -175,7 +178,7 @@ class Once:
     """
 
     def __init__(self) -> None:
-        self._told: set[Hashable] = set()
+        self._told: dict[Hashable, None] = {}
 
     def warn(
         self,
@@ -193,7 +196,16 @@ class Once:
         told = text if isinstance(text, str) else text()
         if told:
             warn(told, category, origin)
-            self._told.add(thing)
+            self.leave(thing)
+
+    def leave(self, thing: Hashable) -> None:
+        """Say nothing of it from now on: it was told, or looked at and found right."""
+        self._told[thing] = None
+        if len(self._told) > _MOST_TOLD:
+            del self._told[next(iter(self._told))]
+
+    def __contains__(self, thing: Hashable) -> bool:
+        return thing in self._told
 
     def __reduce__(self) -> tuple[type[Once], tuple[()]]:
         return Once, ()

@@ -157,15 +157,20 @@ def volumes_and_gaps(
             for case in pipe.cases
         }
         missing += [
-            Finding(c, k, "", "VolumeNotFound", f"most cases beside it have a {k}, it has none.")
-            for c, k in cases_without_label(by_name, labels)
+            Finding.of_missing(
+                case,
+                key,
+                labels,
+                f"case {case} has no {key!r}, and most cases beside it have one. Add the file.",
+            )
+            for case, key in cases_without_label(by_name, labels)
         ]
     for listing in find(pipe, ListCases):
         lenient = listing.lenient()
         for case in lenient.listing():
             for key, error in listing.missing(case).items():
                 what = f"{error.what}. Add the file, or narrow the pattern."
-                missing.append(Finding(case[CASE], key, "", type(error).__name__, what))
+                missing.append(Finding.of_missing(case[CASE], key, labels, what))
         pipe = replace_pipe(pipe, listing, lenient)
     if not any(traits_of(p).opens for p in walk(pipe)):
         given = storage_options or getattr(pipe, "storage_options", None)

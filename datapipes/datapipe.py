@@ -6,15 +6,18 @@ declares its traits, and, if it draws random numbers, the name of its stream.
 
 from __future__ import annotations
 
+import functools
+import gc
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
 from ..core import Origin
-from ..core.errors import SampleError
+from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError
 from ..core.origin import CREDENTIALS, call_text, here
-from ..graph import Pipe, Traits, is_pipe, parents_of, walk
+from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
 from ..graph.verify import branch_mark, stream_names
 from ..realizing import Instruction
 from .excuse import excused
@@ -29,6 +32,8 @@ else:
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
+# What torch says of an iterator of which a newer one took the place.
+_TAKEN_OVER = "another iterator has been created from the same IterDataPipe"
 
 
 class DataPipe(_Pipe):
@@ -51,6 +56,13 @@ class DataPipe(_Pipe):
     origin: Origin
     """Where the user wrote it."""
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let its iterators say in our words that another one took over."""
+        super().__init_subclass__(**options)
+        own = vars(cls).get("__iter__")
+        if inspect.isgeneratorfunction(own):
+            cls.__iter__ = _told_of_two(own)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DataPipe:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
@@ -113,6 +125,55 @@ class DataPipe(_Pipe):
         if hook is None:
             return vars(self)
         return hook(pipes_only(self))
+
+
+def _told_of_two(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
+    """Return an ``__iter__`` that says what torch does not: which two pipes read one."""
+
+    @functools.wraps(own)
+    def iterated(self: Any) -> Iterator[Any]:
+        try:
+            yield from own(self)
+        except RuntimeError as error:
+            if isinstance(error, VoxpipeError) or _TAKEN_OVER not in str(error):
+                raise
+            raise _taken_over(self) from error
+
+    return iterated
+
+
+def _taken_over(pipe: Pipe) -> IteratorInvalidated:
+    """Return the error of a pipe, or one that it reads from, that is gone through twice at once."""
+    # Who reads from a pipe is known by nobody; what fails may take the time to look.
+    kinds = (IterDataPipe, MapDataPipe)
+    every = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    for read in reversed(list(walk(pipe))):
+        reading = [
+            one
+            for one in every
+            if "main_datapipe" not in vars(one) and any(p is read for p in parents_of(one))
+        ]
+        both = sorted({(_line(one), _written(one)) for one in reading})
+        if len(reading) > 1:
+            return IteratorInvalidated(
+                f"This iterator has been invalidated: {_written(read)} gives each item to one, and "
+                f"is gone through at once by {' and '.join(text for _, text in both)}",
+                do=f"Branch it, one, other = pipe.fork({len(reading)}), and go on from these.",
+            )
+    return IteratorInvalidated(
+        f"This iterator has been invalidated: {_written(pipe)} was iterated anew meanwhile",
+        do="Finish one iteration before the next, or branch it: one, other = pipe.fork(2).",
+    )
+
+
+def _line(pipe: Pipe) -> int:
+    origin = vars(pipe).get("origin")
+    return origin.line if isinstance(origin, Origin) else 0
+
+
+def _written(pipe: Pipe) -> str:
+    origin = vars(pipe).get("origin")
+    return f"[{origin}]" if isinstance(origin, Origin) else f"[.{describe(pipe)}]"
 
 
 def source_of(pipe: Any) -> Pipe:

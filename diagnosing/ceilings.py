@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from ..adapters.timed import untimed
 from ..core import Region
+from ..core.amounts import count_text
 from ..core.errors import GraphError
 from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, traits_of, walk
@@ -174,7 +175,8 @@ class _Measuring:
             volume.read(Region((0, 0, 0), (1, 1, 1)))
         if every:
             took = self._extent.clock() - started
-            self._notes.append(f"{len(every)} volumes were made readable first, in {took:.2g} s")
+            made = count_text(len(every), "volume was", "volumes were")
+            self._notes.append(f"{made} made readable first, in {took:.2g} s")
 
     def _storage(self, tasks: list[Task]) -> list[Task]:
         """Measure fetching and decoding."""

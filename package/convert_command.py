@@ -75,8 +75,10 @@ def run(options: argparse.Namespace) -> int:
 def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
     from .core.errors import DestinationExists
     from .volumes import find_by_folder, is_volume
+    from .volumes.stores.location import local_path
 
-    if is_volume(source) or (os.path.lexists(source) and not os.path.isdir(source)):
+    path = local_path(source)
+    if is_volume(source) or (os.path.lexists(path) and not os.path.isdir(path)):
         return [(source, destination)]
     folder = destination.rstrip("/")
     jobs: dict[str, str] = {}

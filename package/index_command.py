@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from .beside_output import progress, remark
+from .core.amounts import count_text
 from .patterns_argument import add_patterns, cases_of
 from .storage_option import add_options, add_reader, options_of
 
@@ -78,9 +79,15 @@ def run(options: argparse.Namespace) -> int:
         remark(finding)
     sound = [finding for finding in report.findings if not finding.is_bad]
     if sound:
-        counted = f"{len({finding.case for finding in sound})} cases, {len(sound)} volumes"
+        counted = (
+            f"{count_text(len({finding.case for finding in sound}), 'case')}, "
+            f"{count_text(len(sound), 'volume')}"
+        )
         print(f"{options.output}: {counted}")
     if report.bad:
         cases = len({finding.case for finding in report.bad})
-        remark(f"{cases} cases with bad or missing volumes were left out")
+        left_out = count_text(
+            cases, "case with bad or missing volumes was", "cases with bad or missing volumes were"
+        )
+        remark(f"{left_out} left out")
     return 1 if report.bad else 0

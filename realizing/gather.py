@@ -18,11 +18,12 @@ from ..core.errors import (
     ProvenanceLost,
     SampleError,
     UnopenedVolume,
+    about_lacking,
     placed,
 )
 from ..core.likely_mistakes import Glimpse, classes, glimpse, many_values
 from ..core.memory import refuse_beyond_memory
-from ..core.origin import is_looking_ahead, warn
+from ..core.origin import Once, is_looking_ahead, warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
 from ..spatial.lazy.levels import stored_shown_to
@@ -109,6 +110,8 @@ class Gather:
     """Whether the chain began with cases, so that items without provenance have lost it."""
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
     """Looks for labels among the images; None where the user has said which are labels."""
+    once: Once = field(default_factory=Once, compare=False, repr=False)
+    """Knows the keys of which it was said that they hold paths, or that they hold none."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list.
@@ -161,16 +164,17 @@ class Gather:
         for key in keys:
             thing = sample[key]
             given = thing if isinstance(thing, (list, tuple)) and thing else [thing]
-            if (self.origin, key) in _PATHS_SEEN or not isinstance(given[0], (str, PathLike)):
+            if key in self.once or not isinstance(given[0], (str, PathLike)):
                 continue
-            _PATHS_SEEN.add((self.origin, key))
             if all(isinstance(one, (str, PathLike)) and is_volume(fspath(one)) for one in given):
                 text = (
                     f"the batch holds the path of a volume under {key!r}, and not its voxels\n"
                     f"  at {self.origin}\n"
                     f"  Name {key!r} in open_volume(keys=...), or leave keys= out."
                 )
-                warn(text, UnopenedVolume, self.origin)
+                self.once.warn(key, text, UnopenedVolume, self.origin)
+            else:  # the disk is not asked again
+                self.once.leave(key)
 
     def _warn_of_loss(self) -> None:
         # The text names no case, so that Python shows it once.
@@ -198,8 +202,6 @@ class Gather:
             raise placed(error, case=case_of(sample))  # noqa: B904
 
 
-# Pipes and keys whose paths were looked at in this process: it is said once, and asks the disk.
-_PATHS_SEEN: set[tuple[Origin | None, str]] = set()
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
 _OTHER = "Use torch's batch() and collate() for other items."
 
@@ -222,7 +224,9 @@ def _keys(samples: Sequence[Any]) -> list[str]:
         if set(sample) != set(samples[0]):
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
-            raise PatchSizeError(msg, do="Every sample of a batch needs the same keys.")
+            (lacked, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
+            do = about_lacking(lacked, "Every sample of a batch needs the same keys.")
+            raise PatchSizeError(msg, do=do)
     return list(samples[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..core import META, Origin, Sample
-from ..core.errors import SampleError, placed
+from ..core.errors import SampleError, about_lacking, placed
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
 from ..spatial.lazy.halo import changed_by_last
@@ -88,6 +88,7 @@ class ApplyValue:
             if key not in item:
                 msg = f"{name}() is to change {key!r}, but the sample has {', '.join(item)}"
                 do = f"Name one of these in {'On()' if key in own else 'keys='}."
+                do = about_lacking(key, do)
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
             changed = {
@@ -137,6 +138,7 @@ class ApplyValue:
             msg = f"{self.step.op.name}() takes statistics inside {key!r}, but the sample has "
             msg += ", ".join(sample)
             do = "Name one of these in inside=."
+            do = do if key in sample else about_lacking(key, do)
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         stored_labels(patch, (), f"{self.step.op.name}(inside={key!r})", key)
         return stored_of(patch.volume)

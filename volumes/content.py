@@ -92,8 +92,23 @@ def version_key(volume: Any) -> tuple[Any, ...]:
     backend = volume.probe()
     # A backend of the user's own has no stamp in its header: its key is all that tells.
     is_own = type(backend).__module__.partition(".")[0] != __name__.partition(".")[0]
-    listed = backend.content_key if backend.lists or is_own else ""
+    # What a manifest lists was compared with it, and is no listing more: a request for each epoch.
+    vouched = backend.remote and getattr(volume._source, "names_content", False)
+    listed = backend.content_key if (backend.lists or is_own) and not vouched else ""
     return (volume.token, volume.header.stamp, listed)
+
+
+def opened_key(volume: Any) -> tuple[Any, ...]:
+    """Return a key for a volume that is equal as long as it holds what it held when it was opened.
+
+    What a manifest knows has a name for its content, and is not opened for it; of a copy, its
+    original tells.
+    """
+    source: Any = volume._source
+    original = getattr(source, "volume", None)
+    if original is not None:
+        return (volume.token, opened_key(original))
+    return (volume.token,) if hasattr(source, "known_header") else version_key(volume)
 
 
 def content_key_now(volume: Any) -> str:

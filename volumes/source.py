@@ -22,7 +22,7 @@ from .content import content_key
 from .disk.local_io import check_io
 from .header import affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend
-from .stores.location import is_url, local_path, public_name
+from .stores.location import absolute_place, is_url, public_name
 from .unknown_format import unknown_format
 
 
@@ -88,7 +88,7 @@ class LocatedSource:
         if self.token:
             return
         # Made absolute now: a worker may run in another directory.
-        path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
+        path = "" if is_url(self.location) else absolute_place(self.location)
         object.__setattr__(self, "path", path)
         said = dict(vars(self.options))
         # What is read is the same, so what is usual leaves no trace in the names of copies.

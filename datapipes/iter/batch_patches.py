@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from ...core.errors import LikelyMistake, PatchSizeError
-from ...core.origin import warn
+from ...core.origin import Once, warn
 from ...graph import Pipe, Traits, describe, parents_of, traits_of, walk
 from ...realizing import Gather, InThreads, JoinReads
 from ...spatial import Policy
@@ -90,6 +90,7 @@ class BatchPatches(DataPipe):
         self.joins = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
+        self._once = Once()
         shares, looking = _oversampled(parent)
         # Of the chain as it is written: an adapter that takes realize() away changes no draw.
         self.has_shares = bool(shares) and looking is None
@@ -142,7 +143,7 @@ class BatchPatches(DataPipe):
 
     def instructions(self) -> tuple[JoinReads | Gather | InThreads, ...]:
         """Return what gathers one batch."""
-        gather = Gather(self.straight, self.origin, self.of_cases, self._likely)
+        gather = Gather(self.straight, self.origin, self.of_cases, self._likely, self._once)
         steps = (JoinReads(self.origin), gather) if self.joins else (gather,)
         if self.threads is None:
             return steps

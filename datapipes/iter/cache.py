@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ...core import Sample
 from ...core.amounts import as_keys
-from ...core.errors import GraphError, SampleError, placed
+from ...core.errors import GraphError, SampleError, about_lacking, placed
 from ...core.hidden import Hidden
 from ...core.memory import usable_memory
 from ...core.whole import whole
@@ -17,7 +17,7 @@ from ...spatial import LazyPatch
 from ...spatial.lazy.kept_copy import kept_in
 from ...spatial.lazy.lazy_patch import patches_of
 from ...volumes.conversion.destination import destination_of
-from ...volumes.stores.location import is_url, local_path
+from ...volumes.stores.location import absolute_place
 from ..datapipe import PerItem, chained, first_drawing, with_progress, wrong_item
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
@@ -97,7 +97,7 @@ class Cache(PerItem):
         if place is not None and memory_bytes is not None:
             msg = "memory_bytes is for what is kept in memory, and a place was given"
             raise TypeError(msg)
-        self.place = None if place is None else _absolute(os.fspath(place))
+        self.place = None if place is None else absolute_place(place)
         self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
         self.keys = None if keys is None else as_keys("cache(keys=)", keys)
         self.chunk, self.codec = chunk, codec
@@ -119,6 +119,7 @@ class Cache(PerItem):
                 what = "a volume" if key is None else repr(key)
                 msg = f"cache() is to keep {what}, but the sample has {', '.join(lazy) or 'none'}"
                 do = "Put it after open_volume() and before realize(), and name lazy volumes."
+                do = do if key is None or key in item else about_lacking(key, do)
                 raise SampleError(msg, do=do).at(self.origin, item.case)
         try:
             return item.with_data(**{key: lazy[key].with_each(self._kept) for key in keys})
@@ -166,10 +167,6 @@ class Cache(PerItem):
     def settings(self) -> Any:
         """Return which volumes are kept; where and how changes no batch."""
         return (self.keys,)
-
-
-def _absolute(place: str) -> str:
-    return place if is_url(place) else os.path.abspath(local_path(place))
 
 
 def _memory(given: int | None) -> int:

@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from ...core.hidden import public_name
+from ...volumes.catalog.find import plain_name
 
 CASE = "case"
 """Key under which a given case may carry its name."""
@@ -117,7 +118,8 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
     """Return a function that names a case by what the stars of a pattern stand for.
 
     Stars that follow the same word stand for the same text: a path where they do not has no
-    name, None. The texts of others follow each other in the name, each text once.
+    name, None. The texts of others follow each other in the name, each text once; where every
+    star stands for nothing, the file names the case.
 
     Examples
     --------
@@ -146,7 +148,10 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
 
     def name(match: str) -> str | None:
         found = re.search(f"{expression}$", match)
-        return "/".join(dict.fromkeys(found.groups())) if found else None
+        if found is None:
+            return None
+        told = "/".join(filter(None, dict.fromkeys(found.groups())))
+        return told or plain_name(public_name(match))
 
     return name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import hashlib
 import os
 import posixpath
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from ...core import Sample
+from ...core.amounts import count_text
 from ...core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
 from ...core.hidden import Hidden, public_name
 from ...volumes.stores.location import is_url
@@ -24,6 +26,9 @@ from .files.connection import reached, tried
 # A ? that stands for one character has no = behind it.
 _QUERY = re.compile(r"\?[^?]*=.*")
 _WILDCARD = re.compile(r"[*?[]")
+# Names of arguments, and how alike a key is that was meant for one: option, optionals.
+_ARGUMENTS = ("optional", "storage_options")
+_LIKE_ARGUMENT = 0.75
 # Cases of one list are stored alike; a few tell the format.
 _LOOKED_AT = 8
 
@@ -157,22 +162,41 @@ class ListCases(Seeded):
         self.storage_options = Hidden(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._cases: list[dict[str, str]] | None = None
-        self.origin = dataclasses.replace(self.origin, call=self.describe())
         self._check()
+        self.origin = dataclasses.replace(self.origin, call=self.describe())
 
     def _check(self) -> None:
         if not self.patterns:
             raise ValueError('list_cases needs a pattern per volume: image="ct.nii.gz"')
         for key in self.optional:
             if key not in self.patterns:
-                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}"
+                near = difflib.get_close_matches(key, self.patterns, n=1, cutoff=0.5)
+                meant = f"; did you mean optional={near[0]!r}?" if near else ""
+                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{meant}"
                 raise ValueError(msg)
+        for key, pattern in self.patterns.items():
+            self._check_pattern(key, pattern)
         if self.url is None:
             for key, pattern in self.patterns.items():
                 if "*" not in pattern or "**" in pattern:
                     shown = public_name(pattern)
                     msg = f"without a folder, {key}= needs one * or more for the case: {shown!r}"
                     raise ValueError(msg)
+
+    def _check_pattern(self, key: str, pattern: Any) -> None:
+        """Refuse what is no pattern of a key, with the argument that it is likely meant for."""
+        named = [pattern] if isinstance(pattern, str) else pattern
+        near = difflib.get_close_matches(key.lower(), _ARGUMENTS, n=1, cutoff=_LIKE_ARGUMENT)
+        meant = f"; did you mean {near[0]}=?" if near else ""
+        if not isinstance(pattern, (str, os.PathLike)):
+            msg = f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}"
+            raise TypeError(msg)
+        if near == ["optional"] and all(one in self.patterns for one in named):
+            msg = f"{key}={pattern!r} names a key, and takes a pattern of files{meant}"
+            raise ValueError(msg)
+        if key.endswith("?"):
+            msg = f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?"
+            raise ValueError(msg)
 
     def __iter__(self) -> Iterator[Sample]:
         """List the storage (once in the life of the pipe) and yield the cases by name."""
@@ -279,6 +303,8 @@ class ListCases(Seeded):
     def _missing(self, case: str, key: str, pattern: str) -> VoxpipeError:
         do = "Add the file, narrow the pattern so that the case is left out, or write "
         do += f"optional=({key!r},) to have the case without it."
+        if pattern.endswith("?"):
+            do = f"A ? stands for one character; did you mean optional={key!r}?"
         what = f"case {case} has no {key} ({pattern})"
         return VolumeNotFound(what, do=do).at(self.origin)
 
@@ -299,7 +325,8 @@ class ListCases(Seeded):
                 raise SampleError(msg, do=self._narrower())
             by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
         if matches and not by_case:
-            msg = f"{len(matches)} files match {key}={public_name(pattern)!r}, e.g. {matches[0]}, "
+            found = count_text(len(matches), "file matches", "files match")
+            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {matches[0]}, "
             msg += "but stars that follow the same word stand for different texts"
             raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
         return by_case
@@ -325,6 +352,9 @@ class ListCases(Seeded):
             below = posixpath.join(self.url, "*/")
             if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
                 return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
+        asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
+        if asking:
+            return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
         return "Check the folder and the patterns."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core import Sample
 from ...core.amounts import as_keys
-from ...core.errors import PatchSizeError, SampleError, placed
+from ...core.errors import PatchSizeError, SampleError, about_lacking, placed
 from ...graph import Pipe
 from ...spatial import LazyPatch
 from ...spatial.lazy.lazy_patch import patches_of
@@ -40,6 +40,7 @@ class Regrouped(PerItem):
         called, told = type(self).chained, ", ".join(map(repr, lazy)) or "none"
         msg = f"{called}() speaks of {key!r}, but the sample has {told}"
         do = "Name lazy volumes: those of open_volume(), before realize()."
+        do = do if key in sample else about_lacking(key, do)
         raise SampleError(msg, do=do).at(self.origin, sample.case)
 
     def _with(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ...core import Origin, Sample
 from ...core.amounts import as_keys
-from ...core.errors import SampleError
+from ...core.errors import SampleError, about_lacking
 from ...graph import Pipe
 from ...spatial import LazyPatch
 from ...spatial.lazy.lazy_patch import patches_of
@@ -60,7 +60,8 @@ class Flush(PerItem):
         for key in keys:
             if key not in lazy:
                 msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
-                raise SampleError(msg, do="Name lazy volumes.").at(self.origin, item.case)
+                do = "Name lazy volumes." if key in item else about_lacking(key)
+                raise SampleError(msg, do=do).at(self.origin, item.case)
         return item.with_data(**{key: lazy[key].with_each(self._flushed) for key in keys})
 
     def _flushed(self, patch: LazyPatch) -> LazyPatch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core import Origin, Sample
-from ...core.errors import LikelyMistake, PatchSizeError, SampleError
+from ...core.errors import LikelyMistake, PatchSizeError, SampleError, about_lacking
 from ...core.origin import warn
 from ...spatial import LazyPatch, MaskedPatch, WeightedPatch, refuse_changed, stored_labels
 from ...spatial.placing.weight_index import OTHER, Classes
@@ -211,6 +211,7 @@ def volume_named(key: str, sample: Sample, argument: str, kind: str = "label") -
     have = ", ".join(map(repr, sample)) or "nothing"
     what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
     do = "Name one of them; write vp.Volume(array, affine=...) around an array."
+    do = do if key in sample else about_lacking(key, do)
     if key in sample.patches:
         what = "which is realized already"
         do = "Move realize() after this pipe: it asks volumes, not voxels."

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Origin, Sample
-from ...core.errors import SampleError
+from ...core.errors import SampleError, about_lacking
 from ...graph import Pipe
 from ...spatial import LazyPatch, SpatialPlan
 from ..datapipe import PerItem, wrong_item
@@ -102,7 +102,8 @@ def _entry(sample: Sample, key: str, pipe: str, origin: Origin | None) -> Any:
     """
     if key not in sample:
         msg = f"{pipe}() is to move {key!r}, but the sample has {', '.join(sample)}"
-        raise SampleError(msg, do="Name entries of the case.").at(origin, sample.case)
+        do = about_lacking(key, "Name entries of the case.")
+        raise SampleError(msg, do=do).at(origin, sample.case)
     return sample[key]
 
 

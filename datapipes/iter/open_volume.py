@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core import Origin, Sample
-from ...core.errors import LikelyLabel, LikelyMistake, SampleError, placed
+from ...core.errors import LikelyLabel, LikelyMistake, SampleError, about_lacking, placed
 from ...core.hidden import Hidden
 from ...core.likely_mistakes import colours
 from ...core.origin import Once, is_looking_ahead, shorten
@@ -374,7 +374,9 @@ def _stored_masks(volumes: Mapping[str, Volume], sample: Sample) -> dict[str, Vo
 
 def _meant(key: str, keys: Sequence[str], argument: str) -> str:
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-    return f"Did you mean {near[0]!r}?" if near else f"Name one of them in {argument}=."
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return about_lacking(key, f"Name one of them in {argument}=.")
 
 
 def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 from ...core import Sample
 from ...core.amounts import as_keys
-from ...core.errors import SampleError, placed
+from ...core.errors import GraphError, SampleError, placed
 from ...graph import Pipe, Traits
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.lazy_patch import patches_of
 from ...volumes import Volume, recached
+from ...volumes.stores.location import absolute_place, is_url, public_name
 from ..datapipe import PerItem, chained, with_progress, wrong_item
 
 
@@ -38,6 +39,8 @@ class Recache(PerItem):
 
     Raises
     ------
+    GraphError
+        *directory* is in a bucket.
     SampleError
         At the first item: something has moved already; put it right after ``open_volume()``.
 
@@ -61,8 +64,11 @@ class Recache(PerItem):
     ) -> None:
         super().__init__(parent)
         self.chunk, self.codec = chunk, codec
-        # Made absolute now: a worker may run in another directory.
-        self.directory = "" if directory is None else os.path.abspath(os.fspath(directory))
+        self.directory = "" if directory is None else absolute_place(directory)
+        if is_url(self.directory):
+            what = f"recache() copies to a local disk, and {public_name(self.directory)} is none"
+            do = "Write .cache(URL) for copies in a bucket."
+            raise GraphError(what, do=do).at(self.origin)
         self.keys = None if keys is None else as_keys("recache(keys=)", keys)
 
     def apply(self, item: Any) -> Any:

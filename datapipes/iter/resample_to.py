@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core import Sample
 from ...core.amounts import as_keys
-from ...core.errors import SampleError, VoxpipeError
+from ...core.errors import SampleError, VoxpipeError, about_lacking
 from ...graph import Pipe
 from ...spatial import LazyPatch, ResampleTo
 from ...spatial.lazy.lazy_patch import patches_of
@@ -88,7 +88,8 @@ class ResampleToPipe(SpatialPipe):
         for key in (like, *(self.keys or ())):
             if key not in lazy:
                 msg = f"resample_to() speaks of {key!r}, but the sample has {_words(lazy)}"
-                raise SampleError(msg, do="Name lazy volumes.").at(self.origin, item.case)
+                do = "Name lazy volumes." if key in item else about_lacking(key)
+                raise SampleError(msg, do=do).at(self.origin, item.case)
         if any(patch.pending.steps for patch in lazy.values()):
             raise SampleError(
                 f"resample_to({like!r}) comes after a spatial pipe",

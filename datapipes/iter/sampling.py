@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core import Origin
 from ...core.amounts import as_flag
-from ...core.errors import PolicyConflict, SampleError
+from ...core.errors import PolicyConflict, SampleError, about_lacking
 from ...core.origin import shorten
 from ...graph import Pipe, parents_of, walk
 from ...spatial import LazyPatch, Policy
@@ -80,7 +80,8 @@ class Sampling:
             near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
             have = ", ".join(map(repr, keys))
             msg = f"{field}= speaks of {key!r}, but the volumes of this sample are {have}"
-            do = f"Did you mean {near[0]!r}?" if near else f"Give {field}= for one of them."
+            do = f"Did you mean {near[0]!r}?" if near else ""
+            do = do or about_lacking(key, f"Give {field}= for one of them.")
             raise SampleError(msg, do=do).at(self.origin, case)
 
     def _of(self, key: str, patch: LazyPatch) -> dict[str, Any]:

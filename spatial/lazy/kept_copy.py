@@ -13,7 +13,6 @@ import dis
 import functools
 import hashlib
 import json
-import os
 import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from ...core.remembered import Remembered
 from ...volumes.backend import Backend, needed_of
 from ...volumes.cache.decoded_cache import LOCK_TIMEOUT
 from ...volumes.chunks.cuts import Needed
-from ...volumes.content import content_key
+from ...volumes.content import content_key, opened_key
 from ...volumes.conversion.convert import version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.converted_cache import ConvertedCache
@@ -41,7 +40,7 @@ from ...volumes.conversion.recached import ConvertedCopy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
 from ...volumes.source import LocatedSource, Options, Source
-from ...volumes.stores.location import is_url, local_path
+from ...volumes.stores.location import absolute_place, is_url
 from ...volumes.volume import Volume
 from ..volume_like import stored_of
 from .pending import PendingPlan
@@ -177,10 +176,8 @@ def kept_in(
     storage_options
         For fsspec.
     """
-    if not is_url(place):
-        place = os.path.abspath(local_path(place))  # a worker may run in another directory
     made: Any = patch.flushed(because=because, tiled=True).volume
-    source = KeptSource(made, place, chunk, codec, dict(storage_options or {}))
+    source = KeptSource(made, absolute_place(place), chunk, codec, dict(storage_options or {}))
     copy = KeptCopy.of_source(source, patch.kind)
     return patch.flushed(because=because, tiled=True, copy=copy)
 
@@ -193,8 +190,8 @@ def made_key(made: MadeVolume, *, opened: bool = False) -> str:
     made
         The volume; headers are read.
     opened
-        Whether content is told by what was opened in this process, which asks no disk. By
-        default it is told by what is there now.
+        Whether content is told by what was opened in this process, which asks for nothing twice.
+        By default it is told by what is there now.
     """
     return _key_of(made.patch, (made.soft, made.tiled), opened)
 
@@ -264,7 +261,7 @@ def _opened(volume: Volume) -> str:
         return content_key("channels of", tuple(map(_opened, volume.parts)))
     if volume.located is None:
         return content_of(volume)
-    return content_key(volume.token, (volume.header.stamp, volume.rearranged))
+    return content_key(volume.token, (opened_key(volume), volume.rearranged))
 
 
 def _digest(volume: Volume) -> str:

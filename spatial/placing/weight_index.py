@@ -157,10 +157,7 @@ def _held(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.uint32]:
         Region.of_shape(patch.size).shift(patch.start) for patch in patches.patches(grid.shape)
     ]
     held = np.zeros((len(boxes), 1, 1, 1), np.uint32)
-    seen: set[int] = set()
-    for region, values in values_on(volume, grid):
-        refuse_shares(volume, values)
-        refuse_image(volume, values, seen)
+    for region, values in _mask_values(volume, grid):
         inside = (values != 0).any(axis=0)
         for number, box in enumerate(boxes):
             part = box.intersect(region)
@@ -168,6 +165,22 @@ def _held(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.uint32]:
                 slices = part.shift([-first for first in region.start]).slices
                 held[number] += int(np.count_nonzero(inside[slices]))
     return held
+
+
+def _mask_values(
+    volume: Any,
+    grid: Grid,
+    cell: Triple = (1, 1, 1),
+    inside: Region | None = None,
+    classes: Classes = (),
+) -> Iterator[tuple[Region, NDArray[Any]]]:
+    """Yield what ``values_on`` does; refuse what is no mask, of what has no classes images too."""
+    seen: set[int] = set()
+    for region, values in values_on(volume, grid, cell, inside):
+        refuse_shares(volume, values)
+        if not classes:
+            refuse_image(volume, values, seen)
+        yield region, values
 
 
 def _known(
@@ -239,11 +252,7 @@ def _masked(
     found = _Classes(named, grid.shape)
     cells = [-(-n // c) for n, c in zip(grid.shape, cell or (1, 1, 1), strict=True)]
     counts = np.zeros((max(1, len(named)), *cells) if cell else (0, 0, 0, 0), np.uint32)
-    seen: set[int] = set()
-    for region, values in values_on(volume, grid, cell or (1, 1, 1), inside):
-        refuse_shares(volume, values)
-        if not classes:
-            refuse_image(volume, values, seen)
+    for region, values in _mask_values(volume, grid, cell or (1, 1, 1), inside, classes):
         one = values[0] if named else (values != 0).any(axis=0)
         part = region.intersect(inside)
         found.add(volume, one[part.shift([-first for first in region.start]).slices], part)

@@ -169,6 +169,25 @@ def twice(values):
     return values + values
 
 
+@pytest.mark.parametrize("where", ["memory", "folder", "of a copy"])
+def test_chunks_that_are_written_anew_are_made_anew(tmp_path, where):
+    """Under the same metadata, in one process, and nobody closes anything."""
+    zarr = pytest.importorskip("zarr", minversion="3")
+    stored = zarr.create_array(tmp_path / "a.zarr", shape=(8, 8, 8), chunks=(4, 4, 4), dtype="i2")
+    place = () if where == "memory" else (tmp_path / "kept",)
+
+    def largest():
+        opened = vp.from_cases([{"image": tmp_path / "a.zarr"}]).open_volume()
+        if where == "of a copy":
+            opened = opened.recache(chunk=4, directory=tmp_path / "copies")
+        (sample,) = opened.spacing(2.0).cache(*place)
+        return sample["image"].realize().max()
+
+    for value in (5, 6, 7):
+        stored[:] = value
+        assert largest() == value
+
+
 def test_voxels_in_memory_and_functions_count_by_what_they_are(tmp_path):
     """An array is known again by its content, a function by its code."""
     array = np.random.default_rng(0).integers(0, 9, (8, 8, 8), np.int16)

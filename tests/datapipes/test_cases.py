@@ -211,11 +211,35 @@ def test_other_stars_name_the_case_together(tmp_path):
     assert [s.case for s in repeated] == ["x", "y"]
 
 
+@pytest.mark.parametrize(
+    ("files", "pattern", "expected"),
+    [
+        (["a/t1_.nii", "a/t1_x.nii"], "*/t1_*.nii", ["a", "a/x"]),
+        (["sub-1/ses-/ct.nii", "sub-1/ses-b/ct.nii"], "sub-*/ses-*/ct.nii", ["1", "1/b"]),
+        (["sub-/ses-b/ct.nii"], "sub-*/ses-*/ct.nii", ["b"]),
+    ],
+)
+def test_a_star_that_stands_for_nothing_adds_nothing(tmp_path, files, pattern, expected):
+    """A name has no slash at either end."""
+    touched(tmp_path, *files)
+
+    pipe = vp.list_cases(image=f"{tmp_path}/{pattern}")
+
+    assert [s.case for s in pipe] == expected
+
+
+def test_a_case_of_which_nothing_is_told_is_called_by_its_file(tmp_path):
+    """One name of no letters would be that of every such case."""
+    touched(tmp_path, "scan_.nii", "scan_1.nii")
+
+    assert [s.case for s in vp.list_cases(image=f"{tmp_path}/scan_*.nii")] == ["1", "scan_"]
+
+
 def test_stars_that_never_agree_are_told(tmp_path):
     """Files are there, and none is a case."""
     touched(tmp_path, "sub-1/sub-2.nii")
 
-    with pytest.raises(VolumeNotFound, match=r"1 files match .* different texts"):
+    with pytest.raises(VolumeNotFound, match=r"1 file matches .* different texts"):
         list(vp.list_cases(image=f"{tmp_path}/sub-*/sub-*.nii"))
 
 
@@ -232,6 +256,71 @@ def test_a_case_may_lack_an_optional_key(tmp_path):
         list(vp.list_cases(f"{tmp_path}/*/", **patterns, optional=()))
     with pytest.raises(ValueError, match=r"optional='t2' is none of the keys: t1, flair"):
         vp.list_cases(f"{tmp_path}/*/", **patterns, optional=("t2",))
+
+
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        lambda opened: opened.resample_to("flair"),
+        lambda opened: opened.resample_to("t1", keys="flair"),
+        lambda opened: opened.stack(("t1", "flair"), "image"),
+        lambda opened: opened.unstack("flair", ("flair0",)),
+        lambda opened: opened.normalize(keys="flair"),
+        lambda opened: opened.normalize(inside="flair").realize(),
+        lambda opened: opened.lazy_patch(2, mask="flair"),
+        lambda opened: opened.lazy_patch(2, weights="flair"),
+        lambda opened: opened.foreground_crop("flair"),
+        lambda opened: opened.rotate(5, mode={"flair": "nearest"}),
+        lambda opened: opened.flush(keys="flair"),
+        lambda opened: opened.cache(keys="flair"),
+        lambda opened: opened.lazy_patch(2).batch_patches(2),
+    ],
+    ids=range(13),
+)
+def test_a_pipe_that_names_an_optional_key_says_the_way_out(pipe):
+    """Where a case lacks it: fill it in, or leave the case out."""
+    volume = np.ones((4, 4, 4), np.uint8)
+    cases = vp.from_cases([{"t1": volume, "flair": volume}, {"t1": volume}])
+
+    with pytest.raises((SampleError, PatchSizeError)) as caught:
+        list(pipe(cases.open_volume(labels=("flair",))))
+
+    assert "If only some cases have 'flair' (optional=" in caught.value.do
+    assert ".filter(lambda sample: 'flair' in sample)" in caught.value.do
+    list(pipe(cases.filter(has_flair).open_volume(labels=("flair",))))
+
+
+def has_flair(sample):
+    return "flair" in sample
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"optinal": "flair"}, "did you mean optional="),
+        ({"optionals": ("flair",)}, "did you mean optional="),
+        ({"optional": "flai"}, "did you mean optional='flair'"),
+        ({"optional": "flair?"}, "did you mean optional='flair'"),
+        ({"storage_option": {"anon": True}}, "did you mean storage_options="),
+        ({"flair?": "flair.nii"}, "did you mean optional='flair'"),
+    ],
+)
+def test_optional_written_otherwise_is_told(given, message):
+    """Any other argument is a key with its pattern."""
+    with pytest.raises((TypeError, ValueError), match=message):
+        vp.list_cases("*/", **{"t1": "t1.nii", "flair": "flair.nii"} | given)
+
+
+def test_a_question_mark_makes_no_key_optional(folders):
+    """It stands for one character, as in any pattern."""
+    told = r"did you mean optional='flair'"
+
+    with pytest.raises(VolumeNotFound, match=told):
+        list(vp.list_cases(f"{folders}/train/*/", image="ct.nii", flair="flair.nii?"))
+    with pytest.raises(VolumeNotFound, match=told):
+        list(vp.list_cases(f"{folders}/train/*/", flair="flair.nii?"))
+    found = list(vp.list_cases(f"{folders}/train/*/", image="ct.ni?"))
+    assert [sample.case for sample in found] == ["anna", "berta"]
 
 
 def test_a_batch_of_cases_with_different_keys_is_refused(tmp_path):

@@ -266,6 +266,21 @@ def image_of_few_values(name):
     }[name]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int16])
+@pytest.mark.parametrize(
+    "constants",
+    [[0], [7], [0, 1, 2, 3], [5, 5, 0], [(0, 3)], [(1, 2, 2), (2, 1, 1)]],
+    ids=str,
+)
+def test_images_of_one_value_each_are_not_told(dtype, constants):
+    """Whether all hold the same or each its own, and each channel: nothing in it is a class."""
+    empty = np.zeros((1, 12, 12, 12), dtype)
+    cases = [{"y": empty + np.array(v, dtype).reshape(-1, 1, 1, 1)} for v in constants] * 4
+    pipe = vp.from_cases(cases).open_volume().lazy_patch((8, 8, 8)).rotate((-5, 5))
+
+    assert seen(told_by(vp.DataLoader2(pipe.batch_patches(2)))) == []
+
+
 @pytest.mark.parametrize(
     "name", ["empty CT", "air", "air in float32", "air of a CT", "ramp", "grey levels"]
 )

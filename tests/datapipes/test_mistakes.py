@@ -7,7 +7,7 @@ import pytest
 from scenes import full_chain, write_cases
 
 import voxpipe as vp
-from voxpipe.core.errors import PatchSizeError, ProvenanceLost, SampleError
+from voxpipe.core.errors import IteratorInvalidated, PatchSizeError, ProvenanceLost, SampleError
 from voxpipe.spatial import PatchLargerThanVolume
 
 
@@ -211,3 +211,61 @@ def test_a_patch_larger_than_the_volume_names_its_line(sampling):
 
     with pytest.warns(PatchLargerThanVolume, match=r"at \.lazy_patch\(8.*test_mistakes\.py"):
         list(pipe.realize())
+
+
+def paired(how):
+    """Return two pipes on one, joined: by voxpipe's pipes or torch's."""
+    base = vp.from_cases([{"image": VOLUME + n} for n in range(3)]).open_volume()
+    if how == "on torch's":
+        base = base.map(unchanged)
+    if how == "by torch's":
+        return base.map(unchanged).zip(base.filter(bool))
+    one = base.lazy_patch(2)
+    other = base.lazy_patch(3)
+    return one.zip(other)
+
+
+def unchanged(sample):
+    return sample
+
+
+@pytest.mark.parametrize("how", ["on ours", "on torch's", "by torch's"])
+@pytest.mark.parametrize("loaded", ["plainly", "in a loader", "in workers"])
+def test_two_pipes_on_one_are_told(how, loaded):
+    """Both are named with their lines, and what branches a pipe."""
+    pipe = paired(how)
+    workers = int(loaded == "in workers")
+    service = vp.MultiProcessingReadingService(workers)
+    loader = pipe if loaded == "plainly" else vp.DataLoader2(pipe, None, service)
+
+    with pytest.raises(IteratorInvalidated) as caught:
+        list(loader)
+
+    told = str(caught.value)
+    assert "gives each item to one, and is gone through at once by" in told
+    assert "pipe.fork(2)" in told
+    if how != "by torch's":
+        assert ".lazy_patch(2)   test_mistakes.py:" in told
+        assert ".lazy_patch(3)   test_mistakes.py:" in told
+    if loaded != "plainly":
+        loader.shutdown()
+
+
+def test_one_pipe_after_another_may_read_the_same():
+    """Concatenated, or branched, nothing is wrong."""
+    base = vp.from_cases([{"image": VOLUME}] * 3).open_volume()
+    one, other = base.fork(2)
+
+    assert len(list(base.lazy_patch(2).concat(base.lazy_patch(3)))) == 6
+    assert len(list(one.lazy_patch(2).zip(other.lazy_patch(3)))) == 3
+
+
+def test_a_second_pass_that_begins_in_the_first_is_told():
+    """There are no two pipes then."""
+    pipe = chain(image=VOLUME).lazy_patch(2, samples_per_volume=3)
+    first = iter(pipe)
+    next(first)
+    next(iter(pipe))
+
+    with pytest.raises(IteratorInvalidated, match=r"lazy_patch.*was iterated anew(.|\n)*fork\(2\)"):
+        next(first)

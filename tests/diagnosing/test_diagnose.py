@@ -238,7 +238,7 @@ def test_a_gzipped_volume_is_decoded_before_anything_is_measured(tmp_path):
     with loader_of(chain) as loader:
         diagnosis = loader.diagnose(**BRIEF)
 
-    assert "1 volumes were made readable first" in str(diagnosis)
+    assert "1 volume was made readable first" in str(diagnosis)
 
 
 def test_an_epoch_that_ends_is_followed_by_the_next(cases):

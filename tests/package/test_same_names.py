@@ -83,7 +83,7 @@ def test_one_file_is_indexed(flat, capsys):
     """As ``voxpipe check`` takes one."""
     assert main(["index", f"{flat}/in/ct.nii.gz", "-o", f"{flat}/m.json"]) == 0
 
-    assert "1 cases, 1 volumes" in capsys.readouterr().out
+    assert "1 case, 1 volume" in capsys.readouterr().out
     [entry] = read_manifest(flat / "m.json").entries
     assert (entry.case, entry.key) == ("ct", "image")
 

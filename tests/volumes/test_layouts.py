@@ -151,12 +151,12 @@ def test_a_missing_label_is_among_the_bad(task, capsys):
     by_pipe = vp.check(pipe.open_volume(), workers=1)
 
     for report, volumes in ((by_folder, 6), (by_pipe, 5)):
-        assert [(f.case, f.key, f.error) for f in report.bad] == [("p2", "label", "VolumeNotFound")]
+        assert [(f.case, f.key, f.error) for f in report.bad] == [("p2", "label", "MissingLabel")]
         assert report.volumes == volumes
     texts = [f"{key}={pattern}" for key, pattern in patterns.items()]
     assert main(["check", *texts, "--workers", "1"]) == 1
     told = capsys.readouterr()
-    assert "p2/label: VolumeNotFound: case p2 has no label" in told.out
+    assert "p2/label: MissingLabel: case p2 has no label" in told.out
     assert "5 checked, 1 bad" in told.out
     with pytest.raises(FileNotFoundError):
         list(pipe)  # the check has changed nothing
@@ -215,8 +215,8 @@ def test_voxels_that_are_no_numbers_are_told(tmp_path):
         ("one", "label", "NotWhole"),
         ("two", "label", "NotWhole"),
     ]
-    assert "2 voxels are NaN and 1 voxels are infinite" in str(report)
-    assert "1 voxels are no whole numbers" in str(report)
+    assert "2 voxels are NaN and 1 voxel is infinite" in str(report)
+    assert "1 voxel is no whole number" in str(report)
     assert vp.check(cases, workers=1).ok
 
 

@@ -1,13 +1,17 @@
 """What takes a pass over a whole volume is worked out once per content, and kept."""
 
 import threading
-from contextlib import closing
+from collections import Counter
+from contextlib import closing, suppress
 
 import numpy as np
 import pytest
 
+import voxpipe as vp
 from voxpipe.core import TALLY
+from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.remembered import Remembered
+from voxpipe.spatial.lazy import patch_facts
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
     AxisMap,
@@ -21,6 +25,7 @@ from voxpipe.volumes import (
 from voxpipe.volumes.cache.waiting import made_once
 from voxpipe.volumes.catalog import histogram, occupied, statistics
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.content import content_key_now
 
 zarr = pytest.importorskip("zarr", minversion="3")
 SHAPE = (8, 9, 10)
@@ -38,7 +43,7 @@ def cache(tmp_path, monkeypatch):
 def another_run(monkeypatch):
     """Forget what a process remembers; the cache on the disk stays."""
     close_volumes()
-    for module in (statistics, histogram, occupied):
+    for module in (statistics, histogram, occupied, patch_facts):
         monkeypatch.setattr(module, "_REMEMBERED", Remembered())
 
 
@@ -256,6 +261,98 @@ def test_a_bucket_is_listed_and_not_read_again(tmp_path, monkeypatch):
 
         write(tmp_path / "bucket" / "a.zarr", voxels() + 1)
         assert asked() == (first + 1, chunks)
+        close_volumes()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"shape": (4, 9, 10)},
+        {"shape": (16, 9, 10)},
+        {"dtype": "u2"},
+        {"chunks": (8, 9, 10)},
+        {"fill_value": 7},
+    ],
+    ids=str,
+)
+def test_a_bucket_that_is_written_with_another_header(tmp_path, monkeypatch, other):
+    """What was read of it by the old one, fill in the place of chunks, is not kept as the new."""
+    place = tmp_path / "bucket" / "a.zarr"
+    before = {"shape": SHAPE, "chunks": (4, 9, 10), "dtype": "i2", "fill_value": 0}
+    zarr.create_array(place, **before)[:] = 5
+    with S3Server(tmp_path) as server:
+        url, options = "s3://bucket/a.zarr", {"storage_options": server.storage_options}
+        old = Volume(url, **options)
+        assert old.shape == (1, *SHAPE)
+        zarr.create_array(place, **before | other, overwrite=True)[:4] = 6
+        with suppress(VolumeError):  # what it is then is a mixture
+            volume_statistics(old)
+        volume_key = old.content_key
+        another_run(monkeypatch)
+
+        new = Volume(url, **options)
+
+        assert new.content_key != volume_key
+        held = zarr.open_array(place, mode="r")[:]
+        assert (volume_statistics(new).mean, volume_statistics(new).maximum) == (
+            held.mean(),
+            held.max(),
+        )
+        close_volumes()
+
+
+def test_a_bucket_that_shrinks_is_opened_anew(tmp_path):
+    """Once a listing has told that it is another one, a new volume has the header of now."""
+    place = tmp_path / "bucket" / "a.zarr"
+    write(place, voxels())
+    with S3Server(tmp_path) as server:
+        url, options = "s3://bucket/a.zarr", {"storage_options": server.storage_options}
+        old = Volume(url, **options)
+        first = old.content_key
+        zarr.create_array(place, shape=(4, 4, 4), chunks=(4, 4, 4), dtype="i2", overwrite=True)[
+            :
+        ] = 3
+
+        assert content_key_now(old) != first
+        assert Volume(url, **options).shape == (1, 4, 4, 4)
+        assert (Volume(url, **options).numpy() == 3).all()
+        with pytest.raises(CorruptVolume, match="has changed since its header was read"):
+            old.numpy()
+        close_volumes()
+
+
+@pytest.mark.parametrize("options", [{}, {"above": 50.0}], ids=["recorded", "counted"])
+def test_an_epoch_from_a_manifest_asks_for_its_patches_alone(tmp_path, monkeypatch, options):
+    """Numbers of whole volumes are in the manifest, or on the disk once one pass has made them."""
+    for n in range(2):
+        write(tmp_path / "bucket" / f"p{n}" / "ct.zarr", voxels(n))
+    with S3Server(tmp_path) as server:
+        store = {"storage_options": server.storage_options}
+        vp.index("s3://bucket", str(tmp_path / "manifest.json"), **store)
+
+        def epochs(*, normalized):
+            another_run(monkeypatch)
+            pipe = vp.from_manifest(str(tmp_path / "manifest.json"), **store).open_volume()
+            pipe = pipe.lazy_patch((4, 4, 4), samples_per_volume=4)
+            pipe = pipe.normalize(**options) if normalized else pipe
+            with vp.DataLoader2(pipe.batch_patches(4), seed=3) as loader:
+                for _ in range(2):
+                    server.forget()
+                    means = [float(batch["ct"].double().mean()) for batch in loader]
+                    yield means, Counter((r.method, r.key) for r in server.requests)
+
+        plain = [asked for _, asked in epochs(normalized=False)]
+        first = [means for means, _ in epochs(normalized=True)]
+        (means, begun), (_, then) = epochs(normalized=True)
+
+        assert means == first[0]
+        # The listings that compare what is there with the manifest, and the chunks of patches.
+        assert 0 < sum("/c/" in key for _, key in plain[0]) < 36
+        assert plain[0]["GET", "bucket"] == 2
+        # By another listing of each, its numbers are found on the disk.
+        assert begun - plain[0] == ({("GET", "bucket"): 2} if options else {})
+        # To name them afterwards costs no request.
+        assert then == plain[1]
         close_volumes()
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...core.errors import VolumeReadError
+from ..stores.location import is_url, local_path, public_name
 
 DIRECTORY_VARIABLE = "VOXPIPE_CACHE"
 BUDGET_VARIABLE = "VOXPIPE_CACHE_BYTES"
@@ -30,7 +31,13 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     '/scratch/me/voxpipe'
     """
     if environment.get(DIRECTORY_VARIABLE):
-        return Path(environment[DIRECTORY_VARIABLE]).expanduser()
+        place = environment[DIRECTORY_VARIABLE]
+        if is_url(place):
+            raise VolumeReadError(
+                f"{DIRECTORY_VARIABLE} is {public_name(place)}, and the cache is on a local disk.",
+                do="Set it to a folder, or unset it.",
+            )
+        return Path(local_path(place))
     root = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(root) / "voxpipe"
 

@@ -162,6 +162,11 @@ class CataloguedSource:
         """What the manifest says about the voxels."""
         return self.entry.statistics
 
+    @property
+    def names_content(self) -> bool:
+        """Whether the token tells all that is stored; of very many chunks only the metadata."""
+        return self.entry.stamp.how != "metadata"
+
     def known_header(self) -> Header:
         """Return the header as the manifest says it."""
         return self.entry.header

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ...core.amounts import count_text
 from ...core.errors import VoxpipeError
 from ..chunks.decoders import register_decoder
 from ..handles import close_volumes
@@ -17,6 +18,8 @@ from ..registry import register_backend
 from ..volume import Volume
 from ..voxels import Voxels
 from .statistics import SLAB_VOXELS, slabs
+
+_NOT_WHOLE = "no whole numbers"
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class Finding:
     name: str
     """Path or URL, without credentials."""
     error: str = ""
-    """Class of the error, or ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels;
-    empty for a sound volume."""
+    """Class of the error; ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels,
+    ``"MissingLabel"`` or ``"MissingVolume"`` where a case has none; empty for a sound volume."""
     reason: str = ""
     """What is wrong, and what to do; empty for a sound volume."""
     shape: Shape | None = None
@@ -43,6 +46,11 @@ class Finding:
     def is_bad(self) -> bool:
         """Whether something is wrong."""
         return bool(self.error)
+
+    @classmethod
+    def of_missing(cls, case: str, key: str, labels: Collection[str], reason: str) -> Finding:
+        """Return the finding of a volume that a case lacks."""
+        return cls(case, key, "", "MissingLabel" if key in labels else "MissingVolume", reason)
 
     @classmethod
     def of_error(
@@ -109,18 +117,23 @@ def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
     if is_label and array.dtype.kind != "c":
         values = array.astype(np.float64) * read.slope + read.intercept
         finite = values[np.isfinite(values)]
-        counts["no whole numbers"] = (finite != np.rint(finite)).sum()
+        counts[_NOT_WHOLE] = (finite != np.rint(finite)).sum()
     return +Counter({what: int(count) for what, count in counts.items()})
 
 
 def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
     """Return what is told of odd voxels."""
-    counted = " and ".join(f"{count} voxels are {what}" for what, count in odd.items())
+    counted = " and ".join(_text_of_odd(count, what) for what, count in odd.items())
     if "NaN" in odd or "infinite" in odd:
         kind, do = "NotFinite", "Replace them: each spreads to what is interpolated or averaged."
     else:
         kind, do = "NotWhole", "Write labels with nearest neighbour, or open this key as an image."
     return replace(sound, error=kind, reason=f"{sound.name}: {counted}. {do}")
+
+
+def _text_of_odd(count: int, what: str) -> str:
+    singular = "no whole number" if what == _NOT_WHOLE else what
+    return count_text(count, f"voxel is {singular}", f"voxels are {what}")
 
 
 def serve(

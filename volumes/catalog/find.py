@@ -15,7 +15,7 @@ from ...core.errors import VolumeNotFound
 from ..formats.zarr_nodes import METADATA_FILES
 from ..registry import BackendRequest, recognised
 from ..stores.fsspec_ranges import with_defaults
-from ..stores.location import file_system, is_url, local_path, public_name
+from ..stores.location import absolute_place, file_system, is_url, local_path, public_name
 from ..stores.remote import open_remote
 
 IMAGE = "image"
@@ -146,7 +146,7 @@ def _below(
     for name in sorted(places):
         if not _is_second_of_pair(name, places):
             folders.setdefault(name.rpartition("/")[0], []).append(name)
-    if not folders and os.path.isfile(location):
+    if not folders and os.path.isfile(local_path(place)):
         raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
     if not folders:
         raise _none_below(place)
@@ -255,7 +255,7 @@ def _is_second_of_pair(relative: str, found: Collection[str]) -> bool:
 
 
 def _local(location: str) -> Iterator[tuple[str, str]]:
-    root = os.path.abspath(local_path(location))
+    root = absolute_place(location)
     for folder, folders, files in os.walk(root):
         if folder != root and any(name in files for name in METADATA_FILES):
             folders.clear()  # what is in it belongs to the volume

@@ -21,7 +21,14 @@ import numpy as np
 from ...core.errors import BadManifest, VolumeNotFound
 from ..cache.cache_directory import write_beside
 from ..header import Header
-from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
+from ..stores.location import (
+    absolute_place,
+    file_system,
+    is_url,
+    local_path,
+    public_name,
+    remote_errors,
+)
 from .stamps import Stamp
 from .statistics import Statistics
 
@@ -101,7 +108,7 @@ def write_manifest(
     place = os.fspath(location)
     content = manifest_text(manifest, folder_of(place)).encode()
     if not is_url(place):
-        path = os.path.abspath(local_path(place))
+        path = absolute_place(place)
         try:
             write_beside(Path(path), content)
         except OSError as error:
@@ -161,7 +168,7 @@ def folder_of(location: str) -> str:
     """Return the folder of a path or URL, with a slash at its end."""
     if is_url(location):
         return public_name(location).rpartition("/")[0] + "/"
-    return os.path.join(os.path.dirname(os.path.abspath(local_path(location))), "")
+    return os.path.join(os.path.dirname(absolute_place(location)), "")
 
 
 def _to_json(entry: Entry, folder: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ..catalog.stamps import stamp_at
 from ..content import content_key
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
-from ..stores.location import is_url, local_path
+from ..stores.location import absolute_place, is_url
 from ..volume import Volume
 from .convert_plan import ConvertPlan, plan_conversion
 from .destination import Destination, destination_of
@@ -364,7 +364,7 @@ def _refuse_itself(volume: Any, place: str) -> None:
     located = volume.located
     if located is None:
         return
-    here = place if is_url(place) else os.path.abspath(local_path(place))
+    here = absolute_place(place)
     if (located.path or located.location).rstrip("/") == here.rstrip("/"):
         raise DestinationExists(
             f"{volume.name} cannot be written over itself.", do="Give another place."

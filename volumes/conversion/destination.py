@@ -23,7 +23,13 @@ from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, Volume
 from ..cache.waiting import lock
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
-from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
+from ..stores.location import (
+    absolute_place,
+    file_system,
+    is_url,
+    public_name,
+    remote_errors,
+)
 from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
 
 GROUP = "zarr.json"
@@ -65,7 +71,7 @@ def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
     """Return the destination at a path or URL."""
     if is_url(location):
         return RemoteDestination(location, options, LEASE_SECONDS)
-    return LocalDestination(Path(os.path.abspath(local_path(location))))
+    return LocalDestination(Path(absolute_place(location)))
 
 
 class LocalDestination:

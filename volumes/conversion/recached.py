@@ -14,7 +14,7 @@ from ..backend import Backend
 from ..cache.cache_directory import cache_budget, cache_directory
 from ..cache.cache_room import CONVERTED
 from ..chunks.chunk_cache import CHUNKS
-from ..content import content_key
+from ..content import content_key, opened_key
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend
 from ..header import Header, affine_entries
@@ -33,8 +33,16 @@ class RecachedSource:
         self.volume = volume
         self.chunk, self.codec, self.directory = chunk, codec, directory
         self.name = volume.name
-        self.token = content_key(volume.token, ("recached", chunk, codec, directory))
         self.rearranged = volume.rearranged
+        self._token = ""
+
+    @property
+    def token(self) -> str:
+        """Equal for equal copies of an original that is what it was; looks at its header."""
+        if not self._token:
+            how = ("recached", self.chunk, self.codec, self.directory)
+            self._token = content_key(self.volume.token, (*how, opened_key(self.volume)))
+        return self._token
 
     @property
     def located(self) -> LocatedSource | None:

@@ -174,15 +174,34 @@ class ListedZarr(ZarrBackend):
 
     @property
     def content_key(self) -> str:
-        """Names, sizes and versions of all objects, digested; listed at the first question."""
+        """Names, sizes and versions of all objects, digested; listed at the first question.
+
+        So is the header by which they are read: under another one that came with them, chunks
+        that are not there any more would be fill.
+        """
         listed = self._listed
         if listed is None:
             listed = self._list()
-            if self._before not in (None, listed) and isinstance(self._array, ZarrArray):
-                # What was read of other objects tells nothing of those that are there now.
-                self._array.forget_stored()
+            if self._before not in (None, listed):
+                self._forget_stored()
             self._listed = self._before = listed
-        return listed
+        return content_key(listed, self._read_as) if listed else ""
+
+    @property
+    def _read_as(self) -> tuple[object, ...]:
+        """What decides which values stored objects are; ours and zarr-python's are the same."""
+        array: Any = self._array
+        fill = array.metadata.fill_value if isinstance(array, ZarrArray) else array.fill_value
+        fill = 0 if fill is None else np.asarray(fill).item()
+        return (
+            *(tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill),
+            *(self.header.slope, self.header.intercept),
+        )
+
+    def _forget_stored(self) -> None:
+        """Forget what was read of other objects than those that are there now."""
+        if isinstance(self._array, ZarrArray):
+            self._array.forget_stored()
 
     def forget_content_key(self) -> None:
         """List them again when asked for the next time."""
@@ -283,12 +302,18 @@ class RemoteZarr(ListedZarr):
 
     @property
     def is_current(self) -> bool:
-        """Whether no read has failed. Asking would be a request per look."""
+        """Whether no read failed and no listing differed. Asking would be a request per look."""
         return not self._failed
 
     def _list(self) -> str:
         with remote_errors(self.name, self._storage_options):
             return listing_key(self._url, self._store.entries())
+
+    def _forget_stored(self) -> None:
+        """Let the next volume read the metadata anew, too."""
+        super()._forget_stored()
+        self._failed = True
+        DOCUMENTS.forget_all(self._token)
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name, self._storage_options):

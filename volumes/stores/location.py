@@ -17,7 +17,14 @@ from ...core.errors import (
 )
 from ...core.hidden import public_name
 
-__all__ = ["file_system", "is_url", "local_path", "public_name", "remote_errors"]
+__all__ = [
+    "absolute_place",
+    "file_system",
+    "is_url",
+    "local_path",
+    "public_name",
+    "remote_errors",
+]
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 _LOCAL = re.compile(r"^(file|local)://")
@@ -37,6 +44,18 @@ def is_url(location: str) -> bool:
 def local_path(location: str) -> str:
     """Return a local path, without ``file://`` and with ``~`` expanded."""
     return os.path.expanduser(_LOCAL.sub("", location))
+
+
+def absolute_place(location: str | os.PathLike[str]) -> str:
+    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere.
+
+    Examples
+    --------
+    >>> absolute_place("file:///data/kept/"), absolute_place("s3://bucket/kept")
+    ('/data/kept', 's3://bucket/kept')
+    """
+    place = os.fspath(location)
+    return place if is_url(place) else os.path.abspath(local_path(place))
 
 
 @contextmanager
