@@ -96,7 +96,7 @@ def _files(groups: Path, own: Path) -> Iterator[tuple[Path, str]]:
     for tree, name in _TREES.values():
         yield groups / tree, name
     try:
-        lines = own.read_text().splitlines()
+        lines = own.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return
     for line in lines:

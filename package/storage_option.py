@@ -62,7 +62,9 @@ def of_place(options: Mapping[str, Any], place: str) -> dict[str, Any]:
 # What does not parse is never repeated in a message: it may hold a secret.
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+        found = json.loads(
+            text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         raise argparse.ArgumentTypeError(f"what was given {_BAD}") from None
     if not isinstance(found, dict):

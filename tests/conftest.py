@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import locale
 import random
 import sys
 
@@ -118,10 +119,16 @@ def draws_of_its_own():
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
-    """Fail a test that leaves a process, a thread or an open file."""
-    before = leftovers.alive()
+    """Fail a test that leaves a process, a thread, an open file or another locale."""
+    before, encoding = leftovers.alive(), locale.nl_langinfo(locale.CODESET)
     yield
     left = leftovers.left_behind(before)
+    now = locale.nl_langinfo(locale.CODESET)
+    if now != encoding:
+        locale.setlocale(locale.LC_ALL, "")
+        pytest.fail(
+            f"the test changed the encoding of files from {encoding} to {now}", pytrace=False
+        )
     if left:
         what = "\n  ".join(sorted(f"{kind} {name}" for kind, name in left))
         pytest.fail(f"the test left behind\n  {what}", pytrace=False)

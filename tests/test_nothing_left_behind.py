@@ -19,7 +19,7 @@ linux = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Lin
 def test_an_open_file_is_seen(tmp_path):
     """A descriptor that stays open is one more than before."""
     before = alive()
-    with open(tmp_path / "left.txt", "w"):
+    with open(tmp_path / "left.txt", "w", encoding="utf-8"):
         left = left_behind(before, NO_GRACE)
 
     assert [kind for kind, _ in left] == ["file"]

@@ -103,7 +103,9 @@ def _forget_error() -> None:
     """
     maps = Path("/proc/self/maps")
     with contextlib.suppress(OSError, AttributeError, StopIteration):
-        lines = (line for line in maps.read_text().splitlines() if "/libcudart" in line)
+        lines = (
+            line for line in maps.read_text(encoding="utf-8").splitlines() if "/libcudart" in line
+        )
         # Loading what is loaded gives the same library, and so the same last error.
         ctypes.CDLL(next(lines).split(maxsplit=5)[5]).cudaGetLastError()
 

@@ -41,7 +41,7 @@ def found(accuracy: Any) -> Any:
 
 def written(what: str) -> dict[str, list[float | None]]:
     """Return the rows of one table of the page, by chain."""
-    part = PAGE.read_text().split(f"### {what}")[1].split("###")[0]
+    part = PAGE.read_text(encoding="utf-8").split(f"### {what}")[1].split("###")[0]
     rows = (match.groups() for line in part.splitlines() if (match := LINE.match(line)))
     return {
         name: [None if cell == "-" else float(cell.strip("*")) for cell in cells.split(" | ")]

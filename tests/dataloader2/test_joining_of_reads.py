@@ -35,7 +35,7 @@ def counted(folder, suffix, workers, monkeypatch, log, **scheme):
     ranges, preadv = LocalRanges.get_ranges, os.preadv
 
     def asked(sizes):
-        with open(log, "a") as file:
+        with open(log, "a", encoding="utf-8") as file:
             file.writelines(f"{size}\n" for size in sizes)
 
     def noting(self, wanted):

@@ -182,7 +182,7 @@ def test_no_chunk_is_decoded_by_two_workers(folder, tmp_path, monkeypatch):
     real = ChunkedArray._decode
 
     def noted(self, brought, index, out):
-        with open(log, "a") as file:
+        with open(log, "a", encoding="utf-8") as file:
             file.write(f"{os.getpid()} {self._token} {index}\n")
         return real(self, brought, index, out)
 

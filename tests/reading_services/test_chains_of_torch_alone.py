@@ -56,7 +56,9 @@ class Own(IterDataPipe):
 def line_of(text):
     """Return the first line of this file that holds a text."""
     return 1 + next(
-        n for n, line in enumerate(Path(__file__).read_text().split("\n")) if text in line
+        n
+        for n, line in enumerate(Path(__file__).read_text(encoding="utf-8").split("\n"))
+        if text in line
     )
 
 

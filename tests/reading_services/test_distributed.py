@@ -380,7 +380,7 @@ def test_torchrun_gives_the_batches_of_one_process(cases, tmp_path, world):
 
     subprocess.run([*command, f"--nproc-per-node={world}", str(script)], check=True, timeout=300)
 
-    parts = [json.loads(Path(out + str(rank)).read_text()) for rank in range(world)]
+    parts = [json.loads(Path(out + str(rank)).read_text(encoding="utf-8")) for rank in range(world)]
     together = [[*chain(*of_ranks)] for of_ranks in zip(*parts, strict=True)]
     expected = [
         [float(torch.from_numpy(p).double().sum()) for p in batch["image"]]

@@ -7,7 +7,14 @@ from scenes import write_cases
 
 import voxpipe as vp
 from voxpipe.core import TALLY
+from voxpipe.volumes import close_volumes
 from voxpipe.volumes.handles import HANDLES
+
+
+@pytest.fixture(autouse=True)
+def no_volume_is_open():
+    """Close what tests of other files left open: the process has one set of handles."""
+    close_volumes()
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def cases(tmp_path_factory):
 def present():
     """Return what may be left: names of files and shared memory, mapped slots, any thread."""
     gc.collect()
-    maps = Path("/proc/self/maps").read_text().splitlines()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     slots = sum("memfd:voxpipe" in line for line in maps)
     shared = {name for name in os.listdir("/dev/shm") if "voxpipe" in name}
     threads = len(os.listdir("/proc/self/task"))

@@ -274,7 +274,7 @@ def test_a_dead_worker_leaves_nothing(cases, tmp_path, started_once):
     del batches
     gc.collect()
     assert open_files() == before
-    assert "memfd:voxpipe" not in Path("/proc/self/maps").read_text()
+    assert "memfd:voxpipe" not in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
 def test_what_dead_workers_left_counts_in_the_share_of_the_next(cases, tmp_path):

@@ -48,7 +48,7 @@ def _fds():
 
 def mapped():
     """Names of the memory that is mapped: volumes and slots show here."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return {line.split()[-1] for line in lines if ".nii" in line or "memfd:voxpipe" in line}
 
 

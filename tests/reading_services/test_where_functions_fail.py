@@ -86,7 +86,7 @@ def whole_graph(cases, function):
 
 def line_of(make):
     """Return the line on which a chain above is given its function."""
-    lines = Path(__file__).read_text().splitlines()
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     start = make.__code__.co_firstlineno
     return next(n for n in range(start, len(lines)) if "map(function)" in lines[n - 1])
 
@@ -200,7 +200,7 @@ def test_a_worker_that_a_function_ends_is_told_with_its_pipe(cases, chain, funct
 @noted
 def test_a_function_that_hangs_in_a_worker_is_named(cases):
     """At the limit the error names the pipe that is stuck, the sample and its files."""
-    service, limits = vp.MultiProcessingReadingService(1), vp.Timeout(item=1.0, start=60.0)
+    service, limits = vp.MultiProcessingReadingService(1), vp.Timeout(item=3.0, start=60.0)
     first = [cases[0], cases[2], cases[1]]  # the first batch comes in time: workers are up then
 
     with (

@@ -93,7 +93,9 @@ def test_worker_reset_fn_has_new_seeds_in_every_epoch(workers, stay):
 
 
 def count_calls(folder, datapipe, info, *seeds):
-    with open(folder / f"{info.worker_id}{'reset' if seeds else 'init'}", "a") as file:
+    with open(
+        folder / f"{info.worker_id}{'reset' if seeds else 'init'}", "a", encoding="utf-8"
+    ) as file:
         file.write("x")
     return datapipe
 

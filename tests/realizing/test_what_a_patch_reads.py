@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,15 +160,17 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def source(request: Any, tmp_path_factory: Any) -> Any:
-    """The same voxels in each format."""
-    return FORMATS[request.param](tmp_path_factory.mktemp(request.param))
+def stored(tmp_path_factory: Any) -> Callable[[str], Any]:
+    """Return what writes the same voxels in a format, once for all chains."""
+    return functools.cache(lambda form: FORMATS[form](tmp_path_factory.mktemp(form)))
 
 
-@pytest.mark.parametrize(("source", "chain"), PAIRS, indirect=["source"])
-def test_all_who_ask_get_the_chunks_of_the_read(source: Any, chain: str) -> None:
+@pytest.mark.parametrize(("form", "chain"), PAIRS)
+def test_all_who_ask_get_the_chunks_of_the_read(
+    form: str, chain: str, stored: Callable[[str], Any]
+) -> None:
     """Read, look-ahead, counts, negotiation, explanation, report and joining agree."""
-    pipe, seed = CHAINS[chain](vp.from_cases([{"image": source}]).open_volume()), 7
+    pipe, seed = CHAINS[chain](vp.from_cases([{"image": stored(form)}]).open_volume()), 7
     close_volumes()  # what is kept would not be decoded again
     with noted("_read_missing", lambda out, missing, pieces: missing) as read:
         before = TALLY.snapshot()
@@ -220,9 +223,9 @@ SEVERAL: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("chain", SEVERAL)
-def test_all_who_ask_get_the_chunks_of_every_file(chain: str, tmp_path: Path) -> None:
+def test_all_who_ask_get_the_chunks_of_every_file(chain: str, stored: Callable[[str], Any]) -> None:
     """Of two files of one patch: read, counts, negotiation, explanation and report agree."""
-    files = [_zarr(tmp_path), _shards(tmp_path)]
+    files = [stored("zarr"), stored("shards")]
     case: Any = {"image": files} if "list" in chain else dict(zip(PAIR, files, strict=True))
     pipe, seed = SEVERAL[chain](vp.from_cases([case]).open_volume()), 7
     close_volumes()
@@ -244,9 +247,9 @@ def test_all_who_ask_get_the_chunks_of_every_file(chain: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("chain", ["list, blurred", "stacked", "stacked, blurred"])
-def test_what_is_held_or_joined_is_not_read_again(chain: str, tmp_path: Path) -> None:
+def test_what_is_held_or_joined_is_not_read_again(chain: str, stored: Callable[[str], Any]) -> None:
     """The halo of a filter of all channels is in memory, too; nobody reads a file twice."""
-    files = [_zarr(tmp_path), _shards(tmp_path)]
+    files = [stored("zarr"), stored("shards")]
     case: Any = {"image": files} if "list" in chain else dict(zip(PAIR, files, strict=True))
     pipe = SEVERAL[chain](vp.from_cases([case]).open_volume())
     samples = [first(pipe, 7)] * 2

@@ -16,7 +16,9 @@ def test_it_runs_and_explains(script, tmp_path):
     environment = {**os.environ, "VOXPIPE_CACHE": str(tmp_path)}
     command = [sys.executable, "-W", "error", str(script)]
 
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, encoding="utf-8", timeout=100
+    )
 
     assert done.stderr == ""
     assert done.returncode == 0

@@ -148,7 +148,10 @@ def in_a_child(found, folder, damages, place):
 def answer_all(connection, found, folder, damages, place):
     """Read every damaged copy, in little memory; answer what is wrong with what came."""
     os.environ[BUDGET_VARIABLE] = str(BUDGET)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = (
+        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+        * resource.getpagesize()
+    )
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     sound = facts(Volume(found.path, **found.options))
     for number, damage in enumerate(damages):

@@ -20,7 +20,7 @@ SLABS, SLAB_SHAPE = 16, (1024, 1024)
 def resident(path):
     """Return how many bytes of a file are mapped into this process and resident."""
     size, inside = 0, False
-    with open("/proc/self/smaps") as lines:
+    with open("/proc/self/smaps", encoding="utf-8") as lines:
         for line in lines:
             if "-" in line.split(maxsplit=1)[0]:
                 inside = line.rstrip().endswith(str(path))

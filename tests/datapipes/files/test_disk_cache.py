@@ -61,7 +61,7 @@ def test_each_file_is_made_once(tmp_path):
     assert list(pipe) == expected
     assert list(chain(tmp_path, ["c", "a", "a"])) == [expected[2], expected[0], expected[0]]
     assert log_of(tmp_path) == ["a", "b", "c"]
-    assert [Path(path).read_text() for path in expected] == ["a", "b", "c"]
+    assert [Path(path).read_text(encoding="utf-8") for path in expected] == ["a", "b", "c"]
     assert left_over(tmp_path) == []
 
 
@@ -113,7 +113,7 @@ def test_an_item_of_which_a_file_is_gone_is_made_again(tmp_path):
     os.unlink(paths[1])
 
     assert list(unpacked(tmp_path, ["2", "1"])) == paths
-    assert Path(paths[1]).read_text() == "1"
+    assert Path(paths[1]).read_text(encoding="utf-8") == "1"
     assert log_of(tmp_path) == ["2", "1", "2"]
 
 
@@ -340,7 +340,7 @@ def test_one_writer_per_file_among_processes(tmp_path):
 def hold(path, told):
     """Hold a promise, half a file written, until killed."""
     with claim(path):
-        Path(f"{path}.half.part").write_text("half")
+        Path(f"{path}.half.part").write_text("half", encoding="utf-8")
         told.send(os.getpid())
         signal.pause()
 

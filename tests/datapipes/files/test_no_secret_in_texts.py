@@ -118,7 +118,7 @@ def test_a_stream_of_the_file_system_tells_no_key(use):
 
 def test_a_stream_of_the_file_system_is_read_as_any_other():
     """By lines, as a context, to its end, and not once it is closed."""
-    text = io.TextIOWrapper(io.BytesIO(b"one\ntwo\n"))
+    text = io.TextIOWrapper(io.BytesIO(b"one\ntwo\n"), encoding="utf-8")
 
     stream = DiscreetFile(text, "memory://a.txt", {})
 
