@@ -102,6 +102,29 @@ class _Constant:
 _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
 
+def drawn_from(identity: tuple[int, ...], depth: int | None, shared: bool) -> tuple[int, ...]:
+    """Return the part of an item's identity that a step draws from.
+
+    Parameters
+    ----------
+    identity
+        Of the item: case and patch ordinal, behind a negative number where the graph has several
+        sources and the case is none of the first.
+    depth
+        How many entries count; None means all.
+    shared
+        Whether the number of the source does not count: the user named the stream, so that
+        chains of two sources draw alike for the cases in one place.
+
+    Examples
+    --------
+    >>> drawn_from((-1, 4, 2), 2, shared=False), drawn_from((-1, 4, 2), 3, shared=True)
+    ((-1, 4), (4, 2))
+    """
+    part = identity[:depth]
+    return part[1:] if shared and part and part[0] < 0 else part
+
+
 def is_drawn(draw: Callable[[np.random.Generator], Any]) -> bool:
     """Whether what ``draw`` returns depends on the random numbers that it is given.
 

@@ -29,6 +29,8 @@ class ValueStep:
     """Where the user wrote it."""
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all."""
+    shared: bool = False
+    """Whether chains of other sources draw alike under this name, because the user gave it."""
     key: str = ""
     """Which volume of the sample: parameters are drawn for the sample, noise for each volume."""
     mask: Any = None

@@ -70,14 +70,17 @@ class ChoicePipe(PerItem):
             msg = f"{field}= says how voxels are sampled, and none of {choices.choice.rule}() is"
             do = "Leave it out, or give it to a spatial pipe."
             raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
-        self.adding = None if spatial is None else Adding([Step(spatial, stream, self.origin)])
+        how = {"shared": bool(name)}
+        self.adding = None
+        if spatial is not None:
+            self.adding = Adding([Step(spatial, stream, self.origin, **how)])
         self.change = None
         if values is not None:
             named = None if keys is None else as_keys(f"{type(self).chained}(keys=)", keys)
             if named is not None and not values.for_asked:
                 msg = f"keys={keys!r} is for members without On(), and there is no value op without"
                 raise PolicyConflict(msg, do="Leave keys= out.").at(self.origin)
-            step = ValueStep(values, f"{stream} values", self.origin, draws_from=stream)
+            step = ValueStep(values, f"{stream} values", self.origin, draws_from=stream, **how)
             self.change = ApplyValue(step, named, self.origin)
 
     def instructions(self) -> tuple[ApplyValue, ...] | None:

@@ -185,6 +185,7 @@ class LazyPatches(DataPipe):
         self.samples_per_volume = samples_per_volume
         self.sampling = sampling
         self.stream_names = (stream_name(parent, name, self.chained),)
+        self._shared = bool(name)
         self.region: UniformRegion | None = None
         self.mask = mask
         self.weights = weights
@@ -272,7 +273,7 @@ class LazyPatches(DataPipe):
                     raise
                 continue
             for ordinal, place in patches:
-                step = Step(place, self.stream_names[0], self.origin)
+                step = Step(place, self.stream_names[0], self.origin, shared=self._shared)
                 yield stepped(self, sample, Adding([step]), ordinal=ordinal)
 
     def _drawing(
@@ -301,10 +302,11 @@ class LazyPatches(DataPipe):
             yield patch
 
     def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
-        adding = Adding([Step(patch, self.stream_names[0], self.origin)])
+        how = {"shared": self._shared}
+        adding = Adding([Step(patch, self.stream_names[0], self.origin, **how)])
         if region is None:
             return adding, None
-        return adding, Adding([Step(region, self.stream_names[1], self.origin)])
+        return adding, Adding([Step(region, self.stream_names[1], self.origin, **how)])
 
     def _ops(self, sample: Any) -> tuple[MaskedPatch | WeightedPatch, MaskedRegion | None]:
         """Return the ops for one sample: each has a mask or weights of its own."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core import Sample
 from ...core.errors import SampleError, VoxpipeError
-from ...spatial import Answered, LazyPatch, Step, stored_labels
+from ...spatial import Answered, LazyPatch, stored_labels
 from ...spatial.volume_like import made_like
 from ..datapipe import wrong_item
 from .inside_mask import volume_named
@@ -34,7 +34,7 @@ class NeedingPipe(SpatialPipe):
             volume = volume_named(op.needs.key, item, "key")
         except VoxpipeError as error:
             raise error.at(self.origin, item.case)  # noqa: B904
-        asking = Step(Answered(op, volume), step.stream_name, self.origin)
+        asking = replace(step, op=Answered(op, volume))
         return stepped(self, item, Adding([asking]), self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:

@@ -50,7 +50,7 @@ class SpatialPipe(PerItem):
             raise error.at(self.origin)  # noqa: B904
         tell_mistakes(op, self.origin)
         self.stream_names = (stream_name(parent, name, cls.chained),)
-        self.steps = (Step(op, self.stream_names[0], self.origin),)
+        self.steps = (Step(op, self.stream_names[0], self.origin, shared=bool(name)),)
         self.adding = Adding(self.steps)
 
     def apply(self, item: Any) -> Sample:

@@ -67,7 +67,7 @@ class ValuePipe(PerItem):
         tell_mistakes(op, self.origin)
         self.keys = None if keys is None else as_keys(f"{cls.chained}(keys=)", keys)
         self.stream_names = (stream_name(parent, name, cls.chained),)
-        self.step = ValueStep(op, self.stream_names[0], self.origin)
+        self.step = ValueStep(op, self.stream_names[0], self.origin, shared=bool(name))
 
     def instructions(self) -> tuple[ApplyValue, ...]:
         """Return what applies the op to one sample."""

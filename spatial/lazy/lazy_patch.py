@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...core import Grid, Region, Sample, Stream
 from ...core.errors import GraphError, PatchSizeError
 from ...core.memory import refuse_beyond_memory
+from ...core.stream import drawn_from
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_step import applied, folded, types_of
 from ...volumes.stores.read_ahead import Tickets
@@ -342,7 +343,8 @@ class LazyPatch(NoArithmetic):
 
     def _stream(self, step: ValueStep) -> Stream:
         pending, name = self.pending, step.draws_from or step.stream_name
-        return Stream(pending.seed, pending.epoch, pending.identity[: step.depth], name)
+        identity = drawn_from(pending.identity, step.depth, step.shared)
+        return Stream(pending.seed, pending.epoch, identity, name)
 
     def _drawn(self, step: ValueStep) -> Drawn | None:
         along = drawing_along(step, lambda: self.plan)

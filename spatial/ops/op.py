@@ -91,6 +91,8 @@ class Step:
     depth: int | None = None
     """How many entries of the item's identity it draws from; None means all. An op that was
     applied before patches were cut draws from the case, and is the same for all its patches."""
+    shared: bool = False
+    """Whether chains of other sources draw alike under this name, because the user gave it."""
     recorded: Recorded | None = None
     """What it does in the place of what it would draw."""
 

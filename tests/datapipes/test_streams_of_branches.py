@@ -76,6 +76,27 @@ def test_a_name_asks_for_the_same(how):
     assert [turns(a) for a, _ in pairs] == [turns(b) for _, b in pairs]
 
 
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("how", ["zip", "mux"])
+def test_a_name_asks_for_the_same_of_two_sources(how, named):
+    """Images and labels that are listed apart draw alike if their pipes are called alike."""
+    more = [{"name": name} if named else {} for name in ("place", "turn", "noise")]
+
+    def chain(key):
+        cases = [{key: np.zeros((8, 8, 8), np.uint8), "case": str(n)} for n in range(2)]
+        opened = vp.from_cases(cases).open_volume(labels=("label",))
+        patched = opened.lazy_patch(4, samples_per_volume=2, **more[0])
+        return patched.rotate(TURN, **more[1]).brightness((1.0, 2.0), keys=[key], **more[2])
+
+    found = loaded(getattr(chain("image"), how)(chain("label")))
+
+    flat = [one for item in found for one in (item if isinstance(item, tuple) else (item,))]
+    drawn = [sample[next(iter(sample))].draws for sample in flat]
+    assert len(drawn) == 8
+    assert len({str(one) for one in drawn}) == (4 if named else 8)
+    assert all((a == b) == named for a, b in zip(drawn[::2], drawn[1::2], strict=True))
+
+
 def all_turns(pipe):
     items = loaded(pipe)
     flat = [each for item in items for each in (item if isinstance(item, tuple) else (item,))]
