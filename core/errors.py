@@ -71,7 +71,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .hidden import public_name
+from .hidden import public_name, public_text
 from .origin import Origin
 
 
@@ -94,12 +94,21 @@ class VoxpipeError(Exception):
 
     def __init__(self, what: str, *, do: str = "") -> None:
         # A URL with its key may stand in a name, or in what somebody else said.
-        self.what = public_name(what)
+        self.what = public_text(what)
         super().__init__(self.what)
-        self.do = do
+        self.do = public_text(do)
         self.case: str = ""
         self.item: str = ""
         self.origin: Origin | None = None
+
+    @property
+    def args(self) -> tuple[Any, ...]:  # type: ignore[override]
+        """What happened. torch would add the arguments of a pipe, which is told in other words."""
+        return (self.what,)
+
+    @args.setter
+    def args(self, args: tuple[Any, ...]) -> None:
+        return
 
     def at(self, origin: Origin | None = None, case: str = "", item: str = "") -> VoxpipeError:
         """Say where it happened, unless a place closer to it already did.

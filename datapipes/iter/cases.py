@@ -22,7 +22,7 @@ from .case_names import CASE, is_hidden, name_by_folder, name_by_stars, name_of,
 from .files.connection import reached, tried
 
 # A ? that stands for one character has no = behind it.
-_QUERY = re.compile(r"\?[^?]*=.*")
+_QUERY = re.compile(r"[?#][^?#]*=.*")
 _WILDCARD = re.compile(r"[*?[]")
 # Cases of one list are stored alike; a few tell the format.
 _LOOKED_AT = 8
@@ -134,7 +134,7 @@ class FromCases(Seeded):
         """Yield a text for each case, to say which of them differ."""
         for case in self.cases:
             yield ", ".join(
-                f"{k}={os.fspath(v) if isinstance(v, (str, os.PathLike)) else type(v).__name__}"
+                f"{k}={_shown(v) if isinstance(v, (str, os.PathLike)) else type(v).__name__}"
                 for k, v in case.items()
             )
 
@@ -195,6 +195,11 @@ class ListCases(Seeded):
         shown += [f"optional={self.optional!r}"] if self.optional else []
         return f"list_cases({', '.join(shown)})"
 
+    def __dir__(self) -> list[str]:
+        """List the names of attributes but those that hold credentials, which torch would print."""
+        hidden = "" if self._shown()[1] == self.patterns else "patterns"  # ?X-Signature=, say
+        return [name for name in super().__dir__() if name != hidden]
+
     def settings(self) -> Any:
         """Return the patterns; credentials stay out, those in URLs too."""
         return (*self._shown(), self.optional) if self.optional else self._shown()
@@ -219,7 +224,7 @@ class ListCases(Seeded):
     def data_texts(self) -> Iterator[str]:
         """Yield a text for each case, to say which of them differ."""
         for case in self.listing():
-            yield ", ".join(f"{key}={value}" for key, value in case.items())
+            yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
 
     def listing(self) -> list[dict[str, str]]:
         """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``.
@@ -295,11 +300,13 @@ class ListCases(Seeded):
             if case is None:
                 continue
             if case in by_case:
-                msg = f"case {case} has two volumes for {key}=: {by_case[case]} and {match}"
+                msg = f"case {case} has two volumes for {key}=: "
+                msg += f"{public_name(by_case[case])} and {public_name(match)}"
                 raise SampleError(msg, do=self._narrower())
             by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
         if matches and not by_case:
-            msg = f"{len(matches)} files match {key}={public_name(pattern)!r}, e.g. {matches[0]}, "
+            msg = f"{len(matches)} files match {key}={public_name(pattern)!r}, e.g. "
+            msg += f"{public_name(matches[0])}, "
             msg += "but stars that follow the same word stand for different texts"
             raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
         return by_case
@@ -326,6 +333,10 @@ class ListCases(Seeded):
             if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
                 return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
         return "Check the folder and the patterns."
+
+
+def _shown(place: str | os.PathLike[str]) -> str:
+    return public_name(os.fspath(place))
 
 
 def imports_for(texts: Iterable[str]) -> tuple[str, ...]:

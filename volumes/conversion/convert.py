@@ -24,7 +24,7 @@ from ..catalog.stamps import stamp_at
 from ..content import content_key
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
-from ..stores.location import is_url, local_path
+from ..stores.location import is_url, local_path, public_name
 from ..volume import Volume
 from .convert_plan import ConvertPlan, plan_conversion
 from .destination import Destination, destination_of
@@ -38,7 +38,7 @@ Progress = Callable[[int, int], None]
 _LEVEL = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Converted:
     """What a conversion did."""
 
@@ -52,6 +52,10 @@ class Converted:
     """Shards that this call wrote."""
     kept: int
     """Shards that were there: of a call that was killed, or of one that had finished."""
+
+    def __repr__(self) -> str:
+        told = [f"{key}={value!r}" for key, value in vars(self).items() if key != "location"]
+        return f"Converted({', '.join([repr(public_name(self.location)), *told])})"
 
 
 class HasLazyVolumes(Protocol):

@@ -198,7 +198,7 @@ class RemoteDestination:
 
     def record(self) -> dict[str, Any] | None:
         """Return what voxpipe noted in the group; empty for what it did not write."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             found = self._get(f"{self._root}/{GROUP}")
             if found is not None:
                 with suppress(ValueError, AttributeError):
@@ -210,12 +210,12 @@ class RemoteDestination:
 
     def is_group(self) -> bool:
         """Whether zarr metadata are there."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             return any(self._system.exists(f"{self._root}/{f}") for f in METADATA_FILES)
 
     def make_way(self) -> None:
         """Remove the group that is there, its metadata first: from then on it is no volume."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             for file in METADATA_FILES:
                 with suppress(FileNotFoundError):
                     self._system.rm(f"{self._root}/{file}")
@@ -231,7 +231,7 @@ class RemoteDestination:
 
     def finished(self, key: str) -> set[Triple]:
         """Return the shards in the journal, which lies beside the group."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             found = self._get(self._journal)
             done = _parsed(found or b"", key)
             if done is None:
@@ -247,7 +247,7 @@ class RemoteDestination:
         """Return a store at the place itself."""
         import zarr
 
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             return zarr.storage.FsspecStore.from_url(
                 f"{self._url}/{array}", storage_options=self._options
             )
@@ -255,13 +255,13 @@ class RemoteDestination:
     def note(self, shard: Triple) -> None:
         """Write the journal again, one line longer."""
         self._lines += json.dumps(shard).encode() + b"\n"
-        with _refused(), remote_errors(self.name, self._options):
+        with _refused(), remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(self._journal, self._lines)
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Write the metadata, by which the group begins to exist."""
-        with _refused(), remote_errors(self.name, self._options):
+        with _refused(), remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
             with suppress(FileNotFoundError):

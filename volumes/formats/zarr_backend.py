@@ -265,7 +265,7 @@ class RemoteZarr(ListedZarr):
         no_options(options, name, _OPTIONS)
         self._url, self._storage_options = url, storage_options
         self._failed = False
-        with remote_errors(name, storage_options):
+        with remote_errors(name, storage_options, url=url):
             self._store = store = open_remote(url, storage_options)
             self._token = token = documents_token(url, storage_options)
             try:
@@ -287,11 +287,11 @@ class RemoteZarr(ListedZarr):
         return not self._failed
 
     def _list(self) -> str:
-        with remote_errors(self.name, self._storage_options):
+        with remote_errors(self.name, self._storage_options, url=self._url):
             return listing_key(self._url, self._store.entries())
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        with remote_errors(self.name, self._storage_options):
+        with remote_errors(self.name, self._storage_options, url=self._url):
             try:
                 return super()._decoded(index, box)
             except (CorruptVolume, TruncatedVolume) as error:
@@ -313,7 +313,7 @@ class RemoteZarr(ListedZarr):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
-        with remote_errors(self.name, self._storage_options):
+        with remote_errors(self.name, self._storage_options, url=self._url):
             return super().fetch(region, channels, box)
 
 
