@@ -54,6 +54,7 @@ and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
+    CacheUnused                      (RuntimeWarning) reading goes on without a cache on the disk
     IdleWorkers                      (UserWarning) fewer workers work than were asked for
     RanksAlike                       (UserWarning) every rank of a job makes the same batches
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
@@ -102,7 +103,7 @@ class VoxpipeError(Exception):
         self.origin: Origin | None = None
 
     @property
-    def args(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def args(self) -> tuple[Any, ...]:
         """What happened. torch would add the arguments of a pipe, which is told in other words."""
         return (self.what,)
 
@@ -377,6 +378,10 @@ class SlotsUsedUp(RuntimeWarning):
 
 class WorkerReplaced(RuntimeWarning):
     """A worker process died and another took its place; no batch is lost or delivered twice."""
+
+
+class CacheUnused(RuntimeWarning):
+    """A cache on the disk cannot be written to; reading goes on without it, more slowly."""
 
 
 class IdleWorkers(UserWarning):

@@ -14,13 +14,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
-from ..cache.waiting import lock
+from ..cache.cache_directory import sync_folder
+from ..cache.check_sums import boot, sync_files
+from ..cache.waiting import lock, open_lock
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
 from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
@@ -69,11 +71,19 @@ def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
 
 
 class LocalDestination:
-    """A folder on a local disk."""
+    """A folder on a local disk.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path
+        Of the group.
+    sealed
+        Brings the whole group to the disk, before it gets its name.
+    """
+
+    def __init__(self, path: Path, sealed: Callable[[Path], None] = sync_files) -> None:
         self.name = str(path)
-        self._path = path
+        self._path, self._sealed = path, sealed
         # In the same folder, and so on the same disk: renaming is one step there only.
         self._partial = path.with_name(f".{path.name}.part")
         self._group = self._partial / "group"
@@ -128,7 +138,7 @@ class LocalDestination:
     @contextmanager
     def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
         try:
-            file = open(self._partial / "lock", "ab")  # noqa: SIM115  closed below
+            file = open_lock(self._partial / "lock")  # closed below
         except FileNotFoundError:
             yield None
             return
@@ -138,6 +148,8 @@ class LocalDestination:
 
     def finished(self, key: str) -> set[Triple]:
         """Return the shards in the journal; an unfinished volume of another key is dropped."""
+        # What a writer left when the machine went down may not have reached the disk.
+        key = f"{key} {boot()}"
         done = _parsed(_read(self._partial / _JOURNAL), key)
         if done is None:
             with suppress(FileNotFoundError):
@@ -163,6 +175,7 @@ class LocalDestination:
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Rename the partial group; what stood there before goes in the moment before."""
         (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
+        self._sealed(self._group)
         old = self._partial / "old"
         with suppress(FileNotFoundError):
             shutil.rmtree(old)  # of an earlier writer, killed in the next lines
@@ -175,6 +188,11 @@ class LocalDestination:
                 f"{self.name} appeared while it was being written: {error.strerror}.",
                 do="Give another place, or overwrite=True.",
             ) from error
+        sync_folder(self._path.parent)
+        self.drop()
+
+    def drop(self) -> None:
+        """Remove what is being written; the caller holds its lock."""
         # The lock goes first: who waits for it then looks at the place again.
         with suppress(FileNotFoundError):
             (self._partial / "lock").unlink()
