@@ -21,6 +21,7 @@ knows nothing of voxpipe can still catch it::
     │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
     │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
     │   ├── DestinationBusy          (TimeoutError) another process is writing there
+    │   ├── DestinationFull          (OSError)     the disk has no room for what is written
     │   ├── BadManifest              (ValueError)  it is no manifest, or makes no sense
     │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
@@ -235,6 +236,10 @@ class DestinationExists(VolumeError, FileExistsError):
 
 class DestinationBusy(VolumeError, TimeoutError):
     """Another process is writing in the place where a volume shall be written."""
+
+
+class DestinationFull(VolumeError, OSError):
+    """The disk has no room for the volume that is being written there."""
 
 
 class BadManifest(VolumeError, ValueError):

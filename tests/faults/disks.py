@@ -39,6 +39,11 @@ def full_disk(folder: Path, size: int):
         _unmount(folder)
 
 
+def grow(folder: Path, size: int) -> None:
+    """Give a disk that :func:`full_disk` mounted another size, in bytes."""
+    assert _mounted("-o", f"remount,size={size}", str(folder))
+
+
 @contextmanager
 def read_only_mount(folder: Path):
     """Make a folder one of a read-only file system: EROFS, for root as well."""

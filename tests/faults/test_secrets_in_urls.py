@@ -226,6 +226,42 @@ def test_no_chain_shows_a_secret(place):
     assert leaks == []
 
 
+def fail_with(sample):
+    """Raise what a reader of somebody else would, and ours."""
+    raise VolumeReadError(f"cannot read {sample['url']}, or so", do=f"See {sample['url']}.")
+
+
+def fail_otherwise(sample):
+    """Raise an error of the user's own."""
+    raise ValueError(f"cannot read {sample['url']}, or so")
+
+
+@pytest.mark.slow
+def test_no_worker_tells_a_secret():
+    """Neither the errors that it is told to skip nor the one that ends the epoch."""
+    pipe = vp.from_cases([{"url": url} for url in SHAPES.values()]).map(fail_with)
+    service = vp.MultiProcessingReadingService(num_workers=1)
+    texts = []
+    for adapters in ([vp.OnError("skip", budget=len(SHAPES))], []):
+        loader = vp.DataLoader2(pipe.batch(1), adapters, service)
+        try:
+            texts.append("".join(map(str, loader)))
+        except VoxpipeError as error:
+            texts.append(told(error))
+        texts += [f"{one} {one!r}" for one in loader.failures]
+        loader.shutdown()
+    assert len(texts) == len(SHAPES) + 2
+    url = SHAPES["both, two quotes, quo"]
+    loader = vp.DataLoader2(vp.from_cases([{"url": url}]).map(fail_otherwise), [], service)
+    # The user's own error comes as it was raised, with what we tell of it as its cause.
+    with pytest.raises(ValueError, match="or so") as caught:
+        list(loader)
+    loader.shutdown()
+    assert "cannot read quoting://host/ct" in str(caught.value.__cause__)
+    texts += [str(caught.value.__cause__), " ".join(caught.value.__notes__)]
+    assert [part for part in PARTS for text in texts if part in text] == []
+
+
 def test_a_name_keeps_server_and_file():
     """What is hidden is the user and the query, no more, unless an @ is in both."""
     for user, (file, (name, _)) in product(USERS, FILES.items()):

@@ -31,6 +31,9 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a disk says that has no more room, for anybody or for this user."""
 CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
 """What a folder says that may not be written to, or where somebody put a link in our way."""
+# Opens nothing that somebody put in our way, and waits for nobody: a pipe would.
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 _BLOCK = 4096
 # The first line of an entry: its kind, its length in bytes and their digest.
 _MAGIC = b"voxpipe-entry-1"
@@ -89,6 +92,8 @@ def _made_in(place: Path) -> Path:
 
 def is_trusted(status: os.stat_result) -> bool:
     """Whether what a file or folder holds can only come from this user, or from root."""
+    if not hasattr(os, "geteuid"):  # a system without owners of this kind
+        return True
     writable = stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid in (os.geteuid(), 0) and not writable
 
@@ -186,9 +191,7 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
     OSError
         It is something else, of somebody else, or not there.
     """
-    # Opening a pipe would wait for a writer.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-    fd = os.open(path, flags)
+    fd = os.open(path, os.O_RDONLY | NO_LINK | _AT_ONCE)
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and is_trusted(status):
         return fd
@@ -205,7 +208,7 @@ def write_beside(path: Path, content: bytes, mode: int = 0o666) -> None:
     """
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     # A new file of ours, whatever lies there: no link is followed.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
     try:
         with open(os.open(partial, flags, mode), "wb") as file:
             file.write(content)
@@ -220,7 +223,7 @@ def write_beside(path: Path, content: bytes, mode: int = 0o666) -> None:
 def sync_folder(folder: Path) -> None:
     """Bring the names in a folder to the disk, where the file system can."""
     with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(folder, os.O_RDONLY | NO_LINK)
         try:
             os.fsync(fd)
         finally:
@@ -253,7 +256,7 @@ def warn_unused(
         Of the environment, by which another folder is chosen.
     """
     free = ""
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):
         status = os.statvfs(folder)
         free = f"{status.f_bavail * status.f_frsize} bytes are free there, and "
     allowed = "it has no limit" if limit is None else f"{BUDGET_VARIABLE} allows {limit}"

@@ -36,6 +36,7 @@ from .cache_directory import (
     CLOSED,
     DIRECTORY_VARIABLE,
     FULL,
+    NO_LINK,
     make_directory,
     open_trusted,
     sync_folder,
@@ -177,7 +178,7 @@ class DecodedCache:
                     free = shutil.disk_usage(self.directory).free
                     if free < size:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial))
-                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
                     with open(os.open(partial, flags, 0o600), "wb") as file:
                         file.truncate(size)
                     return

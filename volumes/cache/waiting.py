@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ...core.errors import CacheBusy, VoxpipeError
-from .cache_directory import CLOSED, FULL, MOST_KEPT_BYTES, make_directory, warn_unused
+from .cache_directory import CLOSED, FULL, MOST_KEPT_BYTES, NO_LINK, make_directory, warn_unused
 
 # Short beside what is waited for, a decoded or converted volume; long beside a look.
 POLL_SECONDS = 0.02
@@ -48,13 +48,12 @@ def open_lock(path: Path) -> BinaryIO:
     OSError
         There is none, and none can be made.
     """
-    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return open(os.open(path, os.O_RDWR | flags, 0o600), "r+b", buffering=0)
+        return open(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600), "r+b", buffering=0)
     except OSError as error:
         if error.errno not in CLOSED:
             raise
-        return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0)
+        return open(os.open(path, os.O_RDONLY | NO_LINK), "rb", buffering=0)
 
 
 def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> None:

@@ -17,8 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.errors import CorruptVolume, DestinationExists, MissingDependency, SampleError
+from ...core.errors import (
+    CorruptVolume,
+    DestinationExists,
+    DestinationFull,
+    MissingDependency,
+    SampleError,
+    VoxpipeError,
+)
 from ...core.sample import case_of
+from ..cache.cache_directory import FULL
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
 from ..content import content_key
@@ -166,6 +174,8 @@ def convert(
         The name of the destination is that of another format.
     DestinationBusy
         Another process kept writing for longer than the timeout.
+    DestinationFull
+        The disk has no room; what is written stays, and is continued by the next call.
     VolumeError
         The volume cannot be read, or a size makes no sense.
 
@@ -200,7 +210,17 @@ def convert(
     refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
     with target.locked(timeout):
-        written, kept = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)
+        try:
+            done = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)
+        except OSError as error:
+            if isinstance(error, VoxpipeError) or error.errno not in FULL:
+                raise
+            raise DestinationFull(
+                f"the disk of {target.name} is full: {error.strerror}.",
+                do="Make room and convert again: what is written is continued. Or remove the "
+                "hidden folder .NAME.part beside that place.",
+            ) from error
+    written, kept = done
     return Converted(place, plan.chunk, plan.shard, written, kept)
 
 

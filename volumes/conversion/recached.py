@@ -81,7 +81,7 @@ class ConvertedCopy(ZarrBackend):
         if not self.header.agrees_with(header):
             raise CorruptVolume(
                 f"the copy of {name} at {path} is not what was written there.",
-                do="Remove that folder; it is made again.",
+                do="Open the volume again: the copy is made anew.",
             )
         self._path = str(path)
 
@@ -146,7 +146,7 @@ class _Whole(LocalRanges):
             if answer is None:
                 raise CorruptVolume(
                     f"{wanted.object} of the copy of {self._volume} at {self.name} was removed.",
-                    do="Remove that folder; it is made again.",
+                    do="Open the volume again: the copy is made anew.",
                 )
         return found
 
