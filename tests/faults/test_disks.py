@@ -146,7 +146,7 @@ def test_a_disk_that_says_so_late_is_full_as_well(tmp_path, monkeypatch):
 
 def readable(folder, path, monkeypatch):
     """Fill all caches; return what they answer."""
-    monkeypatch.setenv("VOXPIPE_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("VOXPIPE_CACHE", str(folder / "deep" / "cache"))
     expected = everything(path, folder)
     forget()
     return expected
@@ -183,7 +183,7 @@ def test_a_cold_cache_that_may_not_be_written_to_is_told_once(how, monkeypatch):
     with disks.open_folder() as folder:
         path = scan(folder / "a.nii.gz")
         expected = readable(folder, path, monkeypatch)
-        for name in ("cache", "own", "made"):
+        for name in ("deep", "own", "made"):
             shutil.rmtree(folder / name)
         with how(folder):
             found, told = told_of(lambda: everything(path, folder))

@@ -111,8 +111,8 @@ class DecodedCache:
             make_directory(self.directory)
             make_directory(self.directory / "locks")
         except OSError as error:
-            if error.errno in FULL | CLOSED:
-                raise
+            if error.errno in FULL | CLOSED:  # of a folder above it, maybe
+                raise OSError(error.errno, error.strerror, str(self.directory)) from error
             raise VolumeReadError(
                 f"the cache directory {self.directory} cannot be made: {error.strerror}.",
                 do=f"Point {DIRECTORY_VARIABLE} to a directory that you may write to.",
