@@ -21,6 +21,7 @@ knows nothing of voxpipe can still catch it::
     │   ├── OutOfVolume              (IndexError)  a region or index outside the volume
     │   ├── DestinationExists        (FileExistsError) something is where a volume shall be written
     │   ├── DestinationBusy          (TimeoutError) another process is writing there
+    │   ├── DestinationFull          (OSError)     the disk has no room for what is written
     │   ├── BadManifest              (ValueError)  it is no manifest, or makes no sense
     │   └── StaleEntry               (ValueError)  a volume is not what its manifest says
     ├── GridMismatch                 (ValueError)  volumes of one case do not align
@@ -54,6 +55,7 @@ and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp                      (RuntimeWarning) batches are copied: no room in shared memory
     WorkerReplaced                   (RuntimeWarning) a worker died, and another makes its batches
+    CacheUnused                      (RuntimeWarning) reading goes on without a cache on the disk
     IdleWorkers                      (UserWarning) fewer workers work than were asked for
     RanksAlike                       (UserWarning) every rank of a job makes the same batches
     LikelyLabel                      (UserWarning) a key looks like a label, but is none
@@ -71,7 +73,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .hidden import public_name
+from .hidden import public_name, public_text
 from .origin import Origin
 
 
@@ -94,12 +96,21 @@ class VoxpipeError(Exception):
 
     def __init__(self, what: str, *, do: str = "") -> None:
         # A URL with its key may stand in a name, or in what somebody else said.
-        self.what = public_name(what)
+        self.what = public_text(what)
         super().__init__(self.what)
-        self.do = do
+        self.do = public_text(do)
         self.case: str = ""
         self.item: str = ""
         self.origin: Origin | None = None
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """What happened. torch would add the arguments of a pipe, which is told in other words."""
+        return (self.what,)
+
+    @args.setter
+    def args(self, args: tuple[Any, ...]) -> None:
+        return
 
     def at(self, origin: Origin | None = None, case: str = "", item: str = "") -> VoxpipeError:
         """Say where it happened, unless a place closer to it already did.
@@ -240,6 +251,10 @@ class DestinationExists(VolumeError, FileExistsError):
 
 class DestinationBusy(VolumeError, TimeoutError):
     """Another process is writing in the place where a volume shall be written."""
+
+
+class DestinationFull(VolumeError, OSError):
+    """The disk has no room for the volume that is being written there."""
 
 
 class BadManifest(VolumeError, ValueError):
@@ -383,6 +398,10 @@ class SlotsUsedUp(RuntimeWarning):
 
 class WorkerReplaced(RuntimeWarning):
     """A worker process died and another took its place; no batch is lost or delivered twice."""
+
+
+class CacheUnused(RuntimeWarning):
+    """A cache on the disk cannot be written to; reading goes on without it, more slowly."""
 
 
 class IdleWorkers(UserWarning):

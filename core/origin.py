@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from .hidden import public_name
+from .hidden import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
 _MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
@@ -68,8 +68,9 @@ def shorten(value: Any) -> str:
         return told if len(told) <= _LONGEST_OPS else told[: _LONGEST_OPS - 1] + "…"
     if isinstance(value, functools.partial):
         return f"partial({shorten(value.func)}, …)"
-    text = value.__name__ if callable(value) and hasattr(value, "__name__") else repr(value)
-    text = public_name(" ".join(text.split()))
+    named = callable(value) and hasattr(value, "__name__")
+    text = value.__name__ if named else repr(public_value(value))
+    text = public_text(" ".join(text.split()))
     return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
 from ..core import Origin
 from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError
+from ..core.hidden import has_secrets, public_value
 from ..core.origin import CREDENTIALS, call_text, here
 from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
 from ..graph.verify import branch_mark, stream_names
@@ -71,7 +72,7 @@ class DataPipe(_Pipe):
         pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
-        pipe._arguments = (shown, own)
+        pipe._arguments = (public_value(shown), public_value(own))
         return pipe
 
     @property
@@ -93,6 +94,10 @@ class DataPipe(_Pipe):
                     raise
                 known = IterDataPipe.functions
                 raise AttributeError(unknown_form(repr(self), name, known)) from None
+
+    def __dir__(self) -> list[str]:
+        """List the names of attributes but those that hold credentials, which torch would print."""
+        return [name for name in super().__dir__() if not has_secrets(vars(self).get(name))]
 
     def describe(self) -> str:
         """Return the pipe as the user wrote it."""

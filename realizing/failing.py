@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..core.errors import GridMismatch, VolumeError, VoxpipeError
+from ..core.hidden import public_name
 from ..core.sample import case_of
 from ..volumes.stores.redaction import Secrets
 from .job import Failure, Job
@@ -168,7 +169,7 @@ def failure_of(
     return Failure(
         batch=batch,
         item=item,
-        case=case_of(thing),
+        case=public_name(case_of(thing)),
         files=secrets.cut(Job(batch, (thing,)).files()) if isinstance(thing, Mapping) else "",
         pipe=pipe,
         error=type(error).__name__,

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backend import Backend, ViewBackend
-from .cache.cache_directory import cache_directory, write_kept
+from .cache.cache_directory import FULL, cache_directory, read_kept, warn_unused, write_kept
 from .cache.waiting import made_once
 from .content import array_key
 from .formats.npy import map_npy
@@ -36,7 +36,7 @@ _PLACES: weakref.WeakKeyDictionary[Any, tuple[int, str, int]] = weakref.WeakKeyD
 _ORIGINALS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _WRITING = threading.Lock()
 # Weak: it is closed when the last array in it is gone.
-_current: weakref.ref[_Nameless] | None = None
+_CURRENT: dict[bool, weakref.ref[_Nameless]] = {}
 
 
 class ArrayBackend(ViewBackend):
@@ -63,9 +63,8 @@ class ArrayBackend(ViewBackend):
 
 
 def _loaded_digest(file: Path) -> str | None:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return file.read_text("ascii") or None
-    return None
+    digest = read_kept(file)
+    return digest.decode("ascii", "replace") if digest else None
 
 
 def _save_digest(file: Path, digest: str) -> None:
@@ -135,9 +134,12 @@ class _Nameless:
     open it by the descriptor of this one.
     """
 
-    def __init__(self) -> None:
-        with tempfile.TemporaryFile() as file:
-            self._fd = os.dup(file.fileno())
+    def __init__(self, memory: bool) -> None:
+        if memory:
+            self._fd = os.memfd_create("voxpipe-voxels", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._fd = os.dup(file.fileno())
         self.owner = os.getpid()
         self.path = f"/proc/{self.owner}/fd/{self._fd}"
         self._end = 0
@@ -146,10 +148,14 @@ class _Nameless:
     def add(self, array: NDArray[Any]) -> tuple[int, int]:
         """Write one array; return where it starts and ends, in bytes."""
         start = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        with os.fdopen(os.dup(self._fd), "r+b") as file:
-            file.seek(start)
-            np.save(file, array, allow_pickle=False)
-            self._end = file.seek(0, os.SEEK_END)
+        try:
+            with os.fdopen(os.dup(self._fd), "r+b") as file:
+                file.seek(start)
+                np.save(file, array, allow_pickle=False)
+                self._end = file.seek(0, os.SEEK_END)
+        except OSError:
+            os.ftruncate(self._fd, self._end)  # others need the room
+            raise
         return start, self._end
 
     def free(self, start: int, stop: int) -> None:
@@ -165,17 +171,32 @@ class _Nameless:
 
 def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
     """Write an array that lives as long as ``owner``; return the file and where it starts."""
-    global _current
     if not HAS_NAMELESS:
         return _write_named(array, owner), 0
-    file = None if _current is None else _current()
-    if file is None or file.owner != os.getpid():
-        file = _Nameless()
-        _current = weakref.ref(file)
-    start, stop = file.add(array)
+    try:
+        file = _file(memory=False)
+        start, stop = file.add(array)
+    except OSError as error:
+        # NumPy tells of a full disk without its number.
+        if error.errno not in FULL and error.errno is not None:
+            raise
+        folder = Path(tempfile.gettempdir())
+        warn_unused(folder, array.nbytes, "voxels in memory", error, None, "TMPDIR")
+        file = _file(memory=True)
+        start, stop = file.add(array)
     # This also holds the file: with the last array it is closed.
     weakref.finalize(owner, file.free, start, stop).atexit = False
     return file.path, start
+
+
+def _file(*, memory: bool) -> _Nameless:
+    """Return the file of this process to which arrays are added: on disk, or where that is full."""
+    known = _CURRENT.get(memory)
+    file = None if known is None else known()
+    if file is None or file.owner != os.getpid():
+        file = _Nameless(memory)
+        _CURRENT[memory] = weakref.ref(file)
+    return file
 
 
 def _write_named(array: NDArray[Any], owner: Any) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ...core.errors import WorkerDied
+from ...core.hidden import public_text
 from ...reading_services.workers.told import WorkerTraceback
 
 
@@ -31,8 +32,8 @@ class Raised:
         except Exception:  # an exception may hold anything, e.g. a lock
             data = b""
         lines = traceback.format_exception(type(error), error, error.__traceback__)
-        what = f"{type(error).__name__}: {error}"
-        return cls(data, what, f"{where}\n{''.join(lines)}")
+        what = public_text(f"{type(error).__name__}: {error}")
+        return cls(data, what, f"{where}\n{public_text(''.join(lines))}")
 
     def reraise(self) -> NoReturn:
         """Raise the exception as itself, with the traceback of the other side as its cause.

@@ -105,7 +105,7 @@ def name_by_folder(path: str, pattern: str) -> Callable[[str], str | None]:
         The end of it that is below the folder of a case.
     """
     depth = pattern.count("/") + 1
-    fixed = path.split("*", 1)[0].rsplit("/", 1)[0]
+    fixed = public_name(path.split("*", 1)[0].rsplit("/", 1)[0])
 
     def name(match: str) -> str:
         folder = public_name(match).rsplit("/", depth)[0]

@@ -24,7 +24,7 @@ from .case_names import CASE, is_hidden, name_by_folder, name_by_stars, name_of,
 from .files.connection import reached, tried
 
 # A ? that stands for one character has no = behind it.
-_QUERY = re.compile(r"\?[^?]*=.*")
+_QUERY = re.compile(r"[?#][^?#]*=.*")
 _WILDCARD = re.compile(r"[*?[]")
 # Names of arguments, and how alike a key is that was meant for one: option, optionals.
 _ARGUMENTS = ("optional", "storage_options")
@@ -139,7 +139,7 @@ class FromCases(Seeded):
         """Yield a text for each case, to say which of them differ."""
         for case in self.cases:
             yield ", ".join(
-                f"{k}={os.fspath(v) if isinstance(v, (str, os.PathLike)) else type(v).__name__}"
+                f"{k}={_shown(v) if isinstance(v, (str, os.PathLike)) else type(v).__name__}"
                 for k, v in case.items()
             )
 
@@ -219,6 +219,11 @@ class ListCases(Seeded):
         shown += [f"optional={self.optional!r}"] if self.optional else []
         return f"list_cases({', '.join(shown)})"
 
+    def __dir__(self) -> list[str]:
+        """List the names of attributes but those that hold credentials, which torch would print."""
+        hidden = "" if self._shown()[1] == self.patterns else "patterns"  # ?X-Signature=, say
+        return [name for name in super().__dir__() if name != hidden]
+
     def settings(self) -> Any:
         """Return the patterns; credentials stay out, those in URLs too."""
         return (*self._shown(), self.optional) if self.optional else self._shown()
@@ -243,7 +248,7 @@ class ListCases(Seeded):
     def data_texts(self) -> Iterator[str]:
         """Yield a text for each case, to say which of them differ."""
         for case in self.listing():
-            yield ", ".join(f"{key}={value}" for key, value in case.items())
+            yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
 
     def listing(self) -> list[dict[str, str]]:
         """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``.
@@ -321,12 +326,13 @@ class ListCases(Seeded):
             if case is None:
                 continue
             if case in by_case:
-                msg = f"case {case} has two volumes for {key}=: {by_case[case]} and {match}"
+                msg = f"case {case} has two volumes for {key}=: "
+                msg += f"{public_name(by_case[case])} and {public_name(match)}"
                 raise SampleError(msg, do=self._narrower())
             by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
         if matches and not by_case:
             found = count_text(len(matches), "file matches", "files match")
-            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {matches[0]}, "
+            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {public_name(matches[0])}, "
             msg += "but stars that follow the same word stand for different texts"
             raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
         return by_case
@@ -356,6 +362,10 @@ class ListCases(Seeded):
         if asking:
             return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
         return "Check the folder and the patterns."
+
+
+def _shown(place: str | os.PathLike[str]) -> str:
+    return public_name(os.fspath(place))
 
 
 def imports_for(texts: Iterable[str]) -> tuple[str, ...]:

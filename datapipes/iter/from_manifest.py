@@ -9,7 +9,7 @@ from typing import Any
 
 from ...core import Sample
 from ...core.errors import VoxpipeError
-from ...core.hidden import Hidden
+from ...core.hidden import Hidden, public_name
 from ...volumes import Manifest, Volume, catalogued, read_manifest
 from .cases import Seeded, imports_for
 
@@ -68,7 +68,7 @@ class FromManifest(Seeded):
     def data_texts(self) -> Iterator[str]:
         """Yield a text for each entry, to say which of them differ."""
         for e in self.manifest.entries:
-            yield f"{e.case} {e.key}={e.location} {e.kind} {e.header} {e.stamp}"
+            yield f"{e.case} {e.key}={public_name(e.location)} {e.kind} {e.header} {e.stamp}"
 
 
 def from_manifest(

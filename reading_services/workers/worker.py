@@ -18,6 +18,7 @@ from multiprocessing import connection, parent_process
 from typing import Any
 
 from ...core.errors import NotPicklable
+from ...core.hidden import public_text
 from ...core.ledger import LEDGER
 from ...realizing import STANDING, Job, using, using_threads
 from ...spatial.lazy.made_volume import divide_tiles
@@ -326,6 +327,8 @@ def _failure(index: int, job: Any, error: BaseException, report: Report) -> Fail
         what = "\n  ".join([what, *getattr(error, "__notes__", ())])
     except Exception:  # a user's __str__ may fail too
         trace, what = "(its message cannot be shown)", type(error).__name__
+    # The error itself stays as it is; what is told beside it shows no password of a URL.
+    trace, what = public_text(trace), public_text(what)
     cases = f" ({job.cases()})" if isinstance(job, Job) and job.cases() else ""
     text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
     return Failed(index, data, what, text, report)

@@ -36,7 +36,7 @@ from ...volumes.conversion.convert import version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.converted_cache import ConvertedCache
 from ...volumes.conversion.destination import destination_of
-from ...volumes.conversion.recached import ConvertedCopy
+from ...volumes.conversion.recached import opened_copy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
 from ...volumes.source import LocatedSource, Options, Source
@@ -136,8 +136,7 @@ class KeptSource:
         if not is_url(self.place):
             # Without a limit of its own: a folder that somebody names is theirs.
             cache = ConvertedCache(Path(self.place), sys.maxsize)
-            path, held = cache.open(key, self.made, plan)
-            return ConvertedCopy(path, held, plan.result, self.name)
+            return opened_copy(cache.open(key, self.made, plan), key, self.made, plan)
         url = f"{self.place.rstrip('/')}/{key}.nii.zarr"
         target = destination_of(url, self.storage_options)
         if (target.record() or {}).get("key") != key:

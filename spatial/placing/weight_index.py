@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
-from ...volumes.cache.cache_directory import write_kept
+from ...volumes.cache.cache_directory import read_kept, write_kept
 from ...volumes.content import version_key
 from ..estimating import may_read
 from .kept_tables import KNOWN, kept_table
@@ -352,9 +352,10 @@ _FIELDS = ("total", "voxels", "places", "is_exact")
 
 def _load(file: Path, shape: Triple) -> SamplingMask | None:
     """Return what another process built, None if there is nothing sound."""
+    kept = read_kept(file)
     with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError):
         # From memory: NumPy leaves a file open that is no archive.
-        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as stored:
+        with np.load(io.BytesIO(kept or b""), allow_pickle=False) as stored:
             told = json.loads(str(stored["told"]))
             content, counts = stored["packed"].tobytes(), stored["counts"]
         ends = np.cumsum([0, *told["sizes"]]).tolist()

@@ -225,7 +225,7 @@ def test_a_forked_child_leaves_the_voxels_of_its_parent(monkeypatch):
     volume = Volume(numbered((20, 21, 22)))
     monkeypatch.setattr(spill, "original", lambda token: None)
     copy = pickle.loads(pickle.dumps(volume))
-    file = spill._current()
+    file = spill._CURRENT[False]()
 
     file.owner += 1  # what a child finds: the file of another process
     file.free(0, 4096)

@@ -9,6 +9,7 @@ import pytest
 from nifti_files import write_nifti
 
 from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
+from voxpipe.volumes.cache.cache_directory import read_kept
 from voxpipe.volumes.cache.decoded_cache import DecodedCache
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.content import array_key
@@ -144,7 +145,7 @@ def test_statistics_belong_to_one_data_set_of_a_file(tmp_path, cache):
 
     assert means[1] == pytest.approx(means[0] + 5000)
     assert means[2] == means[0]
-    saved = [json.loads(path.read_text()) for path in entries(cache / "statistics", "*.json")]
+    saved = [json.loads(read_kept(path)) for path in entries(cache / "statistics", "*.json")]
     assert sorted(entry["mean"] for entry in saved) == sorted(means[:2])
     assert len({volume.content_key for volume in volumes}) == 2
 

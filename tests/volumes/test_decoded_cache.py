@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from voxpipe.core.errors import CacheBusy, CacheTooSmall, VolumeError
+from voxpipe.core.errors import CacheBusy, CacheTooSmall, CacheUnused, VolumeError
+from voxpipe.volumes.cache import decoded_cache
 from voxpipe.volumes.cache.cache_directory import cache_budget, cache_directory
 from voxpipe.volumes.cache.decoded_cache import DecodedCache
 
@@ -75,14 +76,28 @@ def test_more_than_the_budget_is_refused(cache):
     assert "VOXPIPE_CACHE_BYTES" in str(caught.value)
 
 
-def test_a_full_disk_is_refused(cache, monkeypatch):
-    """Too little room on the disk is found out before anything is written."""
+def test_a_full_disk_is_told_once(cache, monkeypatch):
+    """Before anything is written; volumes are decoded into memory then, and nothing is kept."""
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
 
-    with pytest.raises(CacheTooSmall, match=r"50 bytes.*10 left"):
-        read(cache, "aa", bytes(50))
+    with pytest.warns(CacheUnused, match=r"the 50 bytes of a\.nii\.gz.*allows 100") as told:
+        found = read(cache, "aa", b"a" * 50)
+    assert str(cache.directory) in str(told[0].message)
+    assert (found, read(cache, "bb", b"b" * 50)) == (b"a" * 50, b"b" * 50)
     assert entries(cache) == []
+
+
+def test_more_than_memory_takes_is_refused(cache, monkeypatch):
+    """Where the disk is full; the message names both."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr(decoded_cache, "usable_memory", lambda: 100)
+
+    with (
+        pytest.warns(CacheUnused),
+        pytest.raises(CacheTooSmall, match=r"50 bytes.*No space left"),
+    ):
+        read(cache, "aa", bytes(50))
 
 
 def test_a_directory_that_cannot_be_made(tmp_path):

@@ -13,6 +13,7 @@ from zarr_files import write_v2
 from voxpipe.core import TALLY
 from voxpipe.core.errors import VolumeError
 from voxpipe.volumes import Volume, volume_statistics
+from voxpipe.volumes.cache.cache_directory import read_kept, write_kept
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.catalog.distribution import Distribution
 from voxpipe.volumes.catalog.statistics import PERCENTILES, Statistics
@@ -167,13 +168,13 @@ def test_what_an_earlier_version_kept_is_computed_again(tmp_path, monkeypatch):
     path = write_nifti(tmp_path / "a.nii", np.arange(24, dtype=np.int16).reshape(2, 3, 4))
     first = volume_statistics(Volume(path))
     (file,) = (tmp_path / "cache" / "statistics").iterdir()
-    old = {k: v for k, v in json.loads(file.read_text()).items() if k in {"mean", "std"}}
+    old = {k: v for k, v in json.loads(read_kept(file)).items() if k in {"mean", "std"}}
     old |= {"minimum": 0.0, "maximum": 1.0, "count": 3}
-    file.write_text(json.dumps(old))
+    write_kept(file, json.dumps(old).encode())
     monkeypatch.setattr(statistics, "_REMEMBERED", type(statistics._REMEMBERED)())
 
     assert volume_statistics(Volume(path)) == first
-    assert json.loads(file.read_text())["percentiles"]["50.0"] == 11.5
+    assert json.loads(read_kept(file))["percentiles"]["50.0"] == 11.5
 
 
 def test_a_percentile_that_is_not_there():

@@ -13,6 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .check_sums import SUMS, remove_sums
+from .waiting import open_lock
+
 WHOLE = ".nii"
 PARTIAL = ".part"
 CONVERTED = "converted"
@@ -41,7 +44,8 @@ def decoded_held(directory: Path) -> Iterator[Held]:
         with suppress(FileNotFoundError):
             status = path.stat()
             remove = _unlinked(path) if path.suffix == WHOLE else _stays
-            yield Held(status.st_mtime_ns, status.st_size, remove)
+            # The time of last use; that of writing tells that it is as it was left.
+            yield Held(status.st_atime_ns, status.st_size, remove)
 
 
 def converted_held(directory: Path, keep: str = "") -> Iterator[Held]:
@@ -89,6 +93,7 @@ def _unlinked(path: Path) -> Callable[[], bool]:
     def remove() -> bool:
         with suppress(OSError):
             path.unlink(missing_ok=True)
+            remove_sums(path.parent / SUMS / path.stem)
         return not path.exists()
 
     return remove
@@ -100,7 +105,7 @@ def _removed(directory: Path, key: str, path: Path) -> Callable[[], bool]:
     def remove() -> bool:
         import fcntl
 
-        with open(directory / LOCKS / key, "ab") as lock:
+        with open_lock(directory / LOCKS / key) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -114,6 +119,8 @@ def _removed(directory: Path, key: str, path: Path) -> Callable[[], bool]:
                 with suppress(OSError):
                     os.rename(path, gone)
             shutil.rmtree(gone, ignore_errors=True)
+            if path.suffix == _GROUP and not path.exists():
+                remove_sums(directory / SUMS / key)
         return not (path.exists() or gone.exists())
 
     return remove

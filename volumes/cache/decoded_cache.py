@@ -7,7 +7,9 @@ may be used by many processes at once, and each of them may be killed at any tim
 - an entry appears by renaming, so it is whole or absent;
 - locks are those of the kernel (``flock``), so a dead writer holds none;
 - a partial file whose writer is dead is removed by whoever needs room or the entry;
-- an entry in use may be evicted: its bytes stay until the last map of it is gone.
+- an entry in use may be evicted: its bytes stay until the last map of it is gone;
+- an entry that was cut, or changed, or is of another user, is made anew;
+- where none can be written, the volume is decoded into memory, by each process.
 
 Sizes are counted, and room is made, under one lock for the directory. A partial
 file is set to its full length at once, so that two writers see each other's needs.
@@ -15,23 +17,39 @@ file is set to its full length at once, so that two writers see each other's nee
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
-from ...core.errors import CacheBusy, CacheTooSmall, VolumeReadError
-from .cache_directory import BUDGET_VARIABLE, DIRECTORY_VARIABLE, make_directory
+from ...core.errors import CacheBusy, CacheTooSmall, VolumeReadError, VoxpipeError
+from ...core.memory import usable_memory
+from .cache_directory import (
+    BUDGET_VARIABLE,
+    CLOSED,
+    DIRECTORY_VARIABLE,
+    FULL,
+    NO_LINK,
+    make_directory,
+    open_trusted,
+    sync_folder,
+    warn_unused,
+)
 from .cache_room import CONVERTED, PARTIAL, WHOLE, converted_held, decoded_held, make_room
-from .waiting import lock, pause
+from .check_sums import SUMS, is_sound, seal
+from .waiting import lock, open_lock, pause
 
 # A volume of the default budget's size decodes in this time at 50 MB/s.
 LOCK_TIMEOUT = 600.0
+# Of the memory, for one volume that the disk has no room for; the rest have batches and others.
+_MEMORY_PART = 4
 # Locks are shared by entries whose keys begin alike, so that lock files do not pile up.
 _LOCK_LETTERS = 2
 
@@ -74,33 +92,62 @@ class DecodedCache:
                 f"{self.budget}.",
                 do=f"Raise {BUDGET_VARIABLE}, or store the volume uncompressed or as zarr.",
             )
-        found = self._open_entry(key)
+        found = self._open_entry(key, size)
         if found is not None:
             return found
-        self._make()
-        deadline = time.monotonic() + self.timeout
-        with self._locked(f"entry-{key[:_LOCK_LETTERS]}", deadline, name):
-            return self._open_entry(key) or self._make_entry(key, size, write, name, deadline)
+        try:
+            self._make()
+            deadline = time.monotonic() + self.timeout
+            with self._locked(f"entry-{key[:_LOCK_LETTERS]}", deadline, name):
+                found = self._open_entry(key, size)
+                return found or self._make_entry(key, size, write, name, deadline)
+        except OSError as error:
+            if isinstance(error, VoxpipeError) or not self._refuses(error):
+                raise
+            return self._in_memory(size, write, name, error)
 
     def _make(self) -> None:
         try:
             make_directory(self.directory)
             make_directory(self.directory / "locks")
         except OSError as error:
+            if error.errno in FULL | CLOSED:  # of a folder above it, maybe
+                raise OSError(error.errno, error.strerror, str(self.directory)) from error
             raise VolumeReadError(
                 f"the cache directory {self.directory} cannot be made: {error.strerror}.",
                 do=f"Point {DIRECTORY_VARIABLE} to a directory that you may write to.",
             ) from error
 
-    def _open_entry(self, key: str) -> BinaryIO | None:
+    def _refuses(self, error: OSError) -> bool:
+        """Whether it is the cache that cannot be written, not the volume that cannot be read."""
+        inside = str(error.filename or "").startswith(str(self.directory))
+        return error.errno in FULL or (error.errno in CLOSED and inside)
+
+    def _in_memory(
+        self, size: int, write: Callable[[BinaryIO], None], name: str, error: OSError
+    ) -> BinaryIO:
+        """Decode into memory, where the cache has no room or may not be written to."""
+        warn_unused(self.directory, size, name, error, self.budget)
+        most = usable_memory() // _MEMORY_PART
+        if most and size > most:
+            raise CacheTooSmall(
+                f"{name} decodes to {size} bytes, and the cache {self.directory} cannot take "
+                f"them: {error.strerror}.",
+                do=f"Make room there, or point {DIRECTORY_VARIABLE} to another disk.",
+            ) from error
+        return _memory_file(size, write)
+
+    def _open_entry(self, key: str, size: int) -> BinaryIO | None:
         path = self.directory / f"{key}{WHOLE}"
-        try:
-            file = open(path, "rb")  # noqa: SIM115  the caller closes it
-        except (FileNotFoundError, NotADirectoryError):
+        if not is_sound(path, self.directory / SUMS / key, size):
             return None
-        # The time of writing is the time of last use; a read-only directory keeps no order.
+        try:
+            file = open(path, "rb", opener=open_trusted)  # noqa: SIM115  the caller closes it
+        except OSError:
+            return None
+        # The time of last use; a read-only directory keeps no order.
         with suppress(OSError):
-            os.utime(path)
+            os.utime(path, ns=(time.time_ns(), os.fstat(file.fileno()).st_mtime_ns))
         return file
 
     def _make_entry(
@@ -115,10 +162,12 @@ class DecodedCache:
             stack.callback(partial.unlink, missing_ok=True)
             with open(partial, "r+b") as writing:
                 write(writing)
+            seal(partial, self.directory / SUMS / key)
             # Opened before it gets its name: the next process may evict it at once.
             file = stack.enter_context(open(partial, "rb"))
             os.replace(partial, self.directory / f"{key}{WHOLE}")
             stack.pop_all()
+        sync_folder(self.directory)
         return file
 
     def _reserve(self, partial: Path, size: int, name: str, deadline: float) -> None:
@@ -128,12 +177,9 @@ class DecodedCache:
                 if self._make_room(size):
                     free = shutil.disk_usage(self.directory).free
                     if free < size:
-                        raise CacheTooSmall(
-                            f"{name} decodes to {size} bytes, and the disk of {self.directory} "
-                            f"has {free} left.",
-                            do=f"Point {DIRECTORY_VARIABLE} to a larger disk.",
-                        )
-                    with open(partial, "xb") as file:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(partial))
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
+                    with open(os.open(partial, flags, 0o600), "wb") as file:
                         file.truncate(size)
                     return
             # Everything else is being written right now; it can be evicted when it is done.
@@ -151,7 +197,7 @@ class DecodedCache:
 
         for path in self.directory.glob(f"*{PARTIAL}"):
             of_entry = self._lock_file(f"entry-{path.name[:_LOCK_LETTERS]}")
-            with open(of_entry, "ab") as file, suppress(BlockingIOError):
+            with open_lock(of_entry) as file, suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink(missing_ok=True)
 
@@ -161,9 +207,35 @@ class DecodedCache:
     @contextmanager
     def _locked(self, name_of_lock: str, deadline: float, name: str) -> Iterator[None]:
         what = f"another process to decode {name} into {self.directory}"
-        with open(self._lock_file(name_of_lock), "ab") as file:
+        with open_lock(self._lock_file(name_of_lock)) as file:
             lock(file, deadline, lambda: _busy(what))
             yield  # closing the file releases the lock
+
+
+def _memory_file(size: int, write: Callable[[BinaryIO], None]) -> BinaryIO:
+    """Return a file without a name in memory, filled, and open for reading."""
+    if not hasattr(os, "memfd_create"):
+        file: Any = tempfile.TemporaryFile()  # noqa: SIM115  the caller closes it
+        write(file)
+        file.flush()
+        file.seek(0)
+        return cast("BinaryIO", file)
+    fd = os.memfd_create("voxpipe-decoded", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, size)
+        with open(os.dup(fd), "wb") as writing:
+            write(writing)
+        os.lseek(fd, 0, os.SEEK_SET)
+        # Its name is asked for the kind of its file system, and by libraries that open names.
+        return open(f"/proc/self/fd/{fd}", "rb", opener=lambda path, flags: fd)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def is_in_memory(file: BinaryIO) -> bool:
+    """Whether an open entry is one that no directory holds."""
+    return os.fstat(file.fileno()).st_nlink == 0
 
 
 def _busy(what: str) -> CacheBusy:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ...core.errors import CacheBusy, VoxpipeError
-from .cache_directory import make_directory
+from .cache_directory import CLOSED, FULL, MOST_KEPT_BYTES, NO_LINK, make_directory, warn_unused
 
 # Short beside what is waited for, a decoded or converted volume; long beside a look.
 POLL_SECONDS = 0.02
@@ -36,6 +36,24 @@ def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
     if time.monotonic() >= deadline:
         raise busy()
     time.sleep(POLL_SECONDS)
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Open the file of a lock, made where there is none; no link is followed.
+
+    In a folder that may not be written to, one that is there can be locked all the same.
+
+    Raises
+    ------
+    OSError
+        There is none, and none can be made.
+    """
+    try:
+        return open(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600), "r+b", buffering=0)
+    except OSError as error:
+        if error.errno not in CLOSED:
+            raise
+        return open(os.open(path, os.O_RDONLY | NO_LINK), "rb", buffering=0)
 
 
 def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> None:
@@ -92,11 +110,18 @@ def made_once(
         found = load(file) if waited else None
         if found is None:
             found = make()
-            # Only saves time: a full or read-only disk must not stop anybody.
-            with suppress(OSError):
-                if unchanged():
-                    save(file, found)
+            if unchanged():
+                _saved(file, found, save)
         return found
+
+
+def _saved(file: Path, found: T, save: Callable[[Path, T], None]) -> None:
+    """Write what was found; it only saves time: a full or read-only disk must not stop anybody."""
+    try:
+        save(file, found)
+    except OSError as error:
+        if error.errno in FULL:
+            warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
 
 
 @contextmanager
@@ -120,7 +145,7 @@ def _locked(path: Path, deadline: float) -> BinaryIO | None:
     """Return the lock, held; None where another process kept it too long."""
     make_directory(path.parent)
     while True:
-        file = open(path, "ab")  # noqa: SIM115  whoever holds the lock closes it
+        file = open_lock(path)  # whoever holds the lock closes it
         try:
             lock(file, deadline, lambda: CacheBusy("waited too long.", do=""))
             with suppress(FileNotFoundError):

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
+from ...core.hidden import used_name
 from ..backend import Backend
 from ..content import content_key
 from ..formats.zarr_backend import documents_token
@@ -61,7 +62,7 @@ def describe_volume(
     return Entry(
         case=case,
         key=key,
-        location=located.path or volume.name,
+        location=located.path or used_name(located.location),
         kind=volume.kind,
         header=backend.header,
         stamp=stamp,
@@ -114,7 +115,7 @@ def index_cases(
 
 def _place(volume: Volume) -> str:
     located = volume.located
-    return "" if located is None else located.path or volume.name
+    return "" if located is None else located.path or used_name(located.location)
 
 
 def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool) -> bool:

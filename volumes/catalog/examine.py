@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.amounts import count_text
 from ...core.errors import VoxpipeError
+from ...core.hidden import public_text
 from ..chunks.decoders import register_decoder
 from ..handles import close_volumes
 from ..header import Shape
@@ -64,7 +65,7 @@ class Finding:
     ) -> Finding:
         """Return what an error says about a volume."""
         kind = type(error).__name__
-        told = str(error)
+        told = public_text(str(error))
         if isinstance(error, VoxpipeError):
             stop = "" if error.what.endswith(".") or not error.do else "."
             told = f"{error.what}{stop} {error.do}"

@@ -14,7 +14,7 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...core.histogram import Histogram
 from ...core.remembered import Remembered
-from ..cache.cache_directory import cache_directory, write_kept
+from ..cache.cache_directory import cache_directory, read_kept, write_kept
 from ..cache.waiting import made_once
 from ..content import content_key_now, version_key
 from ..volume import Volume
@@ -141,8 +141,9 @@ def _stored_type(volume: Volume) -> np.dtype[Any]:
 
 def _load(file: Path) -> Histogram | None:
     """Return what another process computed, None if there is nothing sound."""
-    with suppress(OSError, ValueError, EOFError):
-        read = np.load(file, allow_pickle=False)
+    content = read_kept(file)
+    with suppress(ValueError, EOFError):
+        read = np.load(io.BytesIO(content or b""), allow_pickle=False)
         if read.ndim == 2 and len(read) == 2 and read.size and read.dtype == np.float64:
             return Histogram(read[0], read[1].astype(np.int64))
     return None

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadManifest, VolumeNotFound
+from ...core.hidden import used_name
 from ..cache.cache_directory import write_beside
 from ..header import Header
 from ..stores.location import (
@@ -118,7 +119,7 @@ def write_manifest(
         return
     options = storage_options or {}
     system, path = file_system(place, options)
-    with remote_errors(public_name(place), options):
+    with remote_errors(place, options):
         system.pipe_file(path, content)
 
 
@@ -167,7 +168,7 @@ def parse_manifest(text: str | bytes, name: str = "manifest", folder: str = "") 
 def folder_of(location: str) -> str:
     """Return the folder of a path or URL, with a slash at its end."""
     if is_url(location):
-        return public_name(location).rpartition("/")[0] + "/"
+        return used_name(location).rpartition("/")[0] + "/"
     return os.path.join(os.path.dirname(absolute_place(location)), "")
 
 
@@ -278,7 +279,7 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
 def _content(place: str, options: Mapping[str, Any]) -> bytes:
     if is_url(place):
         system, path = file_system(place, options)
-        with remote_errors(public_name(place), options):
+        with remote_errors(place, options):
             found: bytes = system.cat_file(path)
         return found
     try:

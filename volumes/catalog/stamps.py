@@ -23,7 +23,7 @@ from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..source import LocatedSource
 from ..stores.fsspec_ranges import FsspecRanges, SerialFsspecRanges, open_fsspec
-from ..stores.location import file_system, public_name, remote_errors
+from ..stores.location import file_system, remote_errors
 from ..stores.remote import open_remote
 from ..stores.remote_objects import Entry, version_of
 
@@ -145,7 +145,7 @@ def _remote_stamp(source: LocatedSource) -> Stamp:
         return begun.result()
     options = source.options.storage_options
     system, path = file_system(source.location, options)
-    with remote_errors(public_name(source.location), options):
+    with remote_errors(source.location, options):
         # A listing that somebody made earlier in this process may be of an earlier version.
         system.invalidate_cache(path)
         info = system.info(path)
@@ -202,7 +202,7 @@ def _contents(source: LocatedSource) -> Iterator[tuple[str, Iterator[bytes]]]:
             yield name, _pieces(open, path)
         return
     system, path = file_system(source.location, source.options.storage_options)
-    with remote_errors(source.name, source.options.storage_options):
+    with remote_errors(source.location, source.options.storage_options):
         if not system.isdir(path):
             yield "", _pieces(system.open, path)
             return

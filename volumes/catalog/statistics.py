@@ -20,7 +20,7 @@ import numpy as np
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.remembered import Remembered
-from ..cache.cache_directory import cache_directory, write_kept
+from ..cache.cache_directory import cache_directory, read_kept, write_kept
 from ..cache.waiting import made_once
 from ..content import content_key_now, version_key
 from ..volume import Volume
@@ -269,8 +269,8 @@ def _classes(volume: Volume, distribution: Distribution) -> tuple[tuple[float, i
 
 def _load(file: Path) -> Statistics | None:
     """Return what another process computed, None if there is nothing sound and complete."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        found = Statistics.from_json(json.loads(file.read_text("utf-8")))
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        found = Statistics.from_json(json.loads(read_kept(file) or b""))
         return found if found.percentiles else None
     return None
 

@@ -17,14 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.errors import CorruptVolume, DestinationExists, MissingDependency, SampleError
+from ...core.errors import (
+    CorruptVolume,
+    DestinationExists,
+    DestinationFull,
+    MissingDependency,
+    SampleError,
+    VoxpipeError,
+)
 from ...core.sample import case_of
+from ..cache.cache_directory import FULL
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
 from ..content import content_key
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
-from ..stores.location import absolute_place, is_url
+from ..stores.location import absolute_place, is_url, public_name
 from ..volume import Volume
 from .convert_plan import ConvertPlan, plan_conversion
 from .destination import Destination, destination_of
@@ -38,7 +46,7 @@ Progress = Callable[[int, int], None]
 _LEVEL = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Converted:
     """What a conversion did."""
 
@@ -52,6 +60,10 @@ class Converted:
     """Shards that this call wrote."""
     kept: int
     """Shards that were there: of a call that was killed, or of one that had finished."""
+
+    def __repr__(self) -> str:
+        told = [f"{key}={value!r}" for key, value in vars(self).items() if key != "location"]
+        return f"Converted({', '.join([repr(public_name(self.location)), *told])})"
 
 
 class HasLazyVolumes(Protocol):
@@ -162,6 +174,8 @@ def convert(
         The name of the destination is that of another format.
     DestinationBusy
         Another process kept writing for longer than the timeout.
+    DestinationFull
+        The disk has no room; what is written stays, and is continued by the next call.
     VolumeError
         The volume cannot be read, or a size makes no sense.
 
@@ -196,7 +210,17 @@ def convert(
     refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
     with target.locked(timeout):
-        written, kept = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)
+        try:
+            done = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)
+        except OSError as error:
+            if isinstance(error, VoxpipeError) or error.errno not in FULL:
+                raise
+            raise DestinationFull(
+                f"the disk of {target.name} is full: {error.strerror}.",
+                do="Make room and convert again: what is written is continued. Or remove the "
+                "hidden folder .NAME.part beside that place.",
+            ) from error
+    written, kept = done
     return Converted(place, plan.chunk, plan.shard, written, kept)
 
 

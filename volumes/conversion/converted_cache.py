@@ -8,17 +8,29 @@ only entries that nobody holds are evicted.
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import shutil
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ...core.errors import CacheBusy, CacheTooSmall, DestinationBusy
-from ..cache.cache_directory import BUDGET_VARIABLE, make_directory
+from ...core.errors import CacheBusy, CacheTooSmall, DestinationBusy, VolumeError, VoxpipeError
+from ..cache.cache_directory import (
+    BUDGET_VARIABLE,
+    CLOSED,
+    FULL,
+    make_directory,
+    own_folder,
+    warn_unused,
+)
 from ..cache.cache_room import LOCKS, converted_held, decoded_held, make_room, size_of
+from ..cache.check_sums import SUMS, is_sound, seal
 from ..cache.decoded_cache import LOCK_TIMEOUT
+from ..cache.waiting import open_lock
 from .convert import write_planned
 from .convert_plan import ConvertPlan
 from .destination import LocalDestination
@@ -39,8 +51,15 @@ class ConvertedCache:
     decoded: Path | None = None
     """Directory of decoded volumes that share the budget, if there is one."""
 
-    def open(self, key: str, volume: Any, plan: ConvertPlan) -> tuple[Path, BinaryIO]:
+    def __post_init__(self) -> None:
+        # A folder of this user's own, in one that others may write to.
+        object.__setattr__(self, "directory", own_folder(self.directory))
+
+    def open(self, key: str, volume: Any, plan: ConvertPlan) -> tuple[Path, BinaryIO | None] | None:
         """Return the folder of an entry, and the file that keeps it there while it is open.
+
+        There is no such file in a directory that may not be written to, where nothing is removed
+        either. None, and a warning, where there is no entry and none can be written.
 
         Parameters
         ----------
@@ -58,50 +77,91 @@ class ConvertedCache:
         CacheBusy
             Another process kept converting for longer than the timeout.
         """
-        import fcntl
-
-        make_directory(self.directory / LOCKS)
         path = self.directory / f"{key}{_SUFFIX}"
-        held = open(self.directory / LOCKS / key, "ab")  # noqa: SIM115  the caller closes it
+        sums = self.directory / SUMS / key
         try:
-            # From here on nobody evicts it, whether it is there yet or not.
-            fcntl.flock(held, fcntl.LOCK_SH)
-            if not path.exists():
-                self._make_room(volume, plan)
-                target = LocalDestination(path)
-                try:
-                    with target.locked(self.timeout):
-                        write_planned(volume, plan, target)
-                except DestinationBusy as error:  # whoever asked for voxels does not write
-                    raise CacheBusy(error.what, do=error.do) from error
-                size = size_of(path)
-                if size > self.budget:
-                    shutil.rmtree(path)
-                    raise self._too_small(volume, size)
-                self._trim(keep=key)
+            held = self._hold(key)
+        except OSError as error:
+            if error.errno not in FULL | CLOSED:
+                raise
+            if is_sound(path, sums):
+                return path, None
+            self._warn(volume, plan, error)
+            return None
+        try:
+            if not is_sound(path, sums):
+                self._make(key, path, volume, plan)
             # The time of writing is the time of last use; a read-only directory keeps no order.
             with suppress(OSError):
                 os.utime(path)
+        except (OSError, VolumeError) as error:
+            held.close()
+            refusal = self._refusal(error)
+            if refusal is None:
+                raise
+            self._warn(volume, plan, refusal)
+            return None
         except BaseException:
             held.close()
             raise
         return path, held
 
-    def _make_room(self, volume: Any, plan: ConvertPlan) -> None:
-        """Refuse early what the disk cannot hold, uncompressed."""
-        header = plan.header
-        need = plan.dtype.itemsize
-        for n in header.shape:
-            need *= n
-        if shutil.disk_usage(self.directory).free < need // _BEST_RATIO:
-            raise self._too_small(volume, need // _BEST_RATIO)
+    def _hold(self, key: str) -> BinaryIO:
+        """Return the lock of an entry: while it is open nobody evicts it, there or not yet."""
+        import fcntl
 
-    def _too_small(self, volume: Any, size: int) -> CacheTooSmall:
-        return CacheTooSmall(
-            f"{volume.name} converts to {size} bytes, and the cache at {self.directory} may hold "
-            f"{self.budget}, or its disk is full.",
-            do=f"Raise {BUDGET_VARIABLE}, or point recache(directory=) to a larger disk.",
-        )
+        make_directory(self.directory / LOCKS)
+        held = open_lock(self.directory / LOCKS / key)
+        fcntl.flock(held, fcntl.LOCK_SH)
+        return held
+
+    def _make(self, key: str, path: Path, volume: Any, plan: ConvertPlan) -> None:
+        """Write an entry, unless another process does; what lies there unsound goes first."""
+        self._look_for_room(plan)
+        sums = self.directory / SUMS / key
+        target = LocalDestination(path, sealed=lambda group: seal(group, sums))
+        try:
+            with target.locked(self.timeout):
+                if is_sound(path, sums):
+                    return
+                _remove(path, self.directory / f".{key}.gone")
+                try:
+                    write_planned(volume, plan, target)
+                except OSError as error:
+                    if error.errno in FULL:
+                        target.drop()  # what it takes is needed for other things
+                    raise
+        except DestinationBusy as error:  # whoever asked for voxels does not write
+            raise CacheBusy(error.what, do=error.do) from error
+        size = size_of(path)
+        if size > self.budget:
+            shutil.rmtree(path)
+            raise CacheTooSmall(
+                f"{volume.name} converts to {size} bytes, and the cache at {self.directory} may "
+                f"hold {self.budget}.",
+                do=f"Raise {BUDGET_VARIABLE}, or point recache(directory=) to a larger disk.",
+            )
+        self._trim(keep=key)
+
+    def _look_for_room(self, plan: ConvertPlan) -> None:
+        """Find out early what the disk cannot hold."""
+        if shutil.disk_usage(self.directory).free < _bytes_of(plan) // _BEST_RATIO:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
+
+    def _refusal(self, error: Exception) -> OSError | None:
+        """Return what a full or closed disk said; None for an error of the volume that is read."""
+        for each in (error, error.__cause__):
+            # A voxpipe error may be an OSError, too: of what it wraps, the disk's word counts.
+            if isinstance(each, OSError) and not isinstance(each, VoxpipeError):
+                inside = str(each.filename or "").startswith(str(self.directory))
+                refuses = each.errno in FULL or (each.errno in CLOSED and inside)
+                return each if refuses else None
+        return None
+
+    def _warn(self, volume: Any, plan: ConvertPlan, error: OSError) -> None:
+        limit = None if self.budget == sys.maxsize else self.budget
+        what = f"a copy of {volume.name}, before compression"
+        warn_unused(self.directory, _bytes_of(plan), what, error, limit)
 
     def _trim(self, keep: str) -> None:
         """Remove the least recently used entries that nobody reads, until the budget is met."""
@@ -109,6 +169,22 @@ class ConvertedCache:
         if self.decoded is not None:
             held += decoded_held(self.decoded)
         make_room(held, self.budget)
+
+
+def _bytes_of(plan: ConvertPlan) -> int:
+    return math.prod(plan.header.shape) * plan.dtype.itemsize
+
+
+def _remove(path: Path, gone: Path) -> None:
+    """Remove an entry that is not sound; renamed first, so that a kill leaves no half of it."""
+    if not os.path.lexists(path):
+        return
+    shutil.rmtree(gone, ignore_errors=True)
+    os.rename(path, gone)
+    if gone.is_dir() and not gone.is_symlink():
+        shutil.rmtree(gone, ignore_errors=True)
+    else:
+        gone.unlink()
 
 
 # Compressed scans take a third to a half; less than a quarter of the voxels' bytes free means

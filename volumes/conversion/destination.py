@@ -14,13 +14,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
-from ..cache.waiting import lock
+from ..cache.cache_directory import sync_folder
+from ..cache.check_sums import boot, sync_files
+from ..cache.waiting import lock, open_lock
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
 from ..stores.location import (
@@ -75,11 +77,19 @@ def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
 
 
 class LocalDestination:
-    """A folder on a local disk."""
+    """A folder on a local disk.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path
+        Of the group.
+    sealed
+        Brings the whole group to the disk, before it gets its name.
+    """
+
+    def __init__(self, path: Path, sealed: Callable[[Path], None] = sync_files) -> None:
         self.name = str(path)
-        self._path = path
+        self._path, self._sealed = path, sealed
         # In the same folder, and so on the same disk: renaming is one step there only.
         self._partial = path.with_name(f".{path.name}.part")
         self._group = self._partial / "group"
@@ -134,7 +144,7 @@ class LocalDestination:
     @contextmanager
     def _locked_file(self, deadline: float) -> Iterator[BinaryIO | None]:
         try:
-            file = open(self._partial / "lock", "ab")  # noqa: SIM115  closed below
+            file = open_lock(self._partial / "lock")  # closed below
         except FileNotFoundError:
             yield None
             return
@@ -144,6 +154,8 @@ class LocalDestination:
 
     def finished(self, key: str) -> set[Triple]:
         """Return the shards in the journal; an unfinished volume of another key is dropped."""
+        # What a writer left when the machine went down may not have reached the disk.
+        key = f"{key} {boot()}"
         done = _parsed(_read(self._partial / _JOURNAL), key)
         if done is None:
             with suppress(FileNotFoundError):
@@ -169,6 +181,7 @@ class LocalDestination:
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Rename the partial group; what stood there before goes in the moment before."""
         (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
+        self._sealed(self._group)
         old = self._partial / "old"
         with suppress(FileNotFoundError):
             shutil.rmtree(old)  # of an earlier writer, killed in the next lines
@@ -181,6 +194,11 @@ class LocalDestination:
                 f"{self.name} appeared while it was being written: {error.strerror}.",
                 do="Give another place, or overwrite=True.",
             ) from error
+        sync_folder(self._path.parent)
+        self.drop()
+
+    def drop(self) -> None:
+        """Remove what is being written; the caller holds its lock."""
         # The lock goes first: who waits for it then looks at the place again.
         with suppress(FileNotFoundError):
             (self._partial / "lock").unlink()
@@ -204,7 +222,7 @@ class RemoteDestination:
 
     def record(self) -> dict[str, Any] | None:
         """Return what voxpipe noted in the group; empty for what it did not write."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             found = self._get(f"{self._root}/{GROUP}")
             if found is not None:
                 with suppress(ValueError, AttributeError):
@@ -216,12 +234,12 @@ class RemoteDestination:
 
     def is_group(self) -> bool:
         """Whether zarr metadata are there."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             return any(self._system.exists(f"{self._root}/{f}") for f in METADATA_FILES)
 
     def make_way(self) -> None:
         """Remove the group that is there, its metadata first: from then on it is no volume."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             for file in METADATA_FILES:
                 with suppress(FileNotFoundError):
                     self._system.rm(f"{self._root}/{file}")
@@ -237,7 +255,7 @@ class RemoteDestination:
 
     def finished(self, key: str) -> set[Triple]:
         """Return the shards in the journal, which lies beside the group."""
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             found = self._get(self._journal)
             done = _parsed(found or b"", key)
             if done is None:
@@ -253,7 +271,7 @@ class RemoteDestination:
         """Return a store at the place itself."""
         import zarr
 
-        with remote_errors(self.name, self._options):
+        with remote_errors(self._url, self._options):
             return zarr.storage.FsspecStore.from_url(
                 f"{self._url}/{array}", storage_options=self._options
             )
@@ -261,13 +279,13 @@ class RemoteDestination:
     def note(self, shard: Triple) -> None:
         """Write the journal again, one line longer."""
         self._lines += json.dumps(shard).encode() + b"\n"
-        with _refused(), remote_errors(self.name, self._options):
+        with _refused(), remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(self._journal, self._lines)
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Write the metadata, by which the group begins to exist."""
-        with _refused(), remote_errors(self.name, self._options):
+        with _refused(), remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
             with suppress(FileNotFoundError):

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...core import OrientedBox, Region
 from ...core.errors import CorruptVolume
-from ..backend import Backend
+from ..backend import Backend, Channels
 from ..cache.cache_directory import cache_budget, cache_directory
 from ..cache.cache_room import CONVERTED
 from ..chunks.chunk_cache import CHUNKS
@@ -21,6 +22,7 @@ from ..header import Header, affine_entries
 from ..source import LocatedSource
 from ..stores.ranges import LocalRanges, ReadRange
 from ..volume import Volume
+from ..voxels import Voxels
 from .convert import version_of
 from .convert_plan import ConvertPlan, plan_conversion
 from .converted_cache import ConvertedCache
@@ -72,22 +74,22 @@ class RecachedSource:
         shared = None if self.directory else cache_directory()
         folder = Path(self.directory) if shared is None else shared / CONVERTED
         cache = ConvertedCache(folder, cache_budget(), decoded=shared)
-        path, held = cache.open(key, self.volume, plan)
-        return ConvertedCopy(path, held, plan.result, self.name)
+        return opened_copy(cache.open(key, self.volume, plan), key, self.volume, plan)
 
 
 class ConvertedCopy(ZarrBackend):
     """A copy that is opened, and held: while it is open, nobody removes it."""
 
     def __init__(self, path: Path, held: Any, header: Header, name: str) -> None:
-        # While the file is open, nobody evicts the copy.
-        weakref.finalize(self, held.close)
+        # While the file is open, nobody evicts the copy; where nobody can, there is none.
+        if held is not None:
+            weakref.finalize(self, held.close)
         node = open_node(_Whole(str(path), name), name, CHUNKS, str(path))
         super().__init__(node, name, {})
         if not self.header.agrees_with(header):
             raise CorruptVolume(
                 f"the copy of {name} at {path} is not what was written there.",
-                do="Remove that folder; it is made again.",
+                do="Open the volume again: the copy is made anew.",
             )
         self._path = str(path)
 
@@ -95,6 +97,43 @@ class ConvertedCopy(ZarrBackend):
     def content_key(self) -> str:
         """The name of the copy, which is made of the content of the original."""
         return content_key(os.path.basename(self._path), ())
+
+
+class Uncopied(Backend):
+    """A volume of which no copy can be kept: read as it is, and told as its copy would be."""
+
+    counts_below = True
+    culls = True
+
+    def __init__(self, volume: Any, header: Header, content: str) -> None:
+        self._volume, self._content = volume, content
+        super().__init__(header, volume.name)
+
+    def read(
+        self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
+    ) -> Voxels:
+        """Return a region of the volume, in the type of the copy."""
+        found = self._volume.read(region, box)
+        boolean = self.header.dtype.kind == "b"  # which a read hands out as 0 and 1
+        array = found.array[slice(*channels) if channels else slice(None)]
+        if not boolean:
+            array = array.astype(self.header.disk_dtype, copy=False)
+        return Voxels(array, self.header.slope, self.header.intercept, boolean=boolean)
+
+    @property
+    def content_key(self) -> str:
+        """That of the copy."""
+        return self._content
+
+
+def opened_copy(
+    found: tuple[Path, Any] | None, key: str, volume: Any, plan: ConvertPlan
+) -> Backend:
+    """Return the backend of a copy that a cache has found or made; of the volume without one."""
+    content = content_key(f"{key}.zarr", ())
+    if found is None:
+        return Uncopied(volume, plan.result, content)
+    return ConvertedCopy(*found, plan.result, volume.name)
 
 
 class _Whole(LocalRanges):
@@ -115,7 +154,7 @@ class _Whole(LocalRanges):
             if answer is None:
                 raise CorruptVolume(
                     f"{wanted.object} of the copy of {self._volume} at {self.name} was removed.",
-                    do="Remove that folder; it is made again.",
+                    do="Open the volume again: the copy is made anew.",
                 )
         return found
 

@@ -39,7 +39,7 @@ class RemoteBlosc2(OneRemoteFile):
         no_options(options, name)
         self._lock = threading.Lock()
         self._copy: Blosc2Backend | None = None
-        with remote_errors(name, storage_options):
+        with remote_errors(name, storage_options, url=url):
             self._file = RemoteFile(url, storage_options, name)
             frame = _frame(self._file)
         refuse_unreadable(frame.dtype, name)

@@ -67,7 +67,7 @@ def open_remote_hdf5(
     """
     no_options(options, name, OPTIONS)
     h5py = import_h5py(name)
-    with remote_errors(name, storage_options):
+    with remote_errors(name, storage_options, url=url):
         remote = RemoteFile(url, storage_options, name)
         ranges = Hdf5File(remote)
         errors = partial(hdf5_errors, name)

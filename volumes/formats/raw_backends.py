@@ -15,7 +15,7 @@ from ...core.errors import TruncatedVolume
 from ..backend import Backend, Channels
 from ..cache.cache_directory import cache_budget, cache_directory
 from ..cache.compressed_streams import BEST_RATIOS, decompress
-from ..cache.decoded_cache import DecodedCache
+from ..cache.decoded_cache import DecodedCache, is_in_memory
 from ..disk.hints import Hint
 from ..disk.local_voxels import RawFile, placed_layout
 from ..disk.raw_header import RawHeader, check_length
@@ -168,6 +168,8 @@ class DecodedRaw(FilesBackend):
         cache = DecodedCache(cache_directory(), cache_budget())
         key = joined_key([file.cache_key for file in self.files])
         with cache.open(key, self._fields.end, self._write, self.name) as raw:
+            # Without a disk that takes it, every handle that is open costs as much.
+            self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
             return RawFile(raw, self._fields, self.files[-1].io, self.name)
 
 

@@ -284,7 +284,7 @@ class RemoteZarr(ListedZarr):
         no_options(options, name, _OPTIONS)
         self._url, self._storage_options = url, storage_options
         self._failed = False
-        with remote_errors(name, storage_options):
+        with remote_errors(name, storage_options, url=url):
             self._store = store = open_remote(url, storage_options)
             self._token = token = documents_token(url, storage_options)
             try:
@@ -306,7 +306,7 @@ class RemoteZarr(ListedZarr):
         return not self._failed
 
     def _list(self) -> str:
-        with remote_errors(self.name, self._storage_options):
+        with remote_errors(self.name, self._storage_options, url=self._url):
             return listing_key(self._url, self._store.entries())
 
     def _forget_stored(self) -> None:
@@ -316,7 +316,7 @@ class RemoteZarr(ListedZarr):
         DOCUMENTS.forget_all(self._token)
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
-        with remote_errors(self.name, self._storage_options):
+        with remote_errors(self.name, self._storage_options, url=self._url):
             try:
                 return super()._decoded(index, box)
             except (CorruptVolume, TruncatedVolume) as error:
@@ -338,7 +338,7 @@ class RemoteZarr(ListedZarr):
         self, region: Region, channels: Channels | None = None, box: OrientedBox | None = None
     ) -> int | None:
         """Fetch the stored chunks; errors name the URL."""
-        with remote_errors(self.name, self._storage_options):
+        with remote_errors(self.name, self._storage_options, url=self._url):
             return super().fetch(region, channels, box)
 
 

@@ -72,7 +72,7 @@ def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:
             return None
         return found
 
-    with remote_errors(name, options):
+    with remote_errors(name, options, url=url):
         version, is_array = _kind(read, name)
         zarr = _zarr(version, name)
         if _major(zarr) > 2:

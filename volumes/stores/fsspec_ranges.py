@@ -183,7 +183,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(url, options, retry)
-        self._options, self._sleep = options, sleep
+        self._url, self._options, self._sleep = url, options, sleep
         # Held like the handle that uses it: a forked child that inherits both must not be the
         # one that closes its connections.
         self._system, self._root = system, root.rstrip("/")
@@ -196,7 +196,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
 
     def _piece(self, key: str, start: int, stop: int | None) -> bytes | None:
         path = self._path(key)
-        with remote_errors(self._name, self._options), suppress(*_ABSENT):
+        with remote_errors(self._name, self._options, url=self._url), suppress(*_ABSENT):
             found: bytes = self._tried(
                 key, lambda: self._system.cat_file(path, start=start or None, end=stop)
             )
@@ -205,13 +205,13 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
-        with remote_errors(self._place(key), self._options):
+        with remote_errors(self._place(key), self._options, url=self._url):
             info = self._tried(key, lambda: self._system.info(self._path(key)))
             return _facts(info, self._name)
 
     def entries(self, most: int | None = None) -> list[Entry]:
         """Return what lies below the root."""
-        with remote_errors(self._name, self._options):
+        with remote_errors(self._name, self._options, url=self._url):
             self._system.invalidate_cache(self._root)
             return self._entries(
                 self._tried("", lambda: self._system.find(self._root, detail=True))
@@ -219,7 +219,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
-        with remote_errors(self._name, self._options):
+        with remote_errors(self._name, self._options, url=self._url):
             found = self._tried(prefix, lambda: self._system.find(self._path(prefix)))
         yield from self._keys(found)
 

@@ -15,7 +15,7 @@ from ...core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from ...core.hidden import public_name
+from ...core.hidden import public_name, urls_in
 
 __all__ = [
     "absolute_place",
@@ -60,13 +60,26 @@ def absolute_place(location: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def remote_errors(
-    name: str, options: Mapping[str, Any] | None = None, doing: str = "reading"
+    name: str, options: Mapping[str, Any] | None = None, doing: str = "reading", url: str = ""
 ) -> Iterator[None]:
-    """Turn what a remote file system raises into errors that name ``name`` and no secret."""
+    """Turn what a remote file system raises into errors that name ``name`` and no secret.
+
+    Parameters
+    ----------
+    name
+        What errors call the place: its URL, or a text of ours.
+    options
+        Those of fsspec: their values are cut out of what the file system says.
+    doing
+        What is tried.
+    url
+        As the user wrote it, where ``name`` is not that: its credentials are cut out as well.
+    """
     from .redaction import Secrets
     from .remote_failure import Failure, failure_of
 
-    secrets = Secrets(options or {})
+    secrets = Secrets(options or {}, name, url)
+    name = public_name(name)
     try:
         yield
     except (VoxpipeError, MemoryError):
@@ -101,6 +114,19 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """
     import fsspec
 
-    with remote_errors(public_name(url), options):
+    _refuse_split(url)
+    with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path
+
+
+def _refuse_split(url: str) -> None:
+    """Raise for a password that no client takes for one: its / ends the name of the server."""
+    for part in urls_in(url):
+        if part.splits:
+            raise VolumeReadError(
+                f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
+                "every client.",
+                do="Write it with %2F for /, %3F for ? and %23 for #, or give the password in "
+                "storage_options.",
+            )

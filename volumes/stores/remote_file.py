@@ -55,7 +55,7 @@ class RemoteFile:
 
     def errors(self) -> AbstractContextManager[None]:
         """Turn what a file system raises meanwhile into errors that name the file, no secret."""
-        return remote_errors(self.name, self._options)
+        return remote_errors(self.name, self._options, url=self._url)
 
     @property
     def cache_key(self) -> str:

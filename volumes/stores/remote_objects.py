@@ -71,7 +71,7 @@ class RemoteObjects(ABC):
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
         self._name = public_name(url).rstrip("/")
         self._retry = retry or default_retry()
-        self._secrets = Secrets(options)
+        self._secrets = Secrets(options, url)
         self._documents = ""
 
     @property

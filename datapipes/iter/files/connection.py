@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from ....core.hidden import Hidden
+from ....core.hidden import Hidden, public_value
 from ....volumes.stores.fsspec_ranges import with_defaults
 from ....volumes.stores.location import file_system, public_name, remote_errors
 from ....volumes.stores.redaction import Secrets
@@ -29,7 +29,9 @@ class Connected(DataPipe):
         shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(shown) < len(kwargs):
             shown["storage_options"] = Hidden(kwargs)
-        made = super().__new__(cls, *map(_shown, args), **{k: _shown(v) for k, v in shown.items()})
+        made = super().__new__(
+            cls, *map(public_value, args), **{k: public_value(v) for k, v in shown.items()}
+        )
         assert isinstance(made, Connected)
         return made
 
@@ -60,14 +62,6 @@ def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T
         Any other failure; no message holds a secret.
     """
     name = public_name(url)
-    with remote_errors(name, options, doing):
-        attempts = Attempts(default_retry(), f"{doing} {name}", Secrets(options).describe)
+    with remote_errors(url, options, doing):
+        attempts = Attempts(default_retry(), f"{doing} {name}", Secrets(options, url).describe)
         return retried_here(call, attempts)
-
-
-def _shown(argument: Any) -> Any:
-    if isinstance(argument, str):
-        return public_name(argument)
-    if isinstance(argument, (list, tuple)):
-        return type(argument)(map(_shown, argument))
-    return argument

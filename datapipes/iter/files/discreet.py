@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ....volumes.stores.location import public_name, remote_errors
+from ....volumes.stores.location import remote_errors
 
 
 class DiscreetFile:
@@ -25,7 +25,7 @@ class DiscreetFile:
 
     def __init__(self, file: Any, url: str, options: Mapping[str, Any]) -> None:
         self._file = file
-        self._place = (public_name(url), options)
+        self._place = (url, options)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("_file", "_place"):  # a copy is asked for these before it has them

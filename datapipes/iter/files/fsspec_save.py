@@ -9,7 +9,7 @@ from typing import Any
 from ....core.errors import placed
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits
-from ....volumes.stores.location import is_url, local_path, public_name, remote_errors
+from ....volumes.stores.location import is_url, local_path, remote_errors
 from ...datapipe import offered
 from .connection import Connected, options_of, reached, tried
 from .streams import janitor, length_or_type_error, pair_of
@@ -102,9 +102,7 @@ class FSSpecSaver(Connected):
         binary = f"{self.mode.replace('t', '').replace('b', '')}b"
         remote = is_url(url)
         with (
-            remote_errors(public_name(url), self.storage_options, "writing")
-            if remote
-            else nullcontext(),
+            remote_errors(url, self.storage_options, "writing") if remote else nullcontext(),
             system.open(path, binary, **self.kwargs_for_open) as file,
         ):
             file.write(content)

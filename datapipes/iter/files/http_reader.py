@@ -54,7 +54,7 @@ class _Reader(Connected):
                 stream = self._opened(url)
             except Exception as error:
                 if self.skip_on_error:
-                    told = Secrets(self.storage_options).describe(error)
+                    told = Secrets(self.storage_options, url).describe(error)
                     what, *more = told.splitlines()
                     text = f"{what}: {public_name(url)} is left out, skipping to the next"
                     warn("\n".join([text, *more]), UserWarning, self.origin)

@@ -174,8 +174,8 @@ class HttpStream(io.RawIOBase):
                 self._run(self._disconnect)
                 raise
 
-        with remote_errors(self.name, self._options):
-            describe = Secrets(self._options).describe
+        with remote_errors(self._url, self._options):
+            describe = Secrets(self._options, self._url).describe
             what = f"reading {self.name}"
             attempts = Attempts(self._retry, what, describe, setting=self._setting)
             return retried_here(once, attempts)

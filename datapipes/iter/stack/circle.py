@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from ....core.errors import PrefetchTimeoutError, RankFailed, RankMissing, VoxpipeError
-from ....core.hidden import public_name
+from ....core.hidden import public_text
 
 FAILED, LATE, LEFT = "failed", "late", "left"
 # How often a store is asked: soon at first, as ranks mostly come together, then ten times a second.
@@ -218,5 +218,5 @@ def _why(error: BaseException | None) -> tuple[str, str]:
     if error is None or isinstance(error, (GeneratorExit, StopIteration)):
         return LEFT, ""
     text = str(error).splitlines()[:1]
-    what = public_name(": ".join([type(error).__name__, *text]))[:_LONGEST]
+    what = public_text(": ".join([type(error).__name__, *text]))[:_LONGEST]
     return (LATE if isinstance(error, PrefetchTimeoutError) else FAILED), what

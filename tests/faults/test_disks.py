@@ -1,0 +1,242 @@
+"""Caches on disks that are full, or may not be written to: reading goes on, and says so once."""
+
+import errno
+import os
+import random
+import shutil
+import sys
+import warnings
+
+import disks
+import fsspec
+import nibabel
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import CacheUnused, DestinationFull
+from voxpipe.spatial.placing.kept_tables import forget_masks
+from voxpipe.spatial.placing.weight_index import sampling_mask
+from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
+from voxpipe.volumes.cache import check_sums
+from voxpipe.volumes.catalog import histogram, occupied, statistics
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux has them")
+
+SHAPE = (40, 40, 40)
+# Voxels decoded, and two copies of them, of which none compresses to less than half.
+NEEDED = 2 * 40**3 * 2
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    close_volumes()
+    forget_masks()
+
+
+def scan(path, seed=0):
+    """Write a volume of 128 kB that does not compress."""
+    voxels = np.random.default_rng(seed).integers(-999, 999, SHAPE).astype(np.int16)
+    nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), path)
+    return path
+
+
+def forget():
+    """Forget what this process remembers, as if it had just begun."""
+    close_volumes()
+    forget_masks()
+    for module in (histogram, occupied, statistics):
+        module._REMEMBERED.clear()
+    check_sums._LOOKED_THROUGH.clear()
+
+
+def kept_chain(path, folder):
+    """Return voxels that a chain made, and kept in a folder."""
+    pipe = vp.from_cases([{"image": str(path)}]).open_volume().spacing(2.0).cache(folder)
+    return next(iter(pipe))["image"].realize().tobytes()
+
+
+def everything(path, folder):
+    """Return what every cache answers of a volume."""
+    volume = Volume(path, kind="label")
+    mask = sampling_mask(volume, volume.grid, (8, 8, 8), (1, 2))
+    return (
+        volume.numpy().tobytes(),
+        recached(volume, chunk=16).numpy().tobytes(),
+        recached(volume, chunk=8, directory=str(folder / "own")).numpy().tobytes(),
+        kept_chain(path, folder / "made"),
+        statistics.volume_statistics(volume),
+        histogram.volume_histogram(volume).mean,
+        occupied.occupied_box(volume, occupied.Interest(above=4)),
+        mask.total(0),
+    )
+
+
+def told_of(act):
+    """Return what an act returns, and the warnings of caches."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = act()
+    assert {warning.category for warning in caught} <= {CacheUnused}
+    return found, [str(warning.message) for warning in caught]
+
+
+def test_reading_goes_on_where_a_disk_fills(attacks, tmp_path, monkeypatch):
+    """Of whatever size: right voxels, no entry in part, and one warning for each folder."""
+    path = scan(tmp_path / "a.nii.gz")
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "large"))
+    expected = everything(path, tmp_path / "large")
+
+    def attempt(seed):
+        size = 4096 * random.Random(seed).randint(6, 170)
+        with disks.full_disk(tmp_path / f"disk{seed}", size) as disk:
+            monkeypatch.setenv("VOXPIPE_CACHE", str(disk / "cache"))
+            forget()
+            found, told = told_of(lambda: everything(path, disk))
+            assert found == expected
+            folders = [text.partition(" cannot take ")[0] for text in told]
+            assert len(set(folders)) == len(folders)
+            assert all("No space left" in text and " are free there" in text for text in told)
+            assert told or size > NEEDED
+            assert list(disk.rglob("*.part")) == []
+            forget()
+            found, told = told_of(lambda: everything(path, disk))
+            assert (found, told) == (expected, [])
+            close_volumes()
+        (tmp_path / f"disk{seed}").rmdir()
+
+    attacks.each(attempt, quick=1, whole=250)
+
+
+def test_the_warning_names_folder_size_and_limit(tmp_path, monkeypatch):
+    """And what to do."""
+    path = scan(tmp_path / "a.nii.gz")
+    with disks.full_disk(tmp_path / "disk", 100_000) as disk:
+        monkeypatch.setenv("VOXPIPE_CACHE", str(disk))
+        monkeypatch.setenv("VOXPIPE_CACHE_BYTES", "5000000")
+        found, (told,) = told_of(lambda: Volume(path).numpy())
+        for part in (str(disk), "128352 bytes of", "a.nii.gz", "allows 5000000", "VOXPIPE_CACHE"):
+            assert part in told
+        close_volumes()
+    assert np.array_equal(found, np.asarray(nibabel.load(path).dataobj)[None])
+
+
+def test_a_disk_that_says_so_late_is_full_as_well(tmp_path, monkeypatch):
+    """When what was written is brought to it, as disks of other machines do; needs no root."""
+    path = scan(tmp_path / "a.nii.gz")
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
+    expected = everything(path, tmp_path)
+    shutil.rmtree(tmp_path / "cache"), shutil.rmtree(tmp_path / "own")
+    shutil.rmtree(tmp_path / "made")
+    forget()
+
+    def full(fd):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "fsync", full)
+    found, told = told_of(lambda: everything(path, tmp_path))
+
+    assert found == expected
+    assert all("quota" in text for text in told)
+    assert len(told) >= 4
+    left = [p for f in ("cache", "own", "made") for p in (tmp_path / f).rglob("*") if p.is_file()]
+    assert [p for p in left if "locks" not in p.parts] == []
+
+
+def readable(folder, path, monkeypatch):
+    """Fill all caches; return what they answer."""
+    monkeypatch.setenv("VOXPIPE_CACHE", str(folder / "deep" / "cache"))
+    expected = everything(path, folder)
+    forget()
+    return expected
+
+
+@pytest.mark.parametrize("locks", ["there", "gone"])
+@pytest.mark.parametrize("how", [disks.read_only_mount, disks.without_permission])
+def test_a_warm_cache_that_may_not_be_written_to_serves(how, locks, monkeypatch):
+    """All of it: nothing is decoded, copied or worked out again, and nothing is told."""
+    with disks.open_folder() as folder:
+        path = scan(folder / "a.nii.gz")
+        expected = readable(folder, path, monkeypatch)
+        if locks == "gone":
+            for place in [*folder.rglob("locks")]:
+                shutil.rmtree(place)
+        before = sorted(folder.rglob("*"))
+        with how(folder), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "voxpipe.volumes.cache.decoded_cache.DecodedCache._make_entry", NotImplemented
+            )
+            patch.setattr(
+                "voxpipe.volumes.conversion.converted_cache.ConvertedCache._make", NotImplemented
+            )
+            for module in (histogram, statistics):
+                patch.setattr(module, "_compute", NotImplemented)
+            assert told_of(lambda: everything(path, folder)) == (expected, [])
+            close_volumes()
+        assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("how", [disks.read_only_mount, disks.without_permission])
+def test_a_cold_cache_that_may_not_be_written_to_is_told_once(how, monkeypatch):
+    """And reading goes on."""
+    with disks.open_folder() as folder:
+        path = scan(folder / "a.nii.gz")
+        expected = readable(folder, path, monkeypatch)
+        for name in ("deep", "own", "made"):
+            shutil.rmtree(folder / name)
+        with how(folder):
+            found, told = told_of(lambda: everything(path, folder))
+            close_volumes()
+        assert found == expected
+        assert len(told) == 4  # decoded volumes, their copies, and two folders of the user's own
+        assert sorted(path.name for path in folder.iterdir()) == ["a.nii.gz"]
+
+
+def test_voxels_in_memory_travel_where_the_disk_is_full(tmp_path, monkeypatch):
+    """To another process, as they do over the disk."""
+    array = np.arange(64_000, dtype=np.int16).reshape(SHAPE)
+    with disks.full_disk(tmp_path / "disk", 40_000) as disk:
+        monkeypatch.setattr("tempfile.tempdir", str(disk))
+        monkeypatch.setattr(spill, "_CURRENT", {})
+        volume = Volume(array)
+        source = volume._source
+        (_, arguments), told = told_of(source.__reduce__)
+        there = spill.SpilledSource(*arguments).open()
+        assert np.array_equal(there.read(volume.grid.region).array[0], array)
+        assert len(told) == 1
+        assert "TMPDIR" in told[0]
+        small = Volume(np.ones((2, 2, 2), np.int16))
+        assert told_of(small._source.__reduce__)[1] == []
+        del there, volume, source, small
+
+
+def test_a_conversion_to_a_full_disk_is_told_and_continued(tmp_path):
+    """What was written stays: with more room the rest is written."""
+    volume = Volume(scan(tmp_path / "a.nii"))
+    with disks.full_disk(tmp_path / "disk", 90_000) as disk:
+        with pytest.raises(DestinationFull, match=r"the disk of .*b\.zarr is full") as caught:
+            convert(volume, disk / "b.zarr", chunk=8, shard=16)
+        assert isinstance(caught.value, OSError)
+        assert not (disk / "b.zarr").exists()
+        disks.grow(disk, 10**6)
+        done = convert(volume, disk / "b.zarr", chunk=8, shard=16)
+        assert done.written + done.kept == 27
+        assert done.kept > 0
+        assert np.array_equal(Volume(disk / "b.zarr").numpy(), volume.numpy())
+        close_volumes()
+
+
+def test_a_copy_of_a_remote_file_is_made_in_memory(tmp_path, monkeypatch):
+    """By a library that opens files by name, too."""
+    blosc2 = pytest.importorskip("blosc2")
+    array = np.random.default_rng(0).integers(0, 999, (1, *SHAPE)).astype(np.int16)
+    stored = blosc2.asarray(array, urlpath=str(tmp_path / "a.b2nd"), mode="w")
+    del stored
+    fsspec.filesystem("memory").pipe_file("/full/a.b2nd", (tmp_path / "a.b2nd").read_bytes())
+    with disks.full_disk(tmp_path / "disk", 40_000) as disk:
+        monkeypatch.setenv("VOXPIPE_CACHE", str(disk))
+        found, told = told_of(lambda: Volume("memory://full/a.b2nd").numpy())
+        assert np.array_equal(found, array)
+        assert len(told) == 1
+        close_volumes()
