@@ -39,6 +39,7 @@ knows nothing of voxpipe can still catch it::
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
     ├── ProtocolViolation            (RuntimeError) a message of the communication out of turn
     ├── StateMismatch                (ValueError)  a saved state of something else
+    │   └── BadState                 (TypeError)   what is no saved state
     ├── NoDevice                     (RuntimeError) a device that is not there
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
     │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
@@ -297,6 +298,10 @@ class ProtocolViolation(VoxpipeError, RuntimeError):
 
 class StateMismatch(VoxpipeError, ValueError):
     """A saved state belongs to another graph, data set or version."""
+
+
+class BadState(StateMismatch, TypeError):
+    """What is no saved state: a field is missing, unknown, of another form or out of range."""
 
 
 class ItemTimeout(VoxpipeError, TimeoutError):

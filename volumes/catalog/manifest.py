@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadManifest, VolumeNotFound
+from ...core.sample import parse_json
 from ..cache.cache_directory import write_beside
 from ..header import Header
 from ..stores.location import file_system, is_url, local_path, public_name, remote_errors
@@ -27,6 +28,8 @@ from .statistics import Statistics
 
 FORMAT = "voxpipe manifest"
 VERSION = 1
+# What documents that are no manifest make the code below raise; NumPy parses names of types.
+_SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ def manifest_text(manifest: Manifest, folder: str = "") -> str:
 def parse_manifest(text: str | bytes, name: str = "manifest", folder: str = "") -> Manifest:
     """Return the manifest that a JSON text holds; relative locations are below ``folder``."""
     try:
-        document = json.loads(text)
+        document = parse_json(text)
         is_ours = document["format"] == FORMAT
     except (ValueError, KeyError, TypeError):
         is_ours = False
@@ -149,7 +152,7 @@ def parse_manifest(text: str | bytes, name: str = "manifest", folder: str = "") 
             for key, volume in case["volumes"].items():
                 where = f"{key!r} of case {case['case']}"
                 entries.append(_entry(str(case["case"]), str(key), volume, folder))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _SENSELESS as error:
         raise BadManifest(
             f"{where} of {name} makes no sense: {type(error).__name__}: {error}.",
             do="Write the manifest again: voxpipe index URL.",
@@ -196,7 +199,7 @@ def _documents_out(documents: Sequence[tuple[str, bytes | None]]) -> dict[str, A
         parsed = None
         if data is not None:
             with suppress(ValueError):
-                parsed = json.loads(data)
+                parsed = parse_json(data)
         plain = isinstance(parsed, dict) or data is None
         found[key] = parsed if plain else base64.b64encode(data or b"").decode()
     return found
@@ -242,8 +245,7 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
 
 def _header(found: Mapping[str, Any], stamp: tuple[int, ...]) -> Header:
     c, i, j, k = (int(n) for n in found["shape"])
-    affine = tuple(float(v) for v in found["affine"])
-    access = found["access"]
+    affine, access = tuple(float(v) for v in found["affine"]), found["access"]
     if min(c, i, j, k) < 1 or len(affine) != 16 or access not in ("view", "range", "stream"):
         msg = f"shape {found['shape']}, {len(affine)} entries of the affine, access {access!r}"
         raise ValueError(msg)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
+from ...core.sample import parse_json
 from ..cache.waiting import lock
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
@@ -83,7 +84,7 @@ class LocalDestination:
         if not os.path.lexists(self._path):
             return None
         with suppress(OSError, ValueError, AttributeError):
-            document = json.loads((self._path / GROUP).read_bytes())
+            document = parse_json((self._path / GROUP).read_bytes())
             return dict(document.get("attributes", {}).get("voxpipe", {}))
         return {}
 
@@ -202,7 +203,7 @@ class RemoteDestination:
             found = self._get(f"{self._root}/{GROUP}")
             if found is not None:
                 with suppress(ValueError, AttributeError):
-                    return dict(json.loads(found).get("attributes", {}).get("voxpipe", {}))
+                    return dict(parse_json(found).get("attributes", {}).get("voxpipe", {}))
                 return {}
             # Objects without metadata are those of a writer that left its journal, or foreign.
             ours = self._system.exists(self._journal)
@@ -293,14 +294,14 @@ def _parsed(journal: bytes, key: str) -> set[Triple] | None:
     """
     first, _, rest = journal.partition(b"\n")
     try:
-        if json.loads(first) != {"journal": 1, "key": key}:
+        if parse_json(first) != {"journal": 1, "key": key}:
             return None
     except ValueError:
         return None
     done: set[Triple] = set()
     for line in rest.split(b"\n"):
         with suppress(ValueError):
-            i, j, k = json.loads(line)
+            i, j, k = parse_json(line)
             done.add((i, j, k))
     return done
 

@@ -6,7 +6,6 @@ reads the array. Both give the same bytes, which a test compares.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
+from ...core.sample import parse_json
 from ..chunks.bringing import forget_bytes
 from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunk_map import Lookup
@@ -318,7 +318,7 @@ def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        document = json.loads(data)
+        document = parse_json(data)
     except ValueError:
         raise BadHeader(f"{what} makes no sense.", do="Write it again.") from None
     if not isinstance(document, dict):

@@ -7,7 +7,6 @@ and does not probe for others: on an object store each probe is a round trip.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, MutableMapping
@@ -15,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound
+from ...core.sample import parse_json
 from ..content import content_key, folder_key, listing_key
 from ..stores.location import file_system, remote_errors
 from ..stores.ranges import open_regular
@@ -196,7 +196,7 @@ def _kind(read: Read, name: str) -> tuple[int, bool]:
     document = read("zarr.json")
     if document is not None:
         try:
-            return 3, json.loads(document)["node_type"] == "array"
+            return 3, parse_json(document)["node_type"] == "array"
         except (ValueError, KeyError, TypeError):
             raise BadHeader(f"zarr.json of {name} makes no sense.", do="Write it again.") from None
     if read(".zarray") is not None:
