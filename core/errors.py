@@ -9,6 +9,7 @@ knows nothing of voxpipe can still catch it::
     │   │   ├── VolumeNotFound       (FileNotFoundError)
     │   │   ├── UnknownFormat        (ValueError)  no backend opens this source
     │   │   ├── BadHeader            (ValueError)  the header makes no sense
+    │   │   │   └── LeadsOutside                   it names a file that is not beside it
     │   │   ├── TruncatedVolume      (EOFError)    fewer voxels than the header says
     │   │   ├── CorruptVolume        (ValueError)  the stored voxels cannot be decoded
     │   │   ├── VolumeTooLarge       (MemoryError) what is asked for does not fit in memory
@@ -178,6 +179,10 @@ class UnknownFormat(VolumeReadError, ValueError):
 
 class BadHeader(VolumeReadError, ValueError):
     """The header cannot be read or contradicts itself."""
+
+
+class LeadsOutside(BadHeader):
+    """A header, or a link in a folder, names a file outside the folder of the volume."""
 
 
 class TruncatedVolume(VolumeReadError, EOFError):
