@@ -9,6 +9,7 @@ knows nothing of voxpipe can still catch it::
     │   │   ├── VolumeNotFound       (FileNotFoundError)
     │   │   ├── UnknownFormat        (ValueError)  no backend opens this source
     │   │   ├── BadHeader            (ValueError)  the header makes no sense
+    │   │   │   └── LeadsOutside                   it names a file that is not beside it
     │   │   ├── TruncatedVolume      (EOFError)    fewer voxels than the header says
     │   │   ├── CorruptVolume        (ValueError)  the stored voxels cannot be decoded
     │   │   ├── VolumeTooLarge       (MemoryError) what is asked for does not fit in memory
@@ -40,6 +41,7 @@ knows nothing of voxpipe can still catch it::
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
     ├── ProtocolViolation            (RuntimeError) a message of the communication out of turn
     ├── StateMismatch                (ValueError)  a saved state of something else
+    │   └── BadState                 (TypeError)   what is no saved state
     ├── NoDevice                     (RuntimeError) a device that is not there
     ├── ItemTimeout                  (TimeoutError) nothing arrived in time
     │   └── PrefetchTimeoutError     (RuntimeError) an item made ahead took too long
@@ -205,6 +207,10 @@ class BadHeader(VolumeReadError, ValueError):
     """The header cannot be read or contradicts itself."""
 
 
+class LeadsOutside(BadHeader):
+    """A header, or a link in a folder, names a file outside the folder of the volume."""
+
+
 class TruncatedVolume(VolumeReadError, EOFError):
     """The file holds fewer voxels than its header says."""
 
@@ -327,6 +333,10 @@ class ProtocolViolation(VoxpipeError, RuntimeError):
 
 class StateMismatch(VoxpipeError, ValueError):
     """A saved state belongs to another graph, data set or version."""
+
+
+class BadState(StateMismatch, TypeError):
+    """What is no saved state: a field is missing, unknown, of another form or out of range."""
 
 
 class ItemTimeout(VoxpipeError, TimeoutError):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
+import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -26,6 +28,10 @@ _MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
 _LONGEST_ARGUMENT = 40
 # Ops in their own words: five or so, as many as a choice usually has.
 _LONGEST_OPS = 200
+# Choices of choices of ops: nobody writes more of them into each other.
+_DEEPEST_OPS = 8
+# Digits of a number, and levels of a list, beyond which nothing of it would be shown anyway.
+_MOST_DIGITS, _DEEPEST = 100, 40
 # Where Python keeps what was said of which line, by file, so that it is said once.
 _SAID: dict[str, dict[Any, Any]] = {}
 # What a chain may say is a few things for each key; keys that are made up by data are no end.
@@ -69,26 +75,58 @@ def shorten(value: Any) -> str:
     if isinstance(value, functools.partial):
         return f"partial({shorten(value.func)}, …)"
     named = callable(value) and hasattr(value, "__name__")
-    text = value.__name__ if named else repr(public_value(value))
+    text = value.__name__ if named else _BEGINNING.repr(public_value(value))
     text = public_text(" ".join(text.split()))
     return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
 
 
-def _told(value: Any) -> str | None:
+class _Beginning(reprlib.Repr):
+    """The beginning of a ``repr``, at least what is shown of it.
+
+    All of it may be gigabytes, end in a ``RecursionError``, or be a number of more digits than
+    Python writes down.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = self.maxdict = self.maxlist = self.maxtuple = _DEEPEST
+        self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = _DEEPEST
+        self.maxother = sys.maxsize  # whole, as texts are: a URL is made public as a whole
+
+    def repr_str(self, x: str, level: int) -> str:
+        return repr(x)
+
+    def repr_int(self, x: int, level: int) -> str:
+        is_short = x.bit_length() < 3 * _MOST_DIGITS
+        return repr(x) if is_short else f"<a number of {x.bit_length()} bits>"
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        first = itertools.islice(x.items(), self.maxdict)
+        pairs = ((self.repr1(key, level - 1), self.repr1(one, level - 1)) for key, one in first)
+        return f"{{{', '.join(f'{key}: {one}' for key, one in pairs)}}}"
+
+
+_BEGINNING = _Beginning()
+
+
+def _told(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
     """Return an op, or a list of ops, in the user's words; None for anything else.
 
     An op is known by its ``describe``; a mapping is one from op to weight.
     """
-    if isinstance(value, Mapping):
-        told = [_told(one) for one in value]
-        known = [text for text in told if text is not None]
-        pairs = zip(known, value.values(), strict=False)
-        text = ", ".join(f"{op}: {shorten(weight)}" for op, weight in pairs)
-        return f"{{{text}}}" if known and len(known) == len(told) else None
-    if isinstance(value, (list, tuple)):
-        told = [_told(one) for one in value]
-        known = [text for text in told if text is not None]
-        return f"[{', '.join(known)}]" if known and len(known) == len(told) else None
+    if isinstance(value, (Mapping, list, tuple)):
+        told: list[str] = []
+        for one in value:
+            text = _told(one, levels - 1) if levels else None
+            if text is None:
+                return None
+            weight = f": {shorten(value[one])}" if isinstance(value, Mapping) else ""
+            told.append(f"{text}{weight}")
+        joined = ", ".join(told)
+        text = f"{{{joined}}}" if isinstance(value, Mapping) else f"[{joined}]"
+        return text if told else None
     describe = getattr(value, "describe", None)
     return (
         describe()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,10 @@ from typing import Any
 from .amounts import is_integer
 from .choice import Choice
 from .errors import BadRecord, VoxpipeError
+from .origin import shorten
 
+# Keys of voxels' own numbers are the largest that are drawn.
+_LARGEST = 2**64
 # Which axes: as many as were drawn.
 _OF_ANY_LENGTH = ("axes", "flip")
 
@@ -47,7 +49,7 @@ def refuse_unlike(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
         return
     op = getattr(op, "drawn_by", op)  # what one op draws, others may hold
     if not isinstance(record, Mapping):
-        raise _bad(op, f"is {record!r}, and a mapping from name to parameter is wanted")
+        raise _bad(op, f"is {shorten(record)}, and a mapping from name to parameter is wanted")
     if isinstance(getattr(op, "choice", None), Choice):
         _refuse_members(op, record, draw)
         return
@@ -70,7 +72,7 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
         raise _bad(op, f"differs in {', '.join(sorted(map(str, unlike)))}: it draws chosen, drawn")
     chosen, drawn = record["chosen"], record["drawn"]
     if wanted := op.choice.unlike(chosen):
-        raise _bad(op, f"has chosen {chosen!r}, and {op.choice.rule}() chooses {wanted}")
+        raise _bad(op, f"has chosen {shorten(chosen)}, and {op.choice.rule}() chooses {wanted}")
     _refuse_length(op, "drawn", drawn, len(chosen))
     for number, (member, each) in enumerate(zip(chosen, drawn, strict=True)):
         chain = op.members[member]
@@ -86,7 +88,7 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
 
 def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:
     if not isinstance(value, (list, tuple)) or len(value) != count:
-        raise _bad(op, f"has {path} {value!r}, and a list of {count} is wanted")
+        raise _bad(op, f"has {path} {shorten(value)}, and a list of {count} is wanted")
 
 
 def _template(op: Any, draw: Callable[[Any], Any]) -> Any:
@@ -100,7 +102,7 @@ def _template(op: Any, draw: Callable[[Any], Any]) -> Any:
 
 def _refuse_value(op: Any, name: str, value: Any, drawn: Any) -> None:
     if not _alike(value, drawn, any_length=name in _OF_ANY_LENGTH):
-        raise _bad(op, f"has {name} {value!r}, and what it draws is like {drawn!r}")
+        raise _bad(op, f"has {name} {shorten(value)}, and what it draws is like {shorten(drawn)}")
     if name not in {field.name for field in dataclasses.fields(op)}:
         return
     try:
@@ -123,7 +125,8 @@ def _alike(value: Any, drawn: Any, *, any_length: bool = False) -> bool:
         return fits and all(_alike(a, b) for a, b in zip(value, drawn, strict=True))
     if isinstance(drawn, (int, float)) and not isinstance(drawn, bool):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
+        # Written so that NaN is none, and before a number of any length becomes a double.
+        return is_number and abs(value) <= _LARGEST
     return isinstance(value, type(drawn))
 
 

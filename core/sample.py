@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from typing import Any, Protocol
 
@@ -202,6 +203,29 @@ def case_of(item: Any) -> str:
     ('a', '')
     """
     return str(getattr(item, "case", ""))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says, whoever wrote it.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, or has lists in lists deeper than Python follows, where the parser of the
+        standard library raises ``RecursionError``.
+
+    Examples
+    --------
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+        ...
+    ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        msg = "it is nested too deeply"
+        raise ValueError(msg) from None
 
 
 def plain(value: Any) -> Any:

@@ -16,6 +16,10 @@ from typing import Any
 
 import numpy as np
 
+MAX_EPOCH = 2**62
+"""Epochs are below this: a stream packs them into 64 bits with a sign, and who begins with the
+last one allowed can count on for ever."""
+
 
 @dataclass(frozen=True)
 class Stream:

@@ -43,7 +43,7 @@ def whole(
     TypeError: num_workers is a whole number of at least 0, got 1.5
     """
     kind = f"whole number of {unit}" if unit else "whole number"
-    power = {2**64: "2**64"}.get(below or 0, below)
+    power = {2**62: "2**62", 2**64: "2**64"}.get(below or 0, below)
     range_ = f"of at least {least}" if below is None else f"from {least} to below {power}"
     allowed = f"{name} is a {kind}{',' if unit else ''} {range_}{do and f', {do}'}"
     try:
@@ -54,6 +54,6 @@ def whole(
         msg = f"{allowed}, got {shorten(value)}"
         raise TypeError(msg) from None
     if number < least or (below is not None and number >= below):
-        msg = f"{allowed}, got {number}"
+        msg = f"{allowed}, got {shorten(number)}"
         raise ValueError(msg)
     return number

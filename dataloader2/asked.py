@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.errors import BadState
 from ..core.origin import shorten
+from ..core.stream import MAX_EPOCH
+from ..core.whole import whole
 from ..graph import is_pipe, traits_of, walk
 from ..reading_services import ReadingServiceInterface
 from ..reading_services.written import WrittenService
@@ -96,9 +99,23 @@ def chain_for_state(datapipe: Any) -> Any:
     raise TypeError(f"{msg}; give the one that it was taken of, with its adapters")
 
 
+def checked_epoch(epoch: Any) -> int:
+    """Return the number of an epoch; ``TypeError`` or ``ValueError`` if it is none.
+
+    Examples
+    --------
+    >>> checked_epoch(2**64)
+    Traceback (most recent call last):
+        ...
+    ValueError: epoch is a whole number from 0 to below 2**62, got 18446744073709551616
+    """
+    number = whole("epoch", epoch, least=0)
+    # Whoever is below the least is not told of the most, which nobody reaches by counting.
+    return number if number < MAX_EPOCH else whole("epoch", number, least=0, below=MAX_EPOCH)
+
+
 def checked_state(state: Any) -> Mapping[str, Any]:
-    """Return a saved state; ``TypeError`` if it is no mapping."""
+    """Return a saved state; ``BadState`` if it is no mapping."""
     if isinstance(state, Mapping):
         return state
-    msg = f"a state is the dict that state_dict() returned, got {shorten(state)}"
-    raise TypeError(msg)
+    raise BadState(f"a state is the dict that state_dict() returned, got {shorten(state)}")

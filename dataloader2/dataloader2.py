@@ -20,7 +20,13 @@ from ..reading_services.place import Place
 from ..reading_services.seeds.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, Replicated, Work, batch_count
 from ..realizing import ErrorPolicy, Failure
-from .asked import chain_for_state, checked_service, checked_state, refuse_others
+from .asked import (
+    chain_for_state,
+    checked_epoch,
+    checked_service,
+    checked_state,
+    refuse_others,
+)
 from .behind import Tail
 from .compiled import Compiled, compiled
 from .drawn import Drawn
@@ -249,7 +255,7 @@ class DataLoader2(Explaining, Telling):
 
         An iterator that was not asked for a batch yet is that iteration.
         """
-        epoch = whole("epoch", epoch, least=0)
+        epoch = checked_epoch(epoch)
         if self._progress is not None and not self._progress.begun:
             self._progress.position = Position(epoch)
             return
@@ -295,8 +301,10 @@ class DataLoader2(Explaining, Telling):
 
         Raises
         ------
+        BadState
+            If it is no state: a field is missing, unknown, of another form or out of range.
         StateMismatch
-            If it belongs to another chain, list of cases or version, or if other adapters changed
+            If it belongs to another chain, list of cases or service, or if other adapters changed
             the order.
         """
         work, order = self._runs(next_epoch=True)
@@ -333,8 +341,8 @@ class DataLoader2(Explaining, Telling):
         ------
         TypeError
             There is no chain: the call is torchdata's.
-        StateMismatch
-            If it belongs to another chain, list of cases or version.
+        BadState, StateMismatch
+            As of :meth:`load_state_dict`.
         """
         loader = cls(chain_for_state(datapipe), datapipe_adapter_fn, reading_service)
         try:

@@ -87,6 +87,7 @@ def _earlier(
 ) -> Manifest | None:
     """Return the manifest that is there; None if there is none that can be read."""
     try:
-        return read_manifest(destination, storage_options)
+        # Compared only: none of its volumes is opened.
+        return read_manifest(destination, storage_options, follow="anywhere")
     except VoxpipeError:
         return None

@@ -7,11 +7,14 @@ there is to know: the plan is made again from them, under any number of workers.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from ..core.errors import StateMismatch
+from ..core.errors import BadState, StateMismatch
+from ..core.origin import shorten
+from ..core.stream import MAX_EPOCH
 from ..reading_services.abilities import Checkpointing, Refusing, Restoring
 from ..reading_services.place import Run
 from ..reading_services.seeds.seed_generator import MAX_SEED
@@ -20,7 +23,11 @@ from .order import refuse_other_order
 from .outline import Outline
 
 VERSION = 1
-_LATER = ("service", "failed", "pipes", "cases", "order")
+# A state takes 4 kB at most (``outline.py``), so a text of it far less than this.
+_MOST_LETTERS = 64 * 1024
+# As many as there are gaps: batches that are under way at once, some per worker.
+_MOST_RUNS = 4096
+_DO = "Pass what state_dict() returned."
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,7 @@ class State:
     @property
     def of_service(self) -> bytes:
         """The state of the reading service; empty if it has none."""
-        try:
-            return base64.b64decode(self.service, validate=True)
-        except ValueError as error:
-            msg = f"the state of the reading service is no base 64: {error}"
-            raise StateMismatch(msg, do="Pass what state_dict() returned.") from error
+        return base64.b64decode(self.service)
 
     @classmethod
     def from_json(
@@ -79,33 +82,13 @@ class State:
 
         Raises
         ------
+        BadState
+            It is no state: naming the field. Nothing of it is used before all of it is checked.
         StateMismatch
             Naming what differs.
         """
-        fields = set(cls.__dataclass_fields__)
-        # States that were saved before failures were counted, and pipes told, have no such field.
-        if {*data, *_LATER} != fields:
-            msg = f"a state has {sorted(fields - {'service'})}, got {sorted(data)}"
-            raise StateMismatch(msg, do="Pass what state_dict() returned.")
-        state = cls(**{**data, "ahead": _runs(data["ahead"])})
-        numbers: tuple[Any, ...] = (
-            state.seed,
-            state.epoch,
-            state.next_batch,
-            state.failed,
-            *(number for run in state.ahead for number in run),
-        )
-        if not all(type(n) is int and n >= 0 for n in numbers) or state.seed >= MAX_SEED:
-            msg = "seed (below 2**64), epoch, next_batch, failed and ahead are whole numbers, got "
-            raise StateMismatch(f"{msg}{numbers!r:.200}", do="Pass what state_dict() returned.")
-        texts = (state.graph, state.data, state.pipes, state.cases, state.service)
-        order_is_text = state.order is None or isinstance(state.order, str)
-        if type(state.shares) is not int or not order_is_text or not _all_text(texts):
-            msg = "shares is a whole number; graph, data, pipes, cases, order and service are text"
-            raise StateMismatch(msg, do="Pass what state_dict() returned.")
-        if state.version != VERSION:
-            msg = f"the state has version {state.version}, this voxpipe reads {VERSION}"
-            raise StateMismatch(msg)
+        told = _checked(data)
+        state = cls(**{**told, "ahead": _runs(told["ahead"])})
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
         refuse_other_order(state.order, order)
         if state.shares != shares:
@@ -120,20 +103,90 @@ def saved_shares(shares: int, work: Work) -> int:
     return -shares if isinstance(work, Replicated) and work.as_ready else shares
 
 
-def _all_text(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+class _Field(NamedTuple):
+    """What a field of a state is."""
+
+    wanted: str
+    """In words."""
+    is_sound: Callable[[Any], bool]
+    """Whether a value is that."""
+    is_optional: bool = False
+    """Whether states may lack it: those that were saved before there was such a field."""
 
 
-def _runs(told: Any) -> tuple[Run, ...]:
-    """Return the runs of a state; in one that was saved before there were any, single numbers."""
+def _is_count(value: Any, below: int = MAX_EPOCH) -> bool:
+    return type(value) is int and 0 <= value < below
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MOST_LETTERS
+
+
+def _is_base64(value: Any) -> bool:
     try:
-        runs = sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in told)
-        if not all(run.length > 0 and run.step > 0 for run in runs):
-            raise TypeError("a run has numbers, at a distance")
-        return tuple(runs)
-    except TypeError as error:
-        msg = f"ahead is a list of [first, length, step], got {told!r:.100}"
-        raise StateMismatch(msg, do="Pass what state_dict() returned.") from error
+        return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
+    except ValueError:
+        return False
+
+
+def _is_run(value: Any) -> bool:
+    """Whether it is ``[first, length, step]``, or, of an earlier version, a single number."""
+    numbers = value if isinstance(value, (list, tuple)) else [value]
+    if not 1 <= len(numbers) <= len(Run._fields) or not all(map(_is_count, numbers)):
+        return False
+    run = Run(*numbers)
+    return run.length > 0 and run.step > 0 and run.end < MAX_EPOCH
+
+
+def _are_runs(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)) or len(value) > _MOST_RUNS:
+        return False
+    # Those of shares are as far apart as there are shares, all others have no gaps.
+    return all(map(_is_run, value)) and len({run.step for run in _runs(value)} - {1}) <= 1
+
+
+_NUMBER = "one of the whole numbers from 0 to below 2**62"
+_TEXT = "text of a few thousand letters at most"
+_SCHEMA = {
+    "version": _Field("a whole number", lambda value: type(value) is int),
+    "seed": _Field(
+        "one of the whole numbers from 0 to below 2**64", partial(_is_count, below=MAX_SEED)
+    ),
+    "epoch": _Field(_NUMBER, _is_count),
+    "next_batch": _Field(_NUMBER, _is_count),
+    "failed": _Field(_NUMBER, _is_count, is_optional=True),
+    "ahead": _Field("a list of [first, length, step]", _are_runs),
+    "shares": _Field("a whole number", lambda value: type(value) is int),
+    "graph": _Field(_TEXT, _is_text),
+    "data": _Field(_TEXT, _is_text),
+    "pipes": _Field(_TEXT, _is_text, is_optional=True),
+    "cases": _Field(_TEXT, _is_text, is_optional=True),
+    "order": _Field(f"{_TEXT}, or null", lambda v: v is None or _is_text(v), is_optional=True),
+    "service": _Field("base 64", _is_base64, is_optional=True),
+}
+
+
+def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state of which every field is what it should be."""
+    version = data.get("version", VERSION)
+    if type(version) is int and version != VERSION:
+        # First of all: its other fields may have other forms.
+        what = f"the state has version {shorten(version)}, this voxpipe reads {VERSION}"
+        raise BadState(what)
+    needed = {name for name, field in _SCHEMA.items() if not field.is_optional}
+    if not needed <= data.keys() <= _SCHEMA.keys():
+        fields = [name for name in _SCHEMA if name != "service"]
+        raise BadState(f"a state has {fields}, got {shorten(list(data))}", do=_DO)
+    for name, value in data.items():
+        wanted, is_sound, _ = _SCHEMA[name]
+        if not is_sound(value):
+            raise BadState(f"{name} of a state is {wanted}, got {shorten(value)}", do=_DO)
+    return data
+
+
+def _runs(told: Sequence[Any]) -> tuple[Run, ...]:
+    """Return the runs of a state, in order."""
+    return tuple(sorted(Run(*run) if isinstance(run, Sequence) else Run(run) for run in told))
 
 
 def _words(shares: int, whose: str = "") -> str:
@@ -164,7 +217,7 @@ def refuse_for_service(service: Any, state: bytes) -> None:
 
     Raises
     ------
-    StateMismatch, TypeError
+    StateMismatch
         The service can have none.
     """
     if not state:
@@ -173,4 +226,7 @@ def refuse_for_service(service: Any, state: bytes) -> None:
         msg = f"the state holds one of a reading service, and {service!r} has none"
         raise StateMismatch(msg, do="Give the service that it was saved with.")
     if isinstance(service, Refusing):
-        service.refuse_state()
+        try:
+            service.refuse_state()
+        except TypeError as error:
+            raise BadState(str(error)) from error

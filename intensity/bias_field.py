@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.amounts import Entry, as_entry, entry_at, is_integer
+from ..core.errors import BadRecord
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
 
@@ -114,9 +115,17 @@ class BiasField(RandomValueOp):
 
     def apply(self, array: NDArray[Any], drawn: Drawn, facts: Facts) -> NDArray[Any]:
         """Change ``array`` in place."""
-        field = polynomial(drawn["coefficients"], self.order, facts.grid, facts.source)
-        np.exp(field, out=field)
-        array *= field
+        try:
+            with np.errstate(over="raise"):
+                field = polynomial(drawn["coefficients"], self.order, facts.grid, facts.source)
+                np.exp(field, out=field)
+                array *= field
+        except FloatingPointError:
+            most = max(map(abs, drawn["coefficients"]))
+            raise BadRecord(
+                f"bias_field has coefficients of up to {most:g}, and exp of such is no number.",
+                do="Replay what a chain with the same ops drew, or give a strength of about 1.",
+            ) from None
         return array
 
     def describe(self) -> str:

@@ -39,9 +39,9 @@ class Run(NamedTuple):
         """Whether a number is one of them."""
         return self.first <= number < self.end and (number - self.first) % self.step == 0
 
-    def without_first(self) -> Run:
+    def without_first(self, count: int = 1) -> Run:
         """Return the others."""
-        return self._replace(first=self.first + self.step, length=self.length - 1)
+        return Run(self.first + count * self.step, self.length - count, self.step)
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,22 @@ class Place:
 
     def _settled(self) -> Place:
         """Return this place; what lay ahead and is at its turn now counts as before it."""
-        first, ahead = self.next, list(self.ahead)
-        while (run := next((run for run in ahead if run.first == first), None)) is not None:
-            ahead.remove(run)
+        first, ahead = self.next, {run.first: run for run in self.ahead}
+        while (run := ahead.get(first)) is not None:
             if run.step == 1:
-                first = run.end
+                first = ahead.pop(first).end
                 continue
-            first += 1
-            if run.length > 1:
-                ahead.append(run.without_first())
-        return Place(first, tuple(sorted(ahead)))
+            # Shares take turns: as many rounds at once as each of them has numbers for.
+            turn: list[Run] = []
+            while len(turn) < run.step and (one := ahead.get(first + len(turn))) is not None:
+                if one.step != run.step:
+                    break
+                turn.append(ahead.pop(one.first))
+            rounds = min(one.length for one in turn) if len(turn) == run.step else 1
+            rest = [one.without_first(rounds) for one in turn]
+            ahead.update((one.first, one) for one in rest if one.length)
+            first += len(turn) + (rounds - 1) * run.step
+        return Place(first, tuple(sorted(ahead.values())))
 
     def holds(self, index: int) -> bool:
         """Whether a batch was delivered."""

@@ -71,7 +71,7 @@ def _open_zarr(request: BackendRequest) -> Any:
     if request.path is None:
         url = request.remote_zarr_uri or request.uri or ""
         return RemoteZarr(url, request.storage_options, name, options)
-    return LocalZarr(_place(request), name, options)
+    return LocalZarr(_place(request), name, options, request.follow)
 
 
 def _open_zarr_zip(request: BackendRequest) -> Any:
@@ -173,7 +173,7 @@ def _open_tiff(request: BackendRequest) -> Any:
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
         return RemoteTiff(request.uri or "", request.storage_options, name, options)
-    return open_tiff(_place(request), name, options, request.io)
+    return open_tiff(_place(request), name, options, request.io, request.follow)
 
 
 def _open_hdf5(request: BackendRequest) -> Any:
@@ -184,7 +184,7 @@ def _open_hdf5(request: BackendRequest) -> Any:
         return open_remote_hdf5(request.uri or "", request.storage_options, name, options)
     from .formats.hdf5 import open_hdf5
 
-    return open_hdf5(_place(request), name, options, request.io)
+    return open_hdf5(_place(request), name, options, request.io, request.follow)
 
 
 def _open_blosc2(request: BackendRequest) -> Any:

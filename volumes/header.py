@@ -13,6 +13,9 @@ from ..core import Affine
 from ..core.errors import BadHeader
 from .voxels import refuse_unreadable, value_dtype
 
+# Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
+_LARGEST = 1e100
+
 Access = Literal["view", "range", "stream"]
 """How a store is read: mapped into memory, by byte ranges, or only from its beginning."""
 
@@ -166,7 +169,8 @@ class Header:
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
     """Return a 4x4 matrix as 16 plain floats; refuse what is no finite matrix."""
     matrix = np.asarray(affine, dtype=np.float64)
-    if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+    # Written so that NaN is none.
+    if matrix.shape != (4, 4) or not (np.abs(matrix) <= _LARGEST).all():
         raise BadHeader(
             f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}.",
             do="Pass affine= to say where the voxels lie.",

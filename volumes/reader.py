@@ -102,7 +102,9 @@ def source_of_image(image: Any, options: Options) -> Source:
     if seen is None:
         return DataobjSource(stored, options.affine or affine, _name_of(image))
     # The affine is part of what the image says of the file.
-    return LocatedSource(stored.file_like, Options(options.affine, seen, io=options.io))
+    return LocatedSource(
+        stored.file_like, Options(options.affine, seen, io=options.io, follow=options.follow)
+    )
 
 
 @dataclass(frozen=True)

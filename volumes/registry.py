@@ -60,6 +60,8 @@ class BackendRequest:
     """What the user gave."""
     io: str = "auto"
     """How bare voxels of local files are to be read: one of ``IO_MODES``."""
+    follow: str = "beside"
+    """How far what a header names is followed: ``"beside"``, in its folder, or ``"anywhere"``."""
 
 
 Matcher = Callable[[BackendRequest], bool]

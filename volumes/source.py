@@ -23,6 +23,7 @@ from .disk.local_io import check_io
 from .header import affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend
 from .stores.location import absolute_place, is_url, public_name
+from .stores.ranges import FOLLOW
 from .unknown_format import unknown_format
 
 
@@ -40,9 +41,14 @@ class Options:
     """For the backend or the reader."""
     io: str = "auto"
     """How bare voxels of local files are read."""
+    follow: str = "beside"
+    """How far what a header names is followed: one of ``FOLLOW``."""
 
     def __post_init__(self) -> None:
         check_io(self.io)
+        if self.follow not in FOLLOW:
+            msg = f"follow is one of {', '.join(map(repr, FOLLOW))}, got {self.follow!r}"
+            raise ValueError(msg)
 
     def request(self, **place: Any) -> BackendRequest:
         """Return what a factory gets to know."""
@@ -52,6 +58,7 @@ class Options:
             storage_options=self.storage_options,
             reader_kwargs=self.reader_kwargs,
             io=self.io,
+            follow=self.follow,
             **place,
         )
 
@@ -94,6 +101,8 @@ class LocatedSource:
         # What is read is the same, so what is usual leaves no trace in the names of copies.
         if said["io"] == "auto":
             del said["io"]
+        if said["follow"] == "beside":
+            del said["follow"]
         token = content_key(path or self.location, tuple(map(_stable, said.values())))
         object.__setattr__(self, "token", token)
 

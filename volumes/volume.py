@@ -59,6 +59,10 @@ class Volume:
     io
         How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` (past the
         page cache) or ``"auto"``, which looks at the file system. The voxels are the same.
+    follow
+        ``"beside"``: what a header names (``ElementDataFile``, files of an OME-TIFF, external and
+        virtual data of HDF5), and links in a zarr folder, must not lead out of its folder.
+        ``"anywhere"``: they may lead to any file that this process can read.
     **reader_kwargs
         For the backend or the reader, e.g. ``level=2`` of a zarr pyramid.
 
@@ -89,13 +93,14 @@ class Volume:
         reader: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
+        follow: str = "beside",
         **reader_kwargs: Any,
     ) -> None:
         if kind not in KINDS:
             msg = f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}"
             raise ValueError(msg)
         override = None if affine is None else given_affine(as_array(affine), "this volume")
-        options = Options(override, reader, dict(storage_options or {}), reader_kwargs, io)
+        options = Options(override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
         self._begin(_source_of(source, options, kind, affine), kind, override)
 
     @classmethod

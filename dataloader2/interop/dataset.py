@@ -14,6 +14,7 @@ from ...graph import Pipe, clone, verify
 from ...reading_services.place import Place
 from ...reading_services.seeds.seed_generator import MAX_SEED
 from ...realizing import Failure
+from ..asked import checked_epoch
 from ..dataloader2 import DataLoader2
 from ..listed import AdapterLike, listed
 
@@ -102,7 +103,7 @@ class ResumableDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of ``epoch``, in this process and in workers."""
-        self._epoch = whole("epoch", epoch, least=0)
+        self._epoch = checked_epoch(epoch)
 
     def __iter__(self) -> ResumableIterator:
         info = get_worker_info()
@@ -147,8 +148,8 @@ class ResumableIterator(Iterator[Any]):
 
         Raises
         ------
-        StateMismatch
-            It belongs to something else.
+        BadState, StateMismatch
+            It is no state, or belongs to something else.
         """
         self._loader.load_state_dict(state)
         self._dataset._seed = self._loader.state_dict()["seed"]

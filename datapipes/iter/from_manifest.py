@@ -10,7 +10,7 @@ from typing import Any
 from ...core import Sample
 from ...core.errors import VoxpipeError
 from ...core.hidden import Hidden, public_name
-from ...volumes import Manifest, Volume, catalogued, read_manifest
+from ...volumes import Entry, Manifest, Volume, catalogued, read_manifest
 from .cases import Seeded, imports_for
 
 
@@ -20,19 +20,25 @@ class FromManifest(Seeded):
     chained = "from_manifest"
 
     def __init__(
-        self, location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+        self,
+        location: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        follow: str = "beside",
     ) -> None:
         super().__init__()
         self.storage_options = Hidden(storage_options or {})
         try:
-            self.manifest: Manifest = read_manifest(location, self.storage_options)
+            self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904  the very same error
         # One volume object for all epochs: it travels to each worker with its header.
         self._cases: list[tuple[str, dict[str, Volume]]] = [
-            (case, {e.key: catalogued(e, self.manifest.name, self.storage_options) for e in found})
+            (case, {entry.key: self._volume(entry, follow) for entry in found})
             for case, found in self.manifest.cases().items()
         ]
+
+    def _volume(self, entry: Entry, follow: str) -> Volume:
+        return catalogued(entry, self.manifest.name, self.storage_options, follow)
 
     def __iter__(self) -> Iterator[Sample]:
         """Yield the cases in the order of the manifest."""
@@ -72,7 +78,10 @@ class FromManifest(Seeded):
 
 
 def from_manifest(
-    location: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+    location: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    follow: str = "beside",
 ) -> FromManifest:
     """Begin a chain with the cases of a manifest that ``voxpipe index`` wrote.
 
@@ -86,12 +95,17 @@ def from_manifest(
         Path or URL of the manifest.
     storage_options
         For fsspec, for the manifest and for the volumes. They are never written anywhere.
+    follow
+        ``"beside"``: volumes lie below the manifest; of one behind a URL on the same host, reached
+        by the same scheme; of a local one where it says that it was made of; and what their
+        headers name is beside these. ``"anywhere"``: all of them may be anywhere, and credentials
+        go there.
 
     Raises
     ------
     BadManifest
-        It is no manifest, or an entry makes no sense.
+        It is no manifest, an entry makes no sense, or a volume is elsewhere.
     StaleEntry
         Later, where voxels are read: the volume has changed since; the message says how.
     """
-    return FromManifest(location, Hidden(storage_options or {}))
+    return FromManifest(location, Hidden(storage_options or {}), follow)

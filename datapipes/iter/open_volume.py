@@ -80,8 +80,9 @@ class OpenVolume(Seeded):
         file system. The batches are the same.
     **reader_kwargs
         For :class:`Volume`: ``reader=``, ``affine=`` in place of the stored one, ``level=1`` for
-        a pyramid, ``dataset="ct"`` of an HDF5 file, ``series=``, and whatever a backend or reader
-        of your own takes. These and ``io`` are one value for all volumes, or a mapping by key:
+        a pyramid, ``dataset="ct"`` of an HDF5 file, ``series=``, ``follow="anywhere"`` for headers
+        and links that lead out of their folders, and whatever a backend or reader of your own
+        takes. These and ``io`` are one value for all volumes, or a mapping by key:
         ``affine={"label": matrix}``.
 
     Notes

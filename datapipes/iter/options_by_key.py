@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-BY_KEY = ("affine", "dataset", "io", "level", "reader", "series")
+BY_KEY = ("affine", "dataset", "follow", "io", "level", "reader", "series")
 """Options of which a mapping is one value per key: none of them is a mapping itself."""
 # That of one volume is a mapping already; of options by key, each value is one.
 _STORAGE = "storage_options"

@@ -30,6 +30,8 @@ _REMEMBERED: Remembered[float] = Remembered()
 # Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
 # voxel is found on either side of it, no lattice lies half way between two by design.
 _OFF_HALF = 0.1234567
+# A record may say any place: beyond this no integer of 64 bits would hold it.
+_FAR = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class PatchFacts:
         """Where the first voxel lies on the lattice that patches of one chain share."""
         matrix = self.plan.matrix
         place = np.linalg.solve(matrix[:3, :3], matrix[:3, 3])
-        i, j, k = np.rint(place + _OFF_HALF).astype(int).tolist()
+        i, j, k = np.rint(np.clip(place + _OFF_HALF, -_FAR, _FAR)).astype(int).tolist()
         return (i, j, k)
 
     @property

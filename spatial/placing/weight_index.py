@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.errors import PatchSizeError
+from ...core.sample import parse_json
 from ...volumes.cache.cache_directory import read_kept, write_kept
 from ...volumes.content import version_key
 from ..estimating import may_read
@@ -356,7 +357,7 @@ def _load(file: Path, shape: Triple) -> SamplingMask | None:
     with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError):
         # From memory: NumPy leaves a file open that is no archive.
         with np.load(io.BytesIO(kept or b""), allow_pickle=False) as stored:
-            told = json.loads(str(stored["told"]))
+            told = parse_json(str(stored["told"]))
             content, counts = stored["packed"].tobytes(), stored["counts"]
         ends = np.cumsum([0, *told["sizes"]]).tolist()
         if told["shape"] != list(shape) or ends[-1] != len(content):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...core import Grid, Region
 from ...core.amounts import is_integer
 from ...core.errors import BadPlan
+from ...core.origin import shorten
 from .clip import Clip
 from .displacement import Displacement
 from .stages import Stage
@@ -23,6 +24,9 @@ NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
 _PLAN = ("version", "source", "matrix", "shape", "bounds", "stages", "keeps_dtype", "slices")
 _DO = "Write plans with SpatialPlan.to_json(), of this version of voxpipe."
 _LAST_ROW = [0.0, 0.0, 0.0, 1.0]
+# Beyond this, doubles do not tell neighbouring voxels apart, and products of a few leave their
+# range. A matrix of a plan or a grid has three such factors.
+_LARGEST = 2**53
 Triple = tuple[int, int, int]
 
 
@@ -37,7 +41,9 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
     if isinstance(data, str) and data.lstrip().startswith("{"):
         raise BadPlan("a plan is read from values, and this is text", do="json.loads() it first.")
     if isinstance(data, Mapping) and data.get("version") != VERSION:
-        given = f"is of version {data['version']!r}" if "version" in data else "has no version"
+        given = (
+            f"is of version {shorten(data['version'])}" if "version" in data else "has no version"
+        )
         msg = f"the plan {given}, and {VERSION} is what is read here"
         raise BadPlan(msg, do=_DO)
     if isinstance(data, Mapping):
@@ -85,10 +91,11 @@ def _fields(what: str, data: Any, names: Sequence[str]) -> list[Any]:
     if not isinstance(data, Mapping):
         raise _bad(what, f"a mapping with {', '.join(names)}", data)
     missing = [name for name in names if name not in data]
-    unknown = [str(name) for name in data if name not in names]
-    for told, how in ((missing, "lacks"), (unknown, "has unknown fields,")):
-        if told:
-            raise BadPlan(f"{what} {how} {', '.join(told)}", do=_DO)
+    if missing:
+        raise BadPlan(f"{what} lacks {', '.join(missing)}", do=_DO)
+    if unknown := [name for name in data if name not in names]:
+        told = ", ".join(name if isinstance(name, str) else shorten(name) for name in unknown[:9])
+        raise BadPlan(f"{what} has unknown fields, {told:.200}", do=_DO)
     return [data[name] for name in names]
 
 
@@ -96,13 +103,17 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
+def _is_count(value: Any) -> bool:
+    return is_integer(value) and 0 <= value <= _LARGEST
+
+
 def _numbers(name: str, value: Any) -> NDArray[np.float64]:
     try:
         array = np.array(value)
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         array = np.array(None)
-    if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-        raise _bad(name, "finite numbers in rows of one length", value)
+    if array.dtype.kind not in "iuf" or not (np.abs(array.astype(np.float64)) <= _LARGEST).all():
+        raise _bad(name, "finite numbers, up to 2**53, in rows of one length", value)
     return array.astype(np.float64)
 
 
@@ -114,7 +125,7 @@ def _matrix(name: str, value: Any) -> NDArray[np.float64]:
 
 
 def _shape(name: str, value: Any) -> Triple:
-    if not _is_list(value) or len(value) != 3 or not all(is_integer(n) and n >= 0 for n in value):
+    if not _is_list(value) or len(value) != 3 or not all(map(_is_count, value)):
         raise _bad(name, "three integers from 0", value)
     return (int(value[0]), int(value[1]), int(value[2]))
 
@@ -124,12 +135,12 @@ def _bounds(value: Any) -> Region:
     for pair in pairs:
         if not _is_list(pair) or len(pair) != 2 or not all(map(is_integer, pair)):
             raise _bad("bounds", "three pairs of integers [start, stop]", value)
+        if max(map(abs, pair)) > _LARGEST:
+            raise _bad("bounds", "integers up to 2**53", value)
         if pair[0] > pair[1]:
             raise _bad("bounds", "pairs with start <= stop", value)
     return Region(*zip(*pairs, strict=True))
 
 
 def _bad(name: str, wanted: str, value: Any) -> BadPlan:
-    told = repr(value)
-    told = told if len(told) <= 80 else f"{told[:77]}..."
-    return BadPlan(f"{name} is {wanted}, got {told}", do=_DO)
+    return BadPlan(f"{name} is {wanted}, got {shorten(value)}", do=_DO)

@@ -136,23 +136,39 @@ def _is_complete(statistics: Statistics | None) -> bool:
 
 
 def catalogued(
-    entry: Entry, manifest: str = "manifest", storage_options: Mapping[str, Any] | None = None
+    entry: Entry,
+    manifest: str = "manifest",
+    storage_options: Mapping[str, Any] | None = None,
+    follow: str = "beside",
 ) -> Volume:
     """Return the volume of an entry. No file is touched before voxels are read.
+
+    ``follow`` as of ``Volume``.
 
     Raises
     ------
     StaleEntry
         When voxels are read for the first time in a process, and the volume has changed.
     """
-    return Volume.of_source(CataloguedSource(entry, manifest, storage_options or {}), entry.kind)
+    source = CataloguedSource(entry, manifest, storage_options or {}, follow)
+    return Volume.of_source(source, entry.kind)
 
 
 class CataloguedSource:
     """A path or URL of which a manifest says the header."""
 
-    def __init__(self, entry: Entry, manifest: str, storage_options: Mapping[str, Any]) -> None:
-        options = Options(storage_options=dict(storage_options), reader_kwargs=dict(entry.options))
+    def __init__(
+        self,
+        entry: Entry,
+        manifest: str,
+        storage_options: Mapping[str, Any],
+        follow: str = "beside",
+    ) -> None:
+        options = Options(
+            storage_options=dict(storage_options),
+            reader_kwargs=dict(entry.options),
+            follow=follow,
+        )
         self.located = LocatedSource(entry.location, options)
         self.entry, self.manifest = entry, manifest
         self.name = self.located.name

@@ -15,11 +15,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 
 from ...core.errors import BadManifest, VolumeNotFound
 from ...core.hidden import used_name
+from ...core.sample import parse_json
 from ..cache.cache_directory import write_beside
 from ..header import Header
 from ..stores.location import (
@@ -35,6 +37,8 @@ from .statistics import Statistics
 
 FORMAT = "voxpipe manifest"
 VERSION = 1
+# What documents that are no manifest make the code below raise; NumPy parses names of types.
+_SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,22 @@ class Manifest:
 
 
 def read_manifest(
-    location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    location: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    follow: str = "beside",
 ) -> Manifest:
     """Read a manifest from a path or URL.
+
+    Parameters
+    ----------
+    location
+        Path or URL.
+    storage_options
+        For fsspec.
+    follow
+        ``"beside"``: volumes lie below the manifest; of one behind a URL on the same host, reached
+        by the same scheme; of a local one where it says that it was made of. ``"anywhere"``: they
+        may lie on any host, and credentials go there.
 
     Raises
     ------
@@ -97,7 +114,8 @@ def read_manifest(
     """
     place = os.fspath(location)
     name = public_name(place)
-    return parse_manifest(_content(place, storage_options or {}), name, folder_of(place))
+    content = _content(place, storage_options or {})
+    return parse_manifest(content, name, folder_of(place), follow)
 
 
 def write_manifest(
@@ -131,13 +149,17 @@ def manifest_text(manifest: Manifest, folder: str = "") -> str:
     ]
     # One case a line: it can be searched, and compared line by line with an earlier one.
     lines = ",\n".join(json.dumps(case, allow_nan=False) for case in cases)
-    return f'{{"format": "{FORMAT}", "version": {VERSION}, "cases": [\n{lines}\n]}}\n'
+    elsewhere = {_origin(e.location) for e in manifest.entries if not _below(e.location, folder)}
+    made_of = f'"made_of": {json.dumps(sorted(elsewhere))}, ' if elsewhere else ""
+    return f'{{"format": "{FORMAT}", "version": {VERSION}, {made_of}"cases": [\n{lines}\n]}}\n'
 
 
-def parse_manifest(text: str | bytes, name: str = "manifest", folder: str = "") -> Manifest:
+def parse_manifest(
+    text: str | bytes, name: str = "manifest", folder: str = "", follow: str = "beside"
+) -> Manifest:
     """Return the manifest that a JSON text holds; relative locations are below ``folder``."""
     try:
-        document = json.loads(text)
+        document = parse_json(text)
         is_ours = document["format"] == FORMAT
     except (ValueError, KeyError, TypeError):
         is_ours = False
@@ -157,12 +179,56 @@ def parse_manifest(text: str | bytes, name: str = "manifest", folder: str = "") 
             for key, volume in case["volumes"].items():
                 where = f"{key!r} of case {case['case']}"
                 entries.append(_entry(str(case["case"]), str(key), volume, folder))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _SENSELESS as error:
         raise BadManifest(
             f"{where} of {name} makes no sense: {type(error).__name__}: {error}.",
             do="Write the manifest again: voxpipe index URL.",
         ) from error
+    if follow != "anywhere":
+        _refuse_elsewhere(entries, document.get("made_of"), name, folder)
     return Manifest(tuple(entries), name)
+
+
+def _refuse_elsewhere(entries: Sequence[Entry], made_of: Any, name: str, folder: str) -> None:
+    """Refuse volumes on other hosts, or reached in other ways, than a manifest is made of."""
+    found = [entry for entry in entries if not _below(entry.location, folder)]
+    if is_url(folder):
+        known = {_origin(folder)}
+    elif isinstance(made_of, list):
+        known = {origin for origin in made_of if isinstance(origin, str)}
+    else:  # an earlier version did not say it: then they have to be all alike
+        known = {_origin(entry.location) for entry in found[:1]}
+    for entry in found:
+        escapes = folder and entry.location.startswith(folder)
+        if escapes or _origin(entry.location) not in known:
+            raise BadManifest(
+                f"{entry.key!r} of case {entry.case} of {name} is at {entry.location:.200}, and "
+                f"the manifest is of volumes at {', '.join(sorted(known)) or folder:.200}.",
+                do='If you trust who made it: from_manifest(..., follow="anywhere").',
+            )
+
+
+def _below(location: str, folder: str) -> bool:
+    """Whether a location lies below a folder, also once ``..`` in it is resolved."""
+    if not folder or not location.startswith(folder):
+        return False
+    rest = unquote(location[len(folder) :]).replace("\\", "/")
+    chained = "://" in rest or "::" in rest  # a URL after all, as fsspec reads it
+    return not (chained or rest.startswith("/") or ".." in rest.split("/"))
+
+
+def _origin(location: str) -> str:
+    """Return by which scheme a location is reached, and on which host.
+
+    Examples
+    --------
+    >>> _origin("s3://Scans/a.zarr"), _origin("/data/a.nii"), _origin("s3::https://host/a.nii")
+    ('s3://scans', 'local', 's3::https://host')
+    """
+    if not is_url(location):
+        return "local"
+    scheme, _, rest = location.partition("://")
+    return f"{scheme}://{rest.split('/')[0].rpartition('@')[2]}".lower()
 
 
 def folder_of(location: str) -> str:
@@ -204,7 +270,7 @@ def _documents_out(documents: Sequence[tuple[str, bytes | None]]) -> dict[str, A
         parsed = None
         if data is not None:
             with suppress(ValueError):
-                parsed = json.loads(data)
+                parsed = parse_json(data)
         plain = isinstance(parsed, dict) or data is None
         found[key] = parsed if plain else base64.b64encode(data or b"").decode()
     return found
@@ -250,8 +316,7 @@ def _entry(case: str, key: str, found: Mapping[str, Any], folder: str) -> Entry:
 
 def _header(found: Mapping[str, Any], stamp: tuple[int, ...]) -> Header:
     c, i, j, k = (int(n) for n in found["shape"])
-    affine = tuple(float(v) for v in found["affine"])
-    access = found["access"]
+    affine, access = tuple(float(v) for v in found["affine"]), found["access"]
     if min(c, i, j, k) < 1 or len(affine) != 16 or access not in ("view", "range", "stream"):
         msg = f"shape {found['shape']}, {len(affine)} entries of the affine, access {access!r}"
         raise ValueError(msg)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.remembered import Remembered
+from ...core.sample import parse_json
 from ..cache.cache_directory import cache_directory, read_kept, write_kept
 from ..cache.waiting import made_once
 from ..content import content_key, content_key_now, version_key
@@ -182,7 +183,7 @@ def _known(volume: Volume, interest: Interest, level: int) -> Region | None:
 def _load(file: Path) -> Region | None:
     """Return what another process found, None if there is nothing sound."""
     with suppress(ValueError, TypeError, KeyError):
-        start, stop = json.loads(read_kept(file) or b"")["box"]
+        start, stop = parse_json(read_kept(file) or b"")["box"]
         return Region(tuple(map(int, start)), tuple(map(int, stop)))
     return None
 

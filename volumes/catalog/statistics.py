@@ -20,6 +20,7 @@ import numpy as np
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.remembered import Remembered
+from ...core.sample import parse_json
 from ..cache.cache_directory import cache_directory, read_kept, write_kept
 from ..cache.waiting import made_once
 from ..content import content_key_now, version_key
@@ -270,7 +271,7 @@ def _classes(volume: Volume, distribution: Distribution) -> tuple[tuple[float, i
 def _load(file: Path) -> Statistics | None:
     """Return what another process computed, None if there is nothing sound and complete."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
-        found = Statistics.from_json(json.loads(read_kept(file) or b""))
+        found = Statistics.from_json(parse_json(read_kept(file) or b""))
         return found if found.percentiles else None
     return None
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
+from ...core.sample import parse_json
 from ..cache.cache_directory import sync_folder
 from ..cache.check_sums import boot, sync_files
 from ..cache.waiting import lock, open_lock
@@ -99,7 +100,7 @@ class LocalDestination:
         if not os.path.lexists(self._path):
             return None
         with suppress(OSError, ValueError, AttributeError):
-            document = json.loads((self._path / GROUP).read_bytes())
+            document = parse_json((self._path / GROUP).read_bytes())
             return dict(document.get("attributes", {}).get("voxpipe", {}))
         return {}
 
@@ -226,7 +227,7 @@ class RemoteDestination:
             found = self._get(f"{self._root}/{GROUP}")
             if found is not None:
                 with suppress(ValueError, AttributeError):
-                    return dict(json.loads(found).get("attributes", {}).get("voxpipe", {}))
+                    return dict(parse_json(found).get("attributes", {}).get("voxpipe", {}))
                 return {}
             # Objects without metadata are those of a writer that left its journal, or foreign.
             ours = self._system.exists(self._journal)
@@ -317,14 +318,14 @@ def _parsed(journal: bytes, key: str) -> set[Triple] | None:
     """
     first, _, rest = journal.partition(b"\n")
     try:
-        if json.loads(first) != {"journal": 1, "key": key}:
+        if parse_json(first) != {"journal": 1, "key": key}:
             return None
     except ValueError:
         return None
     done: set[Triple] = set()
     for line in rest.split(b"\n"):
         with suppress(ValueError):
-            i, j, k = json.loads(line)
+            i, j, k = parse_json(line)
             done.add((i, j, k))
     return done
 

@@ -16,9 +16,11 @@ import numpy as np
 from ...core import TALLY
 from ...core.errors import BadHeader, CorruptVolume, MissingDependency, UnknownFormat
 from ..backend import Backend
+from ..disk.local_file import open_local
 from ..disk.raw_header import RawHeader
 from ..header import affine_entries, affine_matrix
 from .itk import header_of, is_installed, planes_of, simpleitk
+from .itk_ends import check_claims
 from .raw_backends import DecodedRaw
 from .stored_file import LocalStoredFile
 
@@ -44,7 +46,7 @@ def _files(folder: str) -> list[str]:
 
 
 def _is_dicom(path: str) -> bool:
-    with open(path, "rb") as file:
+    with open_local(path) as file:
         return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
 
 
@@ -93,6 +95,7 @@ def open_series(folder: str, name: str, series: str = "") -> Backend:
 
 def _slices(folder: str, name: str, series: str) -> Sequence[str]:
     """Return the files of a series in the order of their places."""
+    _refuse_hostile(folder, name)
     itk = simpleitk()
     itk.ProcessObject.SetGlobalWarningDisplay(False)
     found: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesIDs(folder)
@@ -107,6 +110,16 @@ def _slices(folder: str, name: str, series: str) -> Sequence[str]:
         folder, series or found[0]
     )
     return paths
+
+
+def _refuse_hostile(folder: str, name: str) -> None:
+    """Look at all files before GDCM does: it reads whatever is there, pipes and claims of any size.
+
+    Files of other kinds that lie among the slices are no harm.
+    """
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if not entry.is_dir():
+            check_claims(entry.path, f"{entry.path} (of {name})")
 
 
 def _refuse_orphans(folder: str, found: Sequence[str], name: str) -> None:

@@ -7,8 +7,8 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from ...core.errors import (
     UnknownFormat,
     VoxpipeError,
 )
+from ...core.origin import shorten
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
@@ -31,6 +32,7 @@ from ..disk.local_file import LocalFile, file_stamp, open_local
 from ..disk.local_voxels import ArrayFile, io_of
 from ..disk.mapped import MAPS, MappedBackend
 from ..header import IDENTITY, Access, Header, affine_entries
+from ..stores.ranges import Folder, open_regular
 from ..voxels import Voxels, plain, refuse_unreadable
 from .chunked_backend import ChunkedBackend
 from .hdf5_filters import DeflatedChunks
@@ -49,7 +51,9 @@ _SPACING = "element_size_um"
 _MOST_VIRTUAL = 16
 
 
-def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+def open_hdf5(
+    path: str, name: str, options: Mapping[str, Any], io: str = "auto", follow: str = "beside"
+) -> Backend:
     """Return the backend of one dataset: bare where it lies in one piece, else through h5py.
 
     Raises
@@ -68,9 +72,16 @@ def open_hdf5(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
         file = h5py.File(path, "r", rdcc_nbytes=KEPT_BYTES)
     try:
         with hdf5_errors(name):
+            held = None if follow == "anywhere" else Folder(os.path.dirname(os.path.abspath(path)))
+            reach = Reach(name, held)
+            refuse_links(h5py, file, options.get("dataset"), reach)
             dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
-            _refuse_circle(h5py, dataset, (), name)
+            _refuse_external(dataset, reach)
+            _refuse_circle(h5py, dataset, (), name, reach)
             header, layout = dataset_header(dataset, stamp, name)
+            if dataset.file != file:  # behind an external link
+                path = os.path.abspath(dataset.file.filename)
+                header = replace(header, stamp=file_stamp(path))
             TALLY.count(headers=1)
             offset = plain_offset(dataset)
     except BaseException:
@@ -228,7 +239,62 @@ def chosen_dataset(h5py: Any, file: Any, chosen: Any, name: str) -> Any:
     )
 
 
-def _refuse_circle(h5py: Any, dataset: Any, above: tuple[tuple[str, str], ...], name: str) -> None:
+@dataclass(frozen=True)
+class Reach:
+    """How far the links of a file are followed."""
+
+    name: str
+    """What errors call the file."""
+    folder: Folder | None = None
+    """Which files they may lead to; None for all that are regular."""
+
+    def check(self, path: str, reference: str) -> None:
+        """Raise ``LeadsOutside`` for what is not in the folder, ``BadHeader`` for a pipe there."""
+        if self.folder is not None:
+            self.folder.check(path, f"{self.name}, which names {shorten(reference)},")
+        with suppress(OSError):
+            os.close(open_regular(path))
+
+
+def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0) -> None:
+    """Look at the links on the way to a dataset, before HDF5 opens what they lead to."""
+    if not isinstance(chosen, str) or depth > _MOST_VIRTUAL:
+        return
+    parts = [part for part in chosen.split("/") if part]
+    for n in range(len(parts)):
+        place = "/".join(parts[: n + 1])
+        try:
+            link = file.get(place, getlink=True)
+        except (KeyError, ValueError, RuntimeError):  # h5py says so when it is opened
+            return
+        if isinstance(link, h5py.ExternalLink):
+            for path in _candidates(file.filename, link.filename):
+                reach.check(path, link.filename)
+            return
+        if isinstance(link, h5py.SoftLink):
+            above = "" if link.path.startswith("/") else "/".join(parts[:n])
+            onward = "/".join([above, link.path, *parts[n + 1 :]])
+            refuse_links(h5py, file, onward, reach, depth + 1)
+            return
+
+
+def _candidates(file: str, reference: str) -> list[str]:
+    """Return where HDF5 looks for a file that another one names: beside it, then where we are."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(file)), reference)
+    here = os.path.abspath(reference)
+    return [beside] if os.path.exists(beside) or not os.path.exists(here) else [here]
+
+
+def _refuse_external(dataset: Any, reach: Reach) -> None:
+    """Look at the files that hold the numbers of a dataset: HDF5 looks for them where we are."""
+    for reference, *_ in dataset.external or ():
+        text = os.fsdecode(reference)
+        reach.check(os.path.abspath(text), text)
+
+
+def _refuse_circle(
+    h5py: Any, dataset: Any, above: tuple[tuple[str, str], ...], name: str, reach: Reach
+) -> None:
     """Refuse a virtual dataset that leads back to itself: HDF5 follows it until the stack ends."""
     if not dataset.is_virtual:
         return
@@ -240,14 +306,18 @@ def _refuse_circle(h5py: Any, dataset: Any, above: tuple[tuple[str, str], ...], 
             do="Write it again, of datasets that hold numbers.",
         )
     for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
-        for file, path in _matching(h5py, place, *source):
+        for file, path in _matching(h5py, place, *source, reach):
             with h5py.File(file, "r") as opened:
+                refuse_links(h5py, opened, path, reach)
                 found = opened.get(path)
                 if isinstance(found, h5py.Dataset):
-                    _refuse_circle(h5py, found, (*above, here), name)
+                    _refuse_external(found, reach)
+                    _refuse_circle(h5py, found, (*above, here), name, reach)
 
 
-def _matching(h5py: Any, place: str, file_name: str, path: str) -> Iterator[tuple[str, str]]:
+def _matching(
+    h5py: Any, place: str, file_name: str, path: str, reach: Reach
+) -> Iterator[tuple[str, str]]:
     """Yield file and dataset of the sources that a name stands for; ``%b`` is a number in it."""
     folder = os.path.dirname(place)
     names = [place]
@@ -256,6 +326,8 @@ def _matching(h5py: Any, place: str, file_name: str, path: str) -> Iterator[tupl
         below = os.path.join(folder, os.path.dirname(file_name))
         listed = sorted(os.listdir(below)) if os.path.isdir(below) else []
         names = [os.path.join(below, each) for each in listed if wanted.fullmatch(each)]
+        for each in names or _candidates(place, file_name):
+            reach.check(each, file_name)
     for each in names:
         if not h5py.is_hdf5(each):
             continue

@@ -27,11 +27,13 @@ from ..voxels import Voxels, plain
 from .hdf5 import (
     CACHE_BYTES,
     OPTIONS,
+    Reach,
     chosen_dataset,
     dataset_header,
     hdf5_errors,
     import_h5py,
     plain_offset,
+    refuse_links,
 )
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, filters_of
 from .hdf5_file import Hdf5File
@@ -75,7 +77,9 @@ def open_remote_hdf5(
         _OPEN.add(file)
 
         def facts() -> tuple[Any, Header, Layout, int | None, tuple[int, ...] | None]:
-            dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
+            chosen = options.get("dataset")
+            refuse_links(h5py, file, chosen, _NoReach(name))
+            dataset = chosen_dataset(h5py, file, chosen, name)
             _refuse_other_files(dataset, file, name)
             header, layout = dataset_header(dataset, (), name)
             filters = filters_of(dataset) if dataset.chunks is not None else None
@@ -206,7 +210,18 @@ class RemoteHdf5(OneRemoteFile):
 def _refuse_other_files(dataset: Any, file: Any, name: str) -> None:
     """Refuse what names other files: HDF5 would look for them on the local disk."""
     if dataset.is_virtual or dataset.external or dataset.file != file:
-        raise UnknownFormat(
-            f"the numbers of {name} are in other files.",
-            do="Only one file is read by URL: store them in it, or copy all to a local disk.",
-        )
+        raise _in_other_files(name)
+
+
+class _NoReach(Reach):
+    """Follows no link: HDF5 would open what it leads to on the local disk."""
+
+    def check(self, path: str, reference: str) -> None:
+        raise _in_other_files(self.name)
+
+
+def _in_other_files(name: str) -> UnknownFormat:
+    return UnknownFormat(
+        f"the numbers of {name} are in other files.",
+        do="Only one file is read by URL: store them in it, or copy all to a local disk.",
+    )

@@ -23,7 +23,7 @@ from ..backend import Backend
 from ..disk.raw_header import RawHeader, fold
 from ..header import affine_entries
 from .itk_axes import world_affine
-from .itk_ends import check_end
+from .itk_ends import check_claims, check_end
 from .raw_backends import DecodedRaw
 from .stored_file import LocalStoredFile
 
@@ -64,6 +64,12 @@ def itk_reads(path: str) -> bool:
     # It opens what it is asked about, and would wait for the writer of a pipe.
     if not os.path.isfile(path) or not is_installed():
         return False
+    try:
+        check_claims(path, path)
+    except BadHeader:
+        return True  # whoever opens it is told
+    except OSError:
+        return False
     return bool(_reader(path).GetImageIOFromFileName(path))
 
 
@@ -97,6 +103,7 @@ def planes_of(path: str, name: str, fields: RawHeader) -> NDArray[Any]:
 
 def _informed(path: str, name: str) -> Any:
     """Return a reader that has read the header."""
+    check_claims(path, name)
     reader = _reader(path)
     try:
         reader.ReadImageInformation()

@@ -68,13 +68,13 @@ def parse_metaimage(head: bytes, name: str) -> MetaHeader:
     channels = _integer(fields, "ElementNumberOfChannels", name, 1)
     if channels < 1:
         _bad(name, f"it has {channels} channels")
-    if not _truth(fields, ("BinaryData",), name, default=True):
-        raise ItkOnly("its voxels are text")
     data_file = fields[_LAST_KEY]
     following = head[length:].decode("utf-8", "replace").splitlines()
     files = listed_files(data_file, following, math.prod(sizes), name)
     compressed = _truth(fields, ("CompressedData",), name)
     is_local = data_file.upper() == "LOCAL"
+    if not _truth(fields, ("BinaryData",), name, default=True):
+        raise ItkOnly("its voxels are text", () if is_local else files)
     skip = _integer(fields, "HeaderSize", name, 0)
     lowest = length if is_local else 0
     if skip < -1 or 0 < skip < lowest or (skip == -1 and compressed):

@@ -89,8 +89,11 @@ def parse_nrrd(head: bytes, name: str) -> NrrdHeader:
     sizes = _sizes(fields, name)
     spatial, affine = _geometry(fields, sizes, name)
     encoding = fields.get("encoding", "").lower()
+    reference = fields.get("datafile", "")
+    following = head[length:].decode("utf-8", "replace").splitlines()
+    files = listed_files(reference, following, math.prod(sizes), name) if reference else ()
     if encoding in _ITK_ENCODINGS:
-        raise ItkOnly(f"its encoding is {encoding}")
+        raise ItkOnly(f"its encoding is {encoding}", files)
     if encoding not in _ENCODINGS:
         _bad(name, f"its encoding is {encoding!r}")
     skip, lines = (_integer(fields, key, name) for key in ("byteskip", "lineskip"))
@@ -106,9 +109,6 @@ def parse_nrrd(head: bytes, name: str) -> NrrdHeader:
         affine=affine_entries(affine, name),
         axes=(axes[0], axes[1], axes[2]),
     )
-    reference = fields.get("datafile", "")
-    following = head[length:].decode("utf-8", "replace").splitlines()
-    files = listed_files(reference, following, math.prod(sizes), name) if reference else ()
     if len(files) > 1 and (lines or skip == -1):
         _bad(name, f"it skips {lines} lines and {skip} bytes of each of {len(files)} files")
     return NrrdHeader(raw, _ENCODINGS[encoding], files, lines, skip == -1, length)

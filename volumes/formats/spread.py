@@ -14,8 +14,10 @@ from ..disk.raw_header import RawHeader
 from .raw_backends import DecodedRaw
 from .stored_file import StoredFile
 
+MOST_FILES = 2**16
+"""A pattern names as many files as it says: more planes than this no scanner makes."""
 _PATTERN = re.compile(
-    r"(?P<text>[^%]*%0?\d{0,2}d\S*)\s+(?P<numbers>-?\d+\s+-?\d+\s+-?\d+)(\s+\d+)?"
+    r"(?P<text>[^%]*%0?\d{0,2}d[^%\s]*)\s+(?P<numbers>-?\d{1,9}\s+-?\d{1,9}\s+-?\d{1,9})(\s+\d+)?"
 )
 
 
@@ -30,7 +32,7 @@ def listed_files(reference: str, following: Sequence[str], most: int, name: str)
     following
         The lines after it.
     most
-        More files than this are refused.
+        More files than this, or than :data:`MOST_FILES`, are refused.
     name
         What errors call the header.
 
@@ -46,7 +48,7 @@ def listed_files(reference: str, following: Sequence[str], most: int, name: str)
         numbers = tuple(map(int, match["numbers"].split())) if match else (0, 0, 0)
         first, last, step = numbers
         count = (last - first) // step + 1 if step else 0
-        if match is None or not 1 <= count <= most:
+        if match is None or not 1 <= count <= min(most, MOST_FILES):
             raise BadHeader(
                 f"{name} names its files as {reference[:80]!r}.",
                 do="Give a pattern, the first number, the last and the step.",
@@ -54,7 +56,7 @@ def listed_files(reference: str, following: Sequence[str], most: int, name: str)
         found = tuple(match["text"] % n for n in range(first, first + count * step, step))
     else:
         return (reference,)
-    if not 1 <= len(found) <= most:
+    if not 1 <= len(found) <= min(most, MOST_FILES):
         raise BadHeader(f"{name} lists {len(found)} files.", do="List the files of the voxels.")
     return found
 

@@ -8,13 +8,23 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO, Protocol
+from urllib.parse import unquote
 
-from ...core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound, VolumeReadError
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    LeadsOutside,
+    VolumeError,
+    VolumeNotFound,
+    VolumeReadError,
+)
+from ...core.origin import shorten
 from ..backend import Backend
 from ..content import content_key
 from ..disk.local_file import file_stamp, open_local, stamp_of
 from ..registry import BackendRequest
 from ..stores.location import is_url, public_name
+from ..stores.ranges import Folder, leads_outside
 from ..stores.remote_file import RemoteFile
 
 
@@ -65,8 +75,8 @@ class StoredFile(Protocol):
 class LocalStoredFile:
     """A plain file on a local disk, in the version that it had when this was made."""
 
-    def __init__(self, path: str, name: str = "", io: str = "auto") -> None:
-        self.path, self.name, self.io = path, name or path, io
+    def __init__(self, path: str, name: str = "", io: str = "auto", follow: str = "beside") -> None:
+        self.path, self.name, self.io, self.follow = path, name or path, io, follow
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -117,15 +127,29 @@ class LocalStoredFile:
 
     def beside(self, reference: str) -> LocalStoredFile:
         """Return the file that this one names, relative to its folder."""
-        path = os.path.join(os.path.dirname(self.path), reference)
+        path = self._beside(reference)
         with _named_by(self.name):
-            return LocalStoredFile(path, f"{path} (voxels of {self.name})", self.io)
+            return LocalStoredFile(path, f"{path} (voxels of {self.name})", self.io, self.follow)
+
+    def _beside(self, reference: str) -> str:
+        folder = os.path.dirname(os.path.abspath(self.path))
+        path = os.path.join(folder, reference)
+        if self.follow == "anywhere" or "\0" in path:
+            return path
+        name = f"{self.name}, which names {shorten(reference)},"
+        # By its words first: what does not exist leads nowhere.
+        if not os.path.normpath(path).startswith(os.path.join(folder, "")):
+            raise leads_outside(name, os.path.normpath(path))
+        # Folders of links to what is kept elsewhere hold the header as a link, too.
+        if Folder(folder).holds(self.path):
+            Folder(folder).check(path, name)
+        return path
 
     def renamed(self, old: str, new: str) -> LocalStoredFile:
         """Return the file whose name ends otherwise; letters keep their case."""
         path = _renamed(self.path, old, new)
         with _named_by(self.name):
-            return LocalStoredFile(path, f"{path} (beside {self.name})", self.io)
+            return LocalStoredFile(path, f"{path} (beside {self.name})", self.io, self.follow)
 
 
 class RemoteStoredFile(RemoteFile):
@@ -140,8 +164,10 @@ class RemoteStoredFile(RemoteFile):
 
     def beside(self, reference: str) -> RemoteStoredFile:
         """Return the file that this one names, relative to its folder."""
-        if is_url(reference) or reference.startswith("/"):
-            raise BadHeader(
+        # A store may take "..", its escapes and a backslash for a folder above.
+        parts = unquote(reference).replace("\\", "/").split("/")
+        if is_url(reference) or not parts[0] or ".." in parts:
+            raise LeadsOutside(
                 f"{self.name} says that its voxels are at {public_name(reference)!r}.",
                 do="A header behind a URL can only name files beside it.",
             )
@@ -160,7 +186,7 @@ class RemoteStoredFile(RemoteFile):
 def file_of(request: BackendRequest, name: str) -> StoredFile:
     """Return the file that a request speaks of."""
     if request.path is not None:
-        return LocalStoredFile(os.fspath(request.path), name, request.io)
+        return LocalStoredFile(os.fspath(request.path), name, request.io, request.follow)
     return RemoteStoredFile(request.uri or "", request.storage_options, name)
 
 

@@ -21,6 +21,10 @@ def header_lines(head: bytes, at: int = 0) -> Iterator[tuple[str, int]]:
         yield line, at
 
 
+# No file system holds more bytes in one file.
+_LONGEST = 2**63
+
+
 def axis_lengths(text: str, count: int, most: int) -> tuple[int, ...] | None:
     """Return the lengths of ``count`` axes; None if they are others, or more than ``most``.
 
@@ -33,4 +37,5 @@ def axis_lengths(text: str, count: int, most: int) -> tuple[int, ...] | None:
         lengths = tuple(map(int, text.split()))
     except ValueError:
         return None
-    return lengths if 1 <= count <= most and len(lengths) == count and min(lengths) >= 1 else None
+    fits = 1 <= count <= most and len(lengths) == count
+    return lengths if fits and all(1 <= length < _LONGEST for length in lengths) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import TALLY
-from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
+from ...core.errors import (
+    BadHeader,
+    MissingDependency,
+    TruncatedVolume,
+    VolumeNotFound,
+    VoxpipeError,
+)
 from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunk_map import Lookup
@@ -34,20 +40,24 @@ from ..stores.remote_ranges import RemoteRanges
 from ..voxels import refuse_unreadable
 from .chunked_backend import ChunkedBackend
 from .one_remote_file import RemoteChunks
+from .stored_file import LocalStoredFile
 from .tiff_complaints import complaints_raised
-from .tiff_pages import TiffImage, read_tiff
+from .tiff_pages import TiffImage, named_files, read_tiff
 from .zarr_layout import Layout, named_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
 _OPTIONS = ("level", "series")
 
 
-def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto") -> Backend:
+def open_tiff(
+    path: str, name: str, options: Mapping[str, Any], io: str = "auto", follow: str = "beside"
+) -> Backend:
     """Return the backend of a local TIFF: bare where its voxels are, else by segments."""
     no_options(options, name, _OPTIONS)
     stamp = file_stamp(path)
     # By its path, so that the other files of an OME-TIFF are found beside it.
     with open_local(path) as file, _tiff_errors(name), _tifffile(name).TiffFile(path) as tiff:
+        _check_named(tiff, LocalStoredFile(path, name, follow=follow))
         with complaints_raised(name):
             image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
@@ -55,6 +65,16 @@ def open_tiff(path: str, name: str, options: Mapping[str, Any], io: str = "auto"
         if image.whole is not None and _folds_to_a_view(layout):
             return _bare(file, path, image, layout, stamp, name, io)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
+
+
+def _check_named(tiff: Any, file: LocalStoredFile) -> None:
+    """Look at what the OME-XML of a local TIFF names, before tifffile opens it.
+
+    A file that is not there is told where its planes are missing.
+    """
+    for reference in named_files(tiff):
+        with suppress(VolumeNotFound):
+            file.beside(reference)
 
 
 class TiffBackend(ChunkedBackend):

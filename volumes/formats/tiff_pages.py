@@ -7,6 +7,7 @@ the table of offsets that was made here.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,9 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
     pages = math.prod(lead)
     dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
-    contiguous = image.dataoffset is not None and frame.is_memmappable
+    # An OME-TIFF may say that all of its planes are in another file.
+    is_here = frame.parent.filehandle.path == file.filehandle.path
+    contiguous = is_here and image.dataoffset is not None and frame.is_memmappable
     if contiguous:
         inner = tuple(frame.shape)
         decode = _raw(dtype, (1,) * len(lead) + inner)
@@ -120,7 +123,7 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
                 do="Copy the file again.",
             )
         decode = _decoder(frame, (1,) * len(lead) + inner)
-        files, places = _segments(image, math.prod(frame.chunked), file.filename, name)
+        files, places = _segments(image, math.prod(frame.chunked), file.filehandle, name)
     return TiffImage(
         lead + tuple(frame.shape),
         (1,) * len(lead) + inner,
@@ -134,6 +137,20 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
         1 if contiguous else math.prod(frame.chunked),
         image.dataoffset if contiguous else None,
     )
+
+
+def named_files(file: Any) -> tuple[str, ...]:
+    """Return the other files that the OME-XML of an open TIFF names."""
+    if not file.is_ome or not file.ome_metadata:
+        return ()
+    try:
+        root = ElementTree.fromstring(file.ome_metadata)
+    except ElementTree.ParseError as error:
+        raise BadHeader(
+            f"the OME-XML of {file.filename} makes no sense: {error}.", do="Copy the file again."
+        ) from error
+    named = (node.attrib.get("FileName") for node in root.iter())
+    return tuple(sorted({name for name in named if name and name != file.filename}))
 
 
 def _check_number(number: Any, count: int, what: str, name: str) -> None:
@@ -172,10 +189,10 @@ def _decoder(frame: Any, shape: tuple[int, ...]) -> Decode:
 
 
 def _segments(
-    image: Any, per_page: int, first: str, name: str
+    image: Any, per_page: int, first: Any, name: str
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the files and where each segment of each page lies, in the order of the pages."""
-    files: dict[str, int] = {first: 0}
+    files: dict[str, int] = {first.name: 0}
     places = np.zeros((len(image), per_page, 3), np.int64)
     for n, page in enumerate(image):
         if page is None:
@@ -183,7 +200,11 @@ def _segments(
                 f"plane {n} of {name} is in no file that is there.",
                 do="Put the other files of the OME-TIFF beside it.",
             )
-        number = files.setdefault(page.parent.filename, len(files))
+        other = page.parent.filehandle
+        # Those of folders below by their way there.
+        is_beside = other.dirname == first.dirname
+        place = other.name if is_beside else os.path.relpath(other.path, first.dirname)
+        number = files.setdefault(place, len(files))
         offsets, counts = page.dataoffsets[:per_page], page.databytecounts[:per_page]
         places[n, : len(offsets), 0] = number
         places[n, : len(offsets), 1] = offsets

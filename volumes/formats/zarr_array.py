@@ -6,7 +6,6 @@ reads the array. Both give the same bytes, which a test compares.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections import OrderedDict
@@ -17,14 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
+from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, VolumeNotFound
+from ...core.origin import shorten
+from ...core.sample import parse_json
 from ..chunks.bringing import forget_bytes
 from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..stores.coalesce import Span
-from ..stores.ranges import RangeStore, ReadRange
+from ..stores.ranges import LocalRanges, RangeStore, ReadRange
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
 
@@ -227,6 +228,12 @@ class ZarrGroup:
 
     def __getitem__(self, path: str) -> Any:
         """Return the array or group below; ``KeyError`` where there is none."""
+        # A local folder looks where a path leads, a server of objects may resolve it by itself.
+        if ".." in path.split("/") and not isinstance(self._store, LocalRanges):
+            raise LeadsOutside(
+                f"the metadata of {self._store.name} speak of {shorten(path)}.",
+                do="What is behind a URL can only name arrays below it.",
+            )
         found = self._node(f"{self._path}{path.strip('/')}/", self._version)
         if found is None:
             raise KeyError(path)
@@ -309,6 +316,8 @@ def _members(attrs: Any) -> list[str]:
         found = attrs.get("ome", attrs)["multiscales"][0]["datasets"][0]["path"]
     except (AttributeError, KeyError, TypeError, IndexError):
         return []
+    if not isinstance(found, str) or ".." in found.split("/"):
+        return []
     # Those that voxpipe wrote have a NIfTI header, in one chunk.
     header = ["nifti/c/0"] if "voxpipe" in attrs else []
     return ["nifti/zarr.json", *header, f"{found}/zarr.json"]
@@ -318,7 +327,7 @@ def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        document = json.loads(data)
+        document = parse_json(data)
     except ValueError:
         raise BadHeader(f"{what} makes no sense.", do="Write it again.") from None
     if not isinstance(document, dict):

@@ -214,14 +214,17 @@ class ListedZarr(ZarrBackend):
 class LocalZarr(ListedZarr):
     """A zarr array or group in a local folder."""
 
-    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: str, name: str, options: Mapping[str, Any], follow: str = "beside"
+    ) -> None:
         self._path = path
-        stamp = metadata_stamp(path)
+        stamp, contained = metadata_stamp(path), follow != "anywhere"
         try:
-            node = _own_local_node(path, name, stamp)
+            node = _own_local_node(path, name, stamp, contained=contained)
             super().__init__(node, name, options, stamp)
         except NotOurs:
-            super().__init__(open_local_node(path, name), name, options, stamp)
+            node = open_local_node(path, name, contained=contained)
+            super().__init__(node, name, options, stamp)
 
     @property
     def is_current(self) -> bool:
@@ -390,10 +393,13 @@ def metadata_stamp(path: str) -> tuple[int, ...]:
     return tuple(stamp)
 
 
-def _own_local_node(path: str, name: str, stamp: tuple[int, ...]) -> ZarrArray | ZarrGroup:
+def _own_local_node(
+    path: str, name: str, stamp: tuple[int, ...], *, contained: bool
+) -> ZarrArray | ZarrGroup:
     if not os.path.isdir(path):
         raise NotOurs("no folder")  # zarr-python says what it is instead
-    return open_node(LocalRanges(path), name, CHUNKS, content_key(path, stamp))
+    store = LocalRanges(path, contained=contained)
+    return open_node(store, name, CHUNKS, content_key(path, stamp))
 
 
 def _region(index: tuple[slice, ...]) -> Region:

@@ -7,17 +7,17 @@ and does not probe for others: on an object store each probe is a round trip.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
 from typing import Any
 
-from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound
+from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound, VoxpipeError
+from ...core.sample import parse_json
 from ..content import content_key, folder_key, listing_key
 from ..stores.location import file_system, remote_errors
-from ..stores.ranges import open_regular
+from ..stores.ranges import Folder, LocalRanges, open_regular
 from ..stores.remote_objects import version_of
 
 Read = Callable[[str], bytes | None]
@@ -27,24 +27,46 @@ METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
 """What makes a folder a zarr node."""
 
 
-def open_local_node(path: str, name: str) -> Any:
-    """Return the zarr Array or Group in a local folder."""
+def open_local_node(path: str, name: str, *, contained: bool = True) -> Any:
+    """Return the zarr Array or Group in a local folder.
+
+    ``contained``: links in it that lead out of it are refused, with ``LeadsOutside``.
+    """
     if not os.path.isdir(path):
         if not os.path.exists(path):
             raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
         raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
 
-    def read(file: str) -> bytes | None:
-        try:
-            with os.fdopen(open_regular(os.path.join(path, file)), "rb") as opened:
-                return opened.read()
-        except FileNotFoundError:
-            return None
-
-    version, is_array = _kind(read, name)
+    version, is_array = _kind(LocalRanges(path, contained=contained).get, name)
     zarr = _zarr(version, name)
-    store = zarr.storage.LocalStore(path, read_only=True) if _major(zarr) > 2 else path
+    store: Any = path
+    if _major(zarr) > 2:
+        store = zarr.storage.LocalStore(path, read_only=True)
+        store = _contained(zarr, store, Folder(path)) if contained else store
     return _open(zarr, store, name, version, is_array)
+
+
+def _contained(zarr: ModuleType, store: Any, folder: Folder) -> Any:
+    """Return a store of zarr-python that looks where its keys lead before it opens them."""
+
+    class ContainedStore(zarr.storage.WrapperStore):  # type: ignore[name-defined, misc]
+        async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
+            refuse_outside(key)
+            return await self._store.get(key, *args, **kwargs)
+
+        async def get_partial_values(self, prototype: Any, key_ranges: Any) -> Any:
+            asked = list(key_ranges)
+            for key, _ in asked:
+                refuse_outside(key)
+            return await self._store.get_partial_values(prototype, asked)
+
+    def refuse_outside(key: str) -> None:
+        path = os.path.join(store.root, key)
+        folder.check(path, path)
+        if os.path.exists(path) and not os.path.isdir(path):
+            os.close(open_regular(path))
+
+    return ContainedStore(store)
 
 
 def open_zip_node(path: str, name: str) -> Any:
@@ -182,7 +204,7 @@ def _open(zarr: ModuleType, store: Any, name: str, version: int, array: bool) ->
     open_node = zarr.open_array if array else zarr.open_group
     try:
         return open_node(store=store, path="", mode="r", **known)
-    except (MemoryError, OSError):
+    except (MemoryError, OSError, VoxpipeError):
         raise
     except Exception as error:  # zarr, numcodecs and the codecs of others: each has its own
         raise BadHeader(
@@ -196,7 +218,7 @@ def _kind(read: Read, name: str) -> tuple[int, bool]:
     document = read("zarr.json")
     if document is not None:
         try:
-            return 3, json.loads(document)["node_type"] == "array"
+            return 3, parse_json(document)["node_type"] == "array"
         except (ValueError, KeyError, TypeError):
             raise BadHeader(f"zarr.json of {name} makes no sense.", do="Write it again.") from None
     if read(".zarray") is not None:

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...core.errors import CacheBusy
+from ...core.sample import parse_json
 from .location import remote_errors
 from .remote_failure import is_conflict
 
@@ -194,5 +195,5 @@ class RemoteLease:
 def _owner_of(content: bytes) -> str:
     """Return who holds a lease; an object that is none belongs to nobody."""
     with suppress(ValueError, TypeError, KeyError):
-        return str(uuid.UUID(json.loads(content)["owner"]).hex)
+        return str(uuid.UUID(parse_json(content)["owner"]).hex)
     return "nobody"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ....core.sample import parse_json
 from .written import Hashes, write_whole
 
 LIST = ".files.json"
@@ -31,7 +32,7 @@ class Entries:
         """
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
             with open(f"{path}{LIST}", "rb") as file:
-                listed = [str(name) for name in json.loads(file.read())["files"]]
+                listed = [str(name) for name in parse_json(file.read())["files"]]
             return listed if all(map(os.path.exists, listed)) else None
         if not os.path.exists(path):
             return None

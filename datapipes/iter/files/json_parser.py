@@ -53,7 +53,7 @@ class JsonParser(PerItem):
             stream.close()
         try:
             return name, json.loads(data, **self.kwargs)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise placed(error, self.origin, name)  # noqa: B904  the very same error
 
     def __len__(self) -> int:

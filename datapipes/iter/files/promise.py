@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
+from ....core.sample import parse_json
+
 PROMISE = ".promise"
 """End of the name of a promise."""
 _MOST_BYTES = 4096
@@ -114,7 +116,7 @@ def claim(path: str) -> Promise | None:
 def owner_of(path: str) -> Owner | None:
     """Return who makes the file at ``path``; None if nobody does, or has not said so yet."""
     with suppress(OSError, ValueError, TypeError), open(f"{path}{PROMISE}", "rb") as file:
-        return Owner(**json.loads(file.read(_MOST_BYTES)))
+        return Owner(**parse_json(file.read(_MOST_BYTES)))
     return None
 
 

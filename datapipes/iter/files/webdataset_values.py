@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from typing import Any
 
 from ....core.errors import StreamError
+from ....core.sample import parse_json
 
 _PATH = re.compile(r"^(.*?)(\.[^/]*)$")
 _TEXT = frozenset({"txt", "text", "transcript"})
@@ -65,7 +65,7 @@ def value_of(path: str, data: Any) -> Any:
         if kind in _NUMBER:
             return int(_text(content))
         if kind in _JSON:
-            return json.loads(content)
+            return parse_json(content)
         if kind == "npy":
             return _array(content)
     except (ValueError, EOFError, MemoryError) as error:

@@ -1,0 +1,329 @@
+"""Headers and links that lead out of their folder are refused, with the target named."""
+
+import json
+import os
+
+import fsspec
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import BadManifest, LeadsOutside
+from voxpipe.volumes import index_cases, read_manifest, write_manifest
+
+VOXELS = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+SECRET = VOXELS + 100
+MHD = "NDims = 3\nDimSize = 4 3 2\nElementType = MET_UCHAR\n{text}ElementDataFile = {file}\n"
+NRRD = "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 4 3 2\nencoding: {encoding}\ndatafile: {file}\n"
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Return a folder of scans, beside one of which nothing may be read."""
+    for name, voxels in (("scans", VOXELS), ("secrets", SECRET)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.raw").write_bytes(voxels.tobytes())
+    return tmp_path / "scans", tmp_path / "secrets"
+
+
+def mhd(scans, file, text=""):
+    (scans / "a.mhd").write_text(MHD.format(file=file, text=text))
+    return scans / "a.mhd"
+
+
+def nhdr(scans, file, encoding="raw"):
+    (scans / "a.nhdr").write_text(NRRD.format(file=file, encoding=encoding))
+    return scans / "a.nhdr"
+
+
+def linked(scans, secrets):
+    os.unlink(scans / "a.raw")
+    (scans / "a.raw").symlink_to(secrets / "a.raw")
+    return mhd(scans, "a.raw")
+
+
+def listed(scans, secrets):
+    return mhd(scans, "LIST\na.raw\n../secrets/a.raw")
+
+
+def zarr_of(folder, voxels, **how):
+    import zarr
+
+    array = zarr.create_array(folder, shape=voxels.shape, dtype="u1", chunks=(1, 3, 4), **how)
+    array[...] = voxels
+    return folder
+
+
+def linked_chunk(scans, secrets):
+    zarr_of(secrets / "a.zarr", SECRET)
+    path = zarr_of(scans / "a.zarr", VOXELS)
+    (path / "c/0/0/0").unlink()
+    (path / "c/0/0/0").symlink_to(secrets / "a.zarr/c/0/0/0")
+    return path
+
+
+def linked_folder(scans, secrets):
+    zarr_of(secrets / "a.zarr", SECRET)
+    path = zarr_of(scans / "a.zarr", VOXELS)
+    (path / "c/0").rename(scans / "moved")
+    (path / "c/0").symlink_to("../../../secrets/a.zarr/c/0")
+    return path
+
+
+def linked_metadata(scans, secrets):
+    zarr_of(secrets / "a.zarr", SECRET)
+    path = zarr_of(scans / "a.zarr", VOXELS)
+    (path / "zarr.json").unlink()
+    (path / "zarr.json").symlink_to(secrets / "a.zarr/zarr.json")
+    return path
+
+
+def linked_chunk_of_zarr_python(scans, secrets):
+    import numcodecs
+
+    how = {"zarr_format": 2, "filters": [numcodecs.Delta("u1")]}  # which is left to zarr-python
+    zarr_of(secrets / "a.zarr", SECRET, **how)
+    path = zarr_of(scans / "a.zarr", VOXELS, **how)
+    (path / "0.0.0").unlink()
+    (path / "0.0.0").symlink_to(secrets / "a.zarr/0.0.0")
+    return path
+
+
+def ome_zarr(scans, secrets, path="../../secrets/a.zarr"):
+    import zarr
+
+    zarr_of(secrets / "a.zarr", SECRET)
+    axes = [{"name": name, "type": "space"} for name in "zyx"]
+    scale = {"type": "scale", "scale": [1.0, 1.0, 1.0]}
+    levels = [{"path": path, "coordinateTransformations": [scale]}]
+    image = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": levels}]}
+    zarr.create_group(scans / "a.zarr", attributes={"ome": image})
+    return scans / "a.zarr"
+
+
+def ome_tiff(scans, secrets, file):
+    import tifffile
+
+    how = {"photometric": "minisblack"}
+    tifffile.imwrite(secrets / "b.ome.tif", SECRET, metadata={"axes": "ZYX"}, **how)
+    tifffile.imwrite(scans / "a.ome.tif", VOXELS, metadata={"axes": "ZYX"}, **how)
+    with tifffile.TiffFile(scans / "a.ome.tif") as tiff:
+        text = tiff.ome_metadata
+    named = f'<TiffData IFD="0" PlaneCount="2"><UUID FileName="{file}">urn:uuid:1</UUID></TiffData>'
+    start, stop = text.index("<TiffData"), text.index("/>", text.index("<TiffData")) + 2
+    changed = (text[:start] + named + text[stop:]).encode()
+    tifffile.imwrite(scans / "a.ome.tif", VOXELS, description=changed, metadata=None, **how)
+    return scans / "a.ome.tif"
+
+
+def external(scans, file):
+    import h5py
+
+    with h5py.File(scans / "a.h5", "w") as opened:
+        opened.create_dataset("x", VOXELS.shape, "u1", external=[(os.fspath(file), 0, 24)])
+    return scans / "a.h5"
+
+
+def hdf5(folder, voxels):
+    import h5py
+
+    with h5py.File(folder / "b.h5", "w") as opened:
+        opened["x"] = voxels
+    return folder / "b.h5"
+
+
+def virtual(scans, secrets, file):
+    import h5py
+
+    hdf5(secrets, SECRET)
+    layout = h5py.VirtualLayout(VOXELS.shape, "u1")
+    layout[...] = h5py.VirtualSource(os.fspath(file), "x", VOXELS.shape)
+    with h5py.File(scans / "a.h5", "w") as opened:
+        opened.create_virtual_dataset("x", layout)
+    return scans / "a.h5"
+
+
+def link(scans, secrets, file):
+    import h5py
+
+    hdf5(secrets, SECRET)
+    with h5py.File(scans / "a.h5", "w") as opened:
+        opened["x"] = h5py.ExternalLink(os.fspath(file), "/x")
+        opened["soft"] = h5py.SoftLink("/x")
+    return scans / "a.h5"
+
+
+TEXT = "BinaryData = False\n"
+OUTSIDE = {
+    "mhd, above": (lambda s, _: mhd(s, "../secrets/a.raw"), {}),
+    "mhd, absolute": (lambda s, o: mhd(s, o / "a.raw"), {}),
+    "mhd, above and back": (lambda s, _: mhd(s, "../scans/../secrets/a.raw"), {}),
+    "mhd, pattern": (lambda s, _: mhd(s, "../secrets/%d.raw 1 2 1"), {}),
+    "mhd, list": (listed, {}),
+    "mhd, link": (linked, {}),
+    "mhd of text": (lambda s, o: mhd(s, o / "a.raw", TEXT), {}),
+    "nhdr, above": (lambda s, _: nhdr(s, "../secrets/a.raw"), {}),
+    "nhdr, absolute": (lambda s, o: nhdr(s, o / "a.raw"), {}),
+    "nhdr of text": (lambda s, o: nhdr(s, o / "a.raw", "ascii"), {}),
+    "zarr, chunk": (linked_chunk, {}),
+    "zarr, folder": (linked_folder, {}),
+    "zarr, metadata": (linked_metadata, {}),
+    "zarr by zarr-python": (linked_chunk_of_zarr_python, {}),
+    "ome-zarr": (ome_zarr, {}),
+    "ome-tiff, above": (lambda s, o: ome_tiff(s, o, "../secrets/b.ome.tif"), {}),
+    "ome-tiff, absolute": (lambda s, o: ome_tiff(s, o, o / "b.ome.tif"), {}),
+    "hdf5, external data": (lambda s, o: external(s, o / "a.raw"), {}),
+    "hdf5, virtual": (lambda s, o: virtual(s, o, o / "b.h5"), {}),
+    "hdf5, virtual above": (lambda s, o: virtual(s, o, "../secrets/b.h5"), {}),
+    "hdf5, link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "x"}),
+    "hdf5, link above": (lambda s, o: link(s, o, "../secrets/b.h5"), {"dataset": "x"}),
+    "hdf5, link by a link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "soft"}),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_leads_out_is_refused(folders, name):
+    """With the target named, and what allows it."""
+    write, options = OUTSIDE[name]
+    path = write(*folders)
+
+    with pytest.raises(LeadsOutside, match=r'secrets(?s:.)*follow="anywhere"'):
+        vp.Volume(path, **options).numpy()
+
+
+# Some make no sense as a volume, whoever is trusted.
+SENSELESS = ("mhd, pattern", "mhd, list", "mhd of text", "nhdr of text", "zarr, metadata")
+READ = [name for name in OUTSIDE if name not in SENSELESS]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_who_trusts_it_reads_it(folders, name):
+    """By the option, in a chain as well."""
+    write, options = OUTSIDE[name]
+    path = write(*folders)
+    chain = vp.from_cases([{"image": path}]).open_volume(follow="anywhere", **options)
+
+    assert next(iter(chain))["image"].realize().max() > 100
+
+
+def farm(scans, secrets):
+    """Return a header that is a link, beside its voxels, another one."""
+    mhd(secrets, "a.raw")
+    os.unlink(scans / "a.raw")
+    for name in ("a.mhd", "a.raw"):
+        (scans / name).symlink_to(secrets / name)
+    return scans / "a.mhd"
+
+
+def linked_top(scans, secrets):
+    zarr_of(secrets / "a.zarr", VOXELS)
+    (scans / "a.zarr").symlink_to(secrets / "a.zarr")
+    return scans / "a.zarr"
+
+
+def linked_above(scans, secrets):
+    zarr_of(secrets / "a.zarr", VOXELS)
+    (scans / "all").symlink_to(secrets)
+    return scans / "all" / "a.zarr"
+
+
+def linked_inside(scans, secrets):
+    path = zarr_of(scans / "a.zarr", VOXELS)
+    (path / "c/0/0/0").rename(path / "kept")
+    (path / "c/0/0/0").symlink_to("../../../kept")
+    return path
+
+
+def below(scans, secrets):
+    (scans / "b").mkdir()
+    (scans / "a.raw").rename(scans / "b" / "a.raw")
+    return mhd(scans, "b/a.raw")
+
+
+INSIDE = {
+    "beside": lambda s, _: mhd(s, "a.raw"),
+    "dot": lambda s, _: mhd(s, "./a.raw"),
+    "absolute, but beside": lambda s, _: mhd(s, s / "a.raw"),
+    "below": below,
+    "nhdr": lambda s, _: nhdr(s, "a.raw"),
+    "links to both": farm,
+    "zarr, the folder itself": linked_top,
+    "zarr, a folder above": linked_above,
+    "zarr, link inside": linked_inside,
+    "hdf5, virtual": lambda s, _: virtual(s, s, hdf5(s, VOXELS).name),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_stays_inside_is_read(folders, name):
+    """Files beside a header and below, and folders that the user linked."""
+    found = vp.Volume(INSIDE[name](*folders)).numpy().ravel()
+
+    assert sorted(found.tolist()) in (list(range(24)), list(range(100, 124)))
+
+
+def test_behind_a_url_nothing_leads_out():
+    """A server may take ``..`` and its escapes for the folder above."""
+    system = fsspec.filesystem("memory")
+    system.pipe("/outside/secrets/a.raw", SECRET.tobytes())
+    for file in ("../secrets/a.raw", "..\\secrets/a.raw", "/outside/secrets/a.raw"):
+        system.pipe("/outside/scans/a.mhd", MHD.format(file=file, text="").encode())
+
+        with pytest.raises(LeadsOutside, match="secrets"):
+            vp.Volume("memory://outside/scans/a.mhd").numpy()
+
+
+def test_follow_is_one_of_two_words():
+    """A typo does not open the door, nor close it."""
+    with pytest.raises(ValueError, match="follow is one of 'beside', 'anywhere', got 'all'"):
+        vp.Volume("a.mhd", follow="all")
+
+
+ELSEWHERE = ["https://169.254.169.254/a.nii", "s3://other/a.zarr", "file:///etc/passwd"]
+
+
+def manifest_with(folders, location):
+    """Write a manifest beside its volume, then let it name another place; return where it is."""
+    scans, _ = folders
+    np.save(scans / "a.npy", VOXELS)
+    found, _ = index_cases([("a", "image", vp.Volume(scans / "a.npy"))])
+    write_manifest(found, scans / "manifest.json")
+    document = json.loads((scans / "manifest.json").read_text())
+    document["cases"][0]["volumes"]["image"]["location"] = location
+    (scans / "manifest.json").write_text(json.dumps(document))
+    return scans / "manifest.json"
+
+
+@pytest.mark.parametrize(
+    "location", [*ELSEWHERE, "/etc/passwd", "../secrets/a.npy", "%2e%2e/a.npy"]
+)
+def test_a_manifest_that_leads_elsewhere(folders, location):
+    """Not even where its own folder lies below the same one; credentials would go there."""
+    path = manifest_with(folders, location)
+    system = fsspec.filesystem("memory")
+    system.pipe("/manifests/manifest.json", path.read_bytes())
+
+    if location[0] not in "/hsf":  # that all are elsewhere may be meant, of a local one
+        with pytest.raises(BadManifest, match=r"follow=.anywhere"):
+            vp.from_manifest(path)
+    with pytest.raises(BadManifest, match=r"follow=.anywhere"):
+        vp.from_manifest("memory://manifests/manifest.json")
+    assert len(vp.from_manifest(path, follow="anywhere")) == 1
+
+
+@pytest.mark.parametrize("location", [*ELSEWHERE, "/etc/passwd"])
+def test_a_local_manifest_names_what_it_was_made_of(folders, location):
+    """One of a bucket is read from anywhere; one volume elsewhere among them is refused."""
+    path = manifest_with(folders, "s3://bucket/a.nii")
+    assert len(vp.from_manifest(path)) == 1
+    write_manifest(read_manifest(path), path)
+    document = json.loads(path.read_text())
+    assert document["made_of"] == ["s3://bucket"]
+    volumes = document["cases"][0]["volumes"]
+    volumes["label"] = {**volumes["image"], "location": location}
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(
+        BadManifest, match=r"'label' of case a .* is at .* is of volumes at s3://buc"
+    ):
+        vp.from_manifest(path)
