@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import BadHeader, SampleError, UnknownFormat
+from ..core.remembered import cached_property
 from .chunks.cuts import Cuts, Needed
 from .content import array_key, content_key
 from .fetched import touch

@@ -19,6 +19,8 @@ class DoJob:
     epoch: int
     freed: tuple[int, ...] = ()
     """Slots that the consumer no longer looks into."""
+    given_up: tuple[int, ...] = ()
+    """Those of them that are not to be used again: a child of the consumer looks into them."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,18 @@
-"""What the fork server imports before it starts workers, so that these start in 0.1 s."""
+"""The fork server: what it imports before it starts workers, so that these start in 0.1 s.
+
+Each process has one of its own. What ``multiprocessing`` knows of its processes is copied into a
+forked child, which then waits for children that are not its own, and ends them when it exits.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, process
 from typing import Any
+
+from .script import WORKER_NAME
 
 FREEZE = "voxpipe.reading_services.workers.preloaded"
 """Imported last: it freezes what was imported before."""
@@ -12,6 +20,10 @@ FREEZE = "voxpipe.reading_services.workers.preloaded"
 _DEFAULT = ["__main__"]
 # The list as it was set from here last, and the part of it that was the user's.
 _last: tuple[list[str], list[str]] = ([], [])
+# Where sockets of multiprocessing lie, by what its processes know of themselves.
+_FOLDER = "tempdir"
+# That of a parent, which takes it away when it ends.
+_folder_of_parent: str | None = None
 
 
 def preload(context: Any, modules: Sequence[str]) -> None:
@@ -22,6 +34,9 @@ def preload(context: Any, modules: Sequence[str]) -> None:
     user's list is replaced.
     """
     global _last
+    settings = _settings()
+    if _folder_of_parent is not None and settings.get(_FOLDER) == _folder_of_parent:
+        del settings[_FOLDER]
     now = list(getattr(forkserver._forkserver, "_preload_modules", _DEFAULT))
     mine, users = _last
     if now != mine:
@@ -29,3 +44,32 @@ def preload(context: Any, modules: Sequence[str]) -> None:
     wanted = [*dict.fromkeys([*users, *modules]), FREEZE]
     context.set_forkserver_preload(wanted)
     _last = (wanted, users)
+
+
+def _settings() -> dict[str, Any]:
+    """Return what multiprocessing hands on to children; children that it forks have a copy."""
+    found: dict[str, Any] = vars(process.current_process()).get("_config", {})
+    return found
+
+
+def _forget_parent() -> None:
+    """Let a forked child start a server of its own, and leave its parent's workers alone.
+
+    multiprocessing does so in the children that it forks itself, not in those of ``os.fork()``.
+    """
+    global _folder_of_parent
+    _folder_of_parent = _settings().get(_FOLDER)
+    server: Any = forkserver._forkserver
+    modules, alive = list(server._preload_modules), server._forkserver_alive_fd
+    server.__init__()  # also its lock, which a thread of the parent may hold
+    server._preload_modules = modules
+    if alive is not None:
+        with contextlib.suppress(OSError):  # whoever holds it keeps the server alive
+            os.close(alive)
+    children: set[Any] = vars(process).get("_children", set())
+    for child in [child for child in children if child.name.startswith(WORKER_NAME)]:
+        children.discard(child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)

@@ -228,6 +228,7 @@ def _serve(
         message = waiting.message
         if slots is not None:
             slots.release(message.freed)
+            slots.give_up(message.given_up)
         job: Any = None
         try:
             if source is None:
