@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from ..realizing import ErrorPolicy, Outcome
 from .pausing import Pausing
 from .position import Progress
 from .stats import Counts
+
+EXITING = threading.Event()
+"""Set when the interpreter begins to end."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,12 @@ class DataLoader2Iterator:
 
     def __next__(self) -> Any:
         self._refuse_child()
-        with self._turn:
-            return self._next_or_why()
+        try:
+            with self._turn:
+                return self._next_or_why()
+        finally:
+            if EXITING.is_set():
+                _end_with_the_interpreter()
 
     def _refuse_child(self) -> None:
         """Refuse a forked child: threads and workers that make batches are not there."""
@@ -188,6 +196,15 @@ class DataLoader2Iterator:
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
         self._close()
+
+
+def _end_with_the_interpreter() -> None:
+    """Keep a daemon thread that is left over: Python is about to end it where it stands.
+
+    What it would be told, that its workers are gone, is nobody's error.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
 
 
 def _again(error: Exception) -> Exception:

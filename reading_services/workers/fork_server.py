@@ -7,7 +7,11 @@ forked child, which then waits for children that are not its own, and ends them 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import socket
+import stat
+import tempfile
 from collections.abc import Sequence
 from multiprocessing import forkserver, process
 from typing import Any
@@ -18,6 +22,8 @@ FREEZE = "voxpipe.reading_services.workers.preloaded"
 """Imported last: it freezes what was imported before."""
 # multiprocessing's own list: the script, which only workers that are sent pipes need.
 _DEFAULT = ["__main__"]
+FOLDERS = "pymp-"
+"""What the names of folders begin with in which multiprocessing has its sockets."""
 # The list as it was set from here last, and the part of it that was the user's.
 _last: tuple[list[str], list[str]] = ([], [])
 # Where sockets of multiprocessing lie, by what its processes know of themselves.
@@ -35,6 +41,8 @@ def preload(context: Any, modules: Sequence[str]) -> None:
     """
     global _last
     settings = _settings()
+    if settings.get(_FOLDER) is None:  # no server was started by this process yet
+        remove_folders_of_the_dead(tempfile.gettempdir())
     if _folder_of_parent is not None and settings.get(_FOLDER) == _folder_of_parent:
         del settings[_FOLDER]
     now = list(getattr(forkserver._forkserver, "_preload_modules", _DEFAULT))
@@ -44,6 +52,39 @@ def preload(context: Any, modules: Sequence[str]) -> None:
     wanted = [*dict.fromkeys([*users, *modules]), FREEZE]
     context.set_forkserver_preload(wanted)
     _last = (wanted, users)
+
+
+def remove_folders_of_the_dead(place: str) -> None:
+    """Take away folders of the user's in which a fork server listened, and nobody does.
+
+    A killed process leaves one where its server was killed too, as by a scheduler of jobs.
+    """
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(FOLDERS):
+                with contextlib.suppress(OSError):
+                    _remove_if_dead(entry.path)
+
+
+def _remove_if_dead(folder: str) -> None:
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        return
+    sockets = [os.path.join(folder, name) for name in os.listdir(folder)]
+    # An empty one may be about to be used.
+    if sockets and all(map(_nobody_listens, sockets)):
+        for address in sockets:
+            os.unlink(address)
+        os.rmdir(folder)
+
+
+def _nobody_listens(address: str) -> bool:
+    """Whether a path is that of a socket that no process has open; who has it notices nothing."""
+    if not stat.S_ISSOCK(os.lstat(address).st_mode):
+        return False
+    # Of another type: where a server listens it is refused for that, before the server is asked.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        return other.connect_ex(address) == errno.ECONNREFUSED
 
 
 def _settings() -> dict[str, Any]:
