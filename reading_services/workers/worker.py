@@ -23,6 +23,7 @@ from ...realizing import STANDING, Job, using, using_threads
 from ...spatial.lazy.made_volume import divide_tiles
 from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS
+from ...volumes.handles import VERSIONS
 from ...volumes.stores.joining import Table, using_joinings
 from ...volumes.stores.read_ahead import AHEAD
 from ..shares.feeding import Fed
@@ -290,7 +291,7 @@ def _report(caught: list[warnings.WarningMessage]) -> Report:
     new = caught[:]  # other threads may add to it meanwhile
     del caught[: len(new)]
     told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in new))
-    return Report(LEDGER.take(), told)
+    return Report(LEDGER.take(), told, VERSIONS.take())
 
 
 def _words(message: Warning | str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.errors import CorruptVolume, DestinationExists, MissingDependency, SampleError
+from ...core.errors import DestinationExists, MissingDependency, SampleError, VolumeChanged
 from ...core.sample import case_of
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
@@ -239,7 +239,7 @@ def write_planned(
     done = target.finished(key)
     written = _write(volume, plan, target, done, progress or _silent)
     if content_key(version_of(volume), plan.fingerprint()) != key:
-        raise CorruptVolume(
+        raise VolumeChanged(
             f"{volume.name} was written again while it was converted.",
             do="Convert it again once it is written.",
         )
