@@ -8,8 +8,23 @@ from __future__ import annotations
 
 import pytest
 from attacks import Attacks, Row
+from isolated import Isolated
 
 ROWS = pytest.StashKey[list[Row]]()
+
+
+@pytest.fixture(scope="session")
+def ready():
+    """Start the process of which those of attacks are forked."""
+    isolated = Isolated()
+    yield isolated
+    isolated.close()
+
+
+@pytest.fixture
+def isolated(ready, request):
+    """Return what has an act of the module done for a seed, in a process of its own."""
+    return lambda act, seed: ready(request.module.__name__, act, seed)
 
 
 @pytest.fixture
@@ -18,7 +33,10 @@ def attacks(request) -> Attacks:
     config = request.config
     rows = config.stash.setdefault(ROWS, [])
     whole, seed = config.getoption("whole_faults"), config.getoption("fault_seed")
-    return Attacks(request.node.nodeid, whole, seed, rows)
+    test = request.node.nodeid
+    dogs = (getattr(plugin, "WATCHDOG", None) for plugin in config.pluginmanager.get_plugins())
+    watchdog = next(dog for dog in dogs if dog is not None)
+    return Attacks(test, whole, seed, rows, lambda: watchdog.at(test))
 
 
 def pytest_terminal_summary(terminalreporter, config):

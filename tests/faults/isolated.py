@@ -7,6 +7,7 @@ says how each ended, what it printed, and which processes and temporary files it
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import select
@@ -25,7 +26,7 @@ SECONDS = 60.0
 # What an orphan needs to notice, on a machine that is busy.
 GRACE = 20.0
 LONGEST = 6000
-_SERVE = "import isolated, {module}; isolated.serve({module}.{act})"
+_SERVE = "import isolated; isolated.serve()"
 
 
 @dataclass(frozen=True)
@@ -46,25 +47,25 @@ class Ended:
 
 
 class Isolated:
-    """Has ``act(seed)`` of a module of tests done, in one process after another."""
+    """Has ``act(seed)`` of modules of tests done, in one process after another."""
 
-    def __init__(self, module: str, act: str) -> None:
+    def __init__(self) -> None:
         here = Path(__file__).parent
         path = os.pathsep.join([str(here), str(here.parent), *sys.path])
         self._ready = subprocess.Popen(
-            [sys.executable, "-c", _SERVE.format(module=module, act=act)],
+            [sys.executable, "-c", _SERVE],
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def __call__(self, seed: int) -> Ended:
+    def __call__(self, module: str, act: str, seed: int) -> Ended:
         """Return how the process of one seed ended."""
         ready = self._ready
         assert ready.stdin is not None
         assert ready.stdout is not None
-        ready.stdin.write(f"{seed}\n")
+        ready.stdin.write(f"{module} {act} {seed}\n")
         ready.stdin.flush()
         # Without an answer it is gone; a reader of one line holds nothing back.
         heard, _, _ = select.select([ready.stdout], [], [], 2 * SECONDS + 2 * GRACE)
@@ -72,16 +73,16 @@ class Isolated:
         assert line, f"no answer, {ready.poll()}"
         return Ended(**json.loads(line))
 
-    def __enter__(self) -> Isolated:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the ready one."""
         self._ready.communicate()
 
 
-def serve(act: Callable[[int], None]) -> None:
-    """Have an act done for each seed that comes in, until there are no more."""
+def serve() -> None:
+    """Have acts done as they come in, until there are no more."""
     while line := sys.stdin.readline():
+        module, act, seed = line.split()
+        do: Callable[[int], None] = getattr(importlib.import_module(module), act)
         place = Path(tempfile.mkdtemp(prefix="voxpipe-fault-"))
         (place / "tmp").mkdir()
         with open(place / "said", "w+b") as said:
@@ -99,7 +100,7 @@ def serve(act: Callable[[int], None]) -> None:
         sys.stdout.flush()
     else:
         return
-    act(int(line))
+    do(int(seed))
 
 
 def _prepare(place: Path, said: int) -> None:

@@ -5,7 +5,6 @@ import random
 import threading
 
 import pytest
-from isolated import Isolated
 from loaders import adapters, cases, chain, service
 from scenes import same
 
@@ -97,7 +96,6 @@ def _begin_anew(loader, batches, batch, known):
 ACTS = [_drop, _shut_down, _hold, _go_on, _begin_anew]
 
 
-def test_children_and_parent_do_not_disturb_each_other(attacks):
+def test_children_and_parent_do_not_disturb_each_other(attacks, isolated):
     """Every batch of the parent, and what a child does is over at once."""
-    with Isolated(__name__, "fork") as isolated:
-        attacks.each(lambda seed: isolated(seed).refuse(), quick=3, whole=200)
+    attacks.each(lambda seed: isolated("fork", seed).refuse(), quick=2, whole=200)

@@ -8,7 +8,6 @@ import sys
 import threading
 
 import pytest
-from isolated import Isolated
 from loaders import adapters, cases, chain, service
 
 import voxpipe as vp
@@ -98,15 +97,14 @@ WAYS = {
 EXPECTED = {"error": (1, ["Lost"]), "end": (0, []), CTRL_C: (-signal.SIGINT, ["KeyboardInterrupt"])}
 
 
-def test_leaving_is_silent_and_has_its_status(attacks):
+def test_leaving_is_silent_and_has_its_status(attacks, isolated):
     """One traceback where something was raised, else nothing; and nothing is left."""
-    with Isolated(__name__, "leave") as isolated:
 
-        def attempt(seed):
-            ended = isolated(seed)
-            said = re.findall(r"^(?:\w+\.)*(\w+)(?::.*)?$", ended.said.strip(), re.MULTILINE)
-            status, errors = EXPECTED.get(_way_of(seed), (STATUS, []))
-            assert ended.said.count("Traceback (most recent call last)") == len(errors), ended.said
-            assert (ended.status, said[-1:], ended.left) == (status, errors, []), (seed, ended)
+    def attempt(seed):
+        ended = isolated("leave", seed)
+        said = re.findall(r"^(?:\w+\.)*(\w+)(?::.*)?$", ended.said.strip(), re.MULTILINE)
+        status, errors = EXPECTED.get(_way_of(seed), (STATUS, []))
+        assert ended.said.count("Traceback (most recent call last)") == len(errors), ended.said
+        assert (ended.status, said[-1:], ended.left) == (status, errors, []), (seed, ended)
 
-        attacks.each(attempt, quick=7, whole=210)
+    attacks.each(attempt, quick=7, whole=210)

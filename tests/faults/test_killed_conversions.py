@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from isolated import Isolated
 
 from voxpipe.volumes import Volume, convert
 
@@ -56,7 +55,6 @@ def _status(source, folder, seconds):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_killed_conversion_leaves_what_a_whole_one_does(attacks):
+def test_a_killed_conversion_leaves_what_a_whole_one_does(attacks, isolated):
     """Nothing more, nothing less, the same bytes."""
-    with Isolated(__name__, "convert_under_fire") as isolated:
-        attacks.each(lambda seed: isolated(seed).refuse(), quick=3, whole=200)
+    attacks.each(lambda seed: isolated("convert_under_fire", seed).refuse(), quick=2, whole=200)

@@ -9,7 +9,6 @@ import warnings
 from multiprocessing import active_children
 
 import pytest
-from isolated import Isolated
 from loaders import adapters, cases, chain, workers
 from scenes import same
 
@@ -78,17 +77,15 @@ def _exit():
     os._exit(3)
 
 
-def test_killed_workers_are_replaced(attacks):
+def test_killed_workers_are_replaced(attacks, isolated):
     """Whichever, and whenever."""
-    with Isolated(__name__, "kill_workers") as isolated:
-        attacks.each(lambda seed: isolated(seed).refuse(), quick=3, whole=300)
+    attacks.each(lambda seed: isolated("kill_workers", seed).refuse(), quick=2, whole=300)
 
 
-def test_a_killed_consumer_leaves_nothing(attacks):
+def test_a_killed_consumer_leaves_nothing(attacks, isolated):
     """No process, no folder of sockets; what workers print has nobody to read it."""
-    with Isolated(__name__, "kill_consumer") as isolated:
 
-        def attempt(seed):
-            isolated(seed).refuse(3 if _end_of(seed) is _exit else -signal.SIGKILL)
+    def attempt(seed):
+        isolated("kill_consumer", seed).refuse(3 if _end_of(seed) is _exit else -signal.SIGKILL)
 
-        attacks.each(attempt, quick=3, whole=60)
+    attacks.each(attempt, quick=2, whole=60)
