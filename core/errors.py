@@ -12,6 +12,7 @@ knows nothing of voxpipe can still catch it::
     │   │   │   └── LeadsOutside                   it names a file that is not beside it
     │   │   ├── TruncatedVolume      (EOFError)    fewer voxels than the header says
     │   │   ├── CorruptVolume        (ValueError)  the stored voxels cannot be decoded
+    │   │   │   └── VolumeChanged        what is stored is another version than was opened
     │   │   ├── VolumeTooLarge       (MemoryError) what is asked for does not fit in memory
     │   │   ├── CacheTooSmall        (OSError)     the cache on disk cannot hold it
     │   │   ├── CacheBusy            (TimeoutError) another process kept the cache locked
@@ -64,6 +65,7 @@ and warnings, which are no errors unless you make them such::
     MissingLabel                     (UserWarning) a label that is asked for is nowhere
     ProvenanceLost                   (UserWarning) a batch has no ``meta`` any more
     UnopenedVolume                   (UserWarning) a batch holds the path of a volume
+    EmptyVolume                      (UserWarning) nothing of a volume is stored, so all is fill
     LintWarning                      (UserWarning) a graph is legal, but hardly meant
     LikelyMistake                    (UserWarning) a number is legal, but hardly meant
 
@@ -217,6 +219,10 @@ class TruncatedVolume(VolumeReadError, EOFError):
 
 class CorruptVolume(VolumeReadError, ValueError):
     """The stored voxels cannot be decoded, or are not what the header says."""
+
+
+class VolumeChanged(CorruptVolume):
+    """What is stored is not the version any more that was opened; voxels of both would mix."""
 
 
 class OutOfVolume(VolumeError, IndexError):
@@ -444,3 +450,7 @@ class ProvenanceLost(UserWarning):
 
 class UnopenedVolume(UserWarning):
     """A batch holds the path of a volume where its voxels were meant, perhaps."""
+
+
+class EmptyVolume(UserWarning):
+    """A volume has a header and no voxels: nothing of it is stored, so it is read as all fill."""

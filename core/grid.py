@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .region import Region
+from .remembered import cached_property
 from .rows import Rows, applied, determinant, inverse, linear_of, product, rows_of
 
 Affine = NDArray[np.float64]
@@ -64,7 +64,7 @@ class Grid:
 
     @cached_property
     def rows(self) -> Rows:
-        """The first three rows of the affine, as plain floats."""
+        """Return the first three rows of the affine, as plain floats."""
         return rows_of(self.affine)
 
     @cached_property

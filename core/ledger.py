@@ -6,10 +6,10 @@ consumer's process adds it to its own ledger. ``Profile`` reads the sum.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 
 from .tally import Tally
+from .turns import ForkSafeLock
 
 Key = tuple[str, str]
 """(id of the profile, the pipe as the user wrote it)."""
@@ -51,7 +51,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._entries: dict[Key, Entry] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def add(self, key: Key, entry: Entry) -> None:
         """Add to what is known of one pipe."""

@@ -7,14 +7,41 @@ whole volume is worked out once, and what another one asks for meanwhile is not 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
 V = TypeVar("V")
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property as cached_property
+else:
+
+    class cached_property:  # noqa: N801  the name of the one that it stands for
+        """``functools.cached_property`` as it is from Python 3.12 on: without a lock.
+
+        Before, one lock was held for all instances of a class: their threads waited for each
+        other, and a child that was forked meanwhile waited for ever. Of two threads that make a
+        value at once, both get that of the first to finish.
+        """
+
+        def __init__(self, make):
+            self._make = make
+            self.__doc__ = make.__doc__
+            self.__module__ = make.__module__
+
+        def __set_name__(self, owner, name):
+            self._name = name
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            return vars(instance).setdefault(self._name, self._make(instance))
+
 
 # Of a few hundred bytes each.
 MOST_REMEMBERED = 4096

@@ -6,11 +6,12 @@ reads them. One object per process, added to by whoever does the work.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import astuple, dataclass, fields
 
+from .turns import ForkSafeLock
+
 # Adding is a read and a write; patches of one batch may be realized in several threads.
-_LOCK = threading.Lock()
+_LOCK = ForkSafeLock()
 
 
 @dataclass

@@ -1,15 +1,49 @@
-"""A lock around what finalizers call too.
+"""Locks where a plain one hangs: around what finalizers call too, and in forked children.
 
 Garbage may be collected whenever memory is taken, so also inside a lock; and what is collected may
 be an epoch that nobody finished, whose end frees what the lock guards. With a plain lock that
 thread would wait for itself, for ever; a reentrant one would let it in while things are half done.
+
+A forked child inherits locks that threads of its parent hold, and not the threads: nobody would
+ever release them there.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from weakref import WeakSet
+
+_EVERY: WeakSet[ForkSafeLock] = WeakSet()
+
+
+class ForkSafeLock:
+    """A reentrant lock that is free in a forked child, whoever held it in the parent.
+
+    For what is whole after each step, or forgotten in a child: a thread may have been in its midst.
+
+    Examples
+    --------
+    >>> lock = ForkSafeLock()
+    >>> with lock, lock:
+    ...     pass
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        _EVERY.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        """Leave the lock of the parent behind."""
+        self._lock = threading.RLock()
 
 
 class Turns:
@@ -53,3 +87,12 @@ class Turns:
                     self._due.popleft()()
             finally:
                 self._lock.release()
+
+
+def _after_fork() -> None:
+    for lock in list(_EVERY):
+        lock.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import copy
 import weakref
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import count
 from typing import Any, NoReturn
 
 from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
@@ -33,7 +36,7 @@ from .drawn import Drawn
 from .explaining import Explaining
 from .failed import Failed
 from .interop.epoch_setter import EpochSetter
-from .iterator import Begun, DataLoader2Iterator
+from .iterator import EXITING, Begun, DataLoader2Iterator
 from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated
 from .outline import Outline
@@ -41,6 +44,10 @@ from .position import Position, Progress
 from .state import State, checkpoint_of, refuse_for_service, saved_shares
 from .stats import Counts, Waits
 from .telling import Telling
+
+# By number, as a set of weak references cannot be looked through while other threads add to it.
+_LOADERS: weakref.WeakValueDictionary[int, DataLoader2] = weakref.WeakValueDictionary()
+_NUMBERS = count()
 
 
 class _Freed:
@@ -130,6 +137,8 @@ class DataLoader2(Explaining, Telling):
         self._outline = Outline.of(self._written)
         # Frees what a loader holds that is dropped without a word.
         self._finalizer = weakref.finalize(self, self._freed.free)
+        self._finalizer.atexit = False  # an epoch that runs ends first
+        _LOADERS[next(_NUMBERS)] = self
         if seed is not None:
             self.seed(seed)
 
@@ -384,3 +393,14 @@ class DataLoader2(Explaining, Telling):
 
     def __repr__(self) -> str:
         return f"DataLoader2({type(self._written).__name__}, {self._service!r})"
+
+
+@atexit.register
+def _shut_down_all() -> None:
+    """End what still runs when the interpreter ends, while there are modules to end it with."""
+    EXITING.set()
+    for found in _LOADERS.valuerefs():
+        loader = found()
+        if loader is not None:
+            with contextlib.suppress(Exception):  # a thread of the user's may be in the midst of it
+                loader.shutdown()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +12,16 @@ from typing import Any
 
 from ..core import Origin
 from ..core.errors import IteratorInvalidated, VoxpipeError
+from ..core.turns import ForkSafeLock
 from ..datapipes.iter.stack.devices import with_tensors
 from ..reading_services import Epoch
 from ..realizing import ErrorPolicy, Outcome
 from .pausing import Pausing
 from .position import Progress
 from .stats import Counts
+
+EXITING = threading.Event()
+"""Set when the interpreter begins to end."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,9 @@ class Begun:
 
 class DataLoader2Iterator:
     """One epoch of a loader, which makes it.
+
+    It belongs to the process that asked it first: a forked child is refused, whatever runs there.
+    Threads may share it; each gets batches of its own, in the order in which they ask.
 
     It can be paused, by hand or after a number of batches: a ``for`` loop over it ends, and
     another one goes on after :meth:`resume`. Workers keep what they have made meanwhile.
@@ -76,11 +85,35 @@ class DataLoader2Iterator:
         self._failure: BaseException | None = None
         self._interrupted = False
         self._pausing = Pausing()
+        self._process: int | None = None
+        # Threads take turns. A second one in the midst of a batch would get it once more.
+        self._turn = ForkSafeLock()
 
     def __iter__(self) -> DataLoader2Iterator:
         return self
 
     def __next__(self) -> Any:
+        self._refuse_child()
+        try:
+            with self._turn:
+                return self._next_or_why()
+        finally:
+            if EXITING.is_set():
+                _end_with_the_interpreter()
+
+    def _refuse_child(self) -> None:
+        """Refuse a forked child: threads and workers that make batches are not there."""
+        here = os.getpid()
+        if self._process is None:
+            self._process = here
+        elif self._process != here:
+            what = f"this iterator was begun before a fork, in process {self._process}"
+            raise IteratorInvalidated(
+                f"{what}: its batches are that process's", do="Iterate the loader anew in this one."
+            )
+
+    def _next_or_why(self) -> Any:
+        """Return the next batch, or raise why there is none, and end."""
         if self._ended_by:
             do = "One iterator of a loader is live: take a new one, or make two loaders."
             raise IteratorInvalidated(self._ended_by, do=do)
@@ -163,6 +196,15 @@ class DataLoader2Iterator:
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
         self._close()
+
+
+def _end_with_the_interpreter() -> None:
+    """Keep a daemon thread that is left over: Python is about to end it where it stands.
+
+    What it would be told, that its workers are gone, is nobody's error.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
 
 
 def _again(error: Exception) -> Exception:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice, zip_longest
 
 from ..core.errors import StateMismatch
+from ..core.remembered import cached_property
 from ..graph import (
     Pipe,
     chained_name,

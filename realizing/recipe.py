@@ -10,12 +10,12 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from ..core import TALLY
 from ..core.errors import PLACED, GraphError, placed
 from ..core.ledger import LEDGER, Entry
+from ..core.remembered import cached_property
 from ..core.resident import SAMPLED, array_bytes, resident_bytes
 from .failing import Outcome
 from .job import Job

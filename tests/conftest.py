@@ -27,6 +27,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--whole-faults", action="store_true", help="try every attack as often as it says"
     )
+    parser.addoption("--soak-seconds", type=float, help="how long tests/faults/test_soak.py runs")
     parser.addoption("--fault-seed", type=int, help="try each attack from this seed alone")
 
 

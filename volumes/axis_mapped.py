@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -119,6 +119,15 @@ class AxisMapped(Backend):
     def is_current(self) -> bool:
         """Whether the store is still the one that was opened."""
         return self._inner.is_current
+
+    @property
+    def version(self) -> Hashable:
+        """That of the store."""
+        return self._inner.version
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether the store is the one that was opened, and nothing read was written since."""
+        return self._inner.is_as_of(moment)
 
     @property
     def content_key(self) -> str:

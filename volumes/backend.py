@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import BadHeader, SampleError, UnknownFormat
+from ..core.remembered import cached_property
 from .chunks.cuts import Cuts, Needed
 from .content import array_key, content_key
 from .fetched import touch
@@ -130,6 +130,28 @@ class Backend(ABC):
     def is_current(self) -> bool:
         """Whether the store is still the one that was opened."""
         return True
+
+    @property
+    def version(self) -> Hashable:
+        """What tells the version that was opened from others, the same in every process.
+
+        Compared between processes that read one volume in one epoch; equal where nobody can tell.
+        """
+        return self.header.stamp
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether the store is the one that was opened, and nothing read was written since.
+
+        Asked after each patch, so it has to take microseconds: no voxel is read for it, and no
+        request sent.
+
+        Parameters
+        ----------
+        moment
+            When the volume was opened for this epoch, in whichever process, in nanoseconds since
+            1970 (``time.time_ns()``).
+        """
+        return self.is_current
 
     @property
     def content_key(self) -> str:

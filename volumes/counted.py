@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import TALLY, OrientedBox, Region
-from ..core.errors import BadHeader, OutOfVolume, VolumeTooLarge
+from ..core.errors import BadHeader, CorruptVolume, OutOfVolume, VolumeChanged, VolumeTooLarge
 from ..core.memory import usable_memory
 from .backend import Backend
 from .header import Shape
@@ -23,13 +23,12 @@ def counted_read(
         parts: Voxels = below.read(region, channels, box)
         return parts
     backend.check_version()
-    if box is not None and backend.culls:
-        culling: Any = backend  # which takes the box, as it says
-        TALLY.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
-        voxels: Voxels = culling.read(region, channels, box)
-    else:
-        TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
-        voxels = backend.read(region, channels)
+    try:
+        voxels = _tallied(backend, region, channels, box)
+    except CorruptVolume as error:
+        if isinstance(error, VolumeChanged) or backend.is_current:
+            raise
+        raise VolumeChanged(error.what, do=error.do) from error
     shape = (channels[1] - channels[0], *region.shape)
     # A kernel would take whatever lies behind: own backends are anybody's code.
     if voxels.array.shape != shape:
@@ -41,6 +40,18 @@ def counted_read(
     if backend.header.dtype.kind == "b":
         return replace(voxels, array=plain(voxels.array), boolean=True)
     return voxels
+
+
+def _tallied(
+    backend: Backend, region: Region, channels: tuple[int, int], box: OrientedBox | None
+) -> Voxels:
+    if box is not None and backend.culls:
+        culling: Any = backend  # which takes the box, as it says
+        TALLY.count(reads=1, bytes_read=culling.touched_bytes(region, channels, box))
+        voxels: Voxels = culling.read(region, channels, box)
+        return voxels
+    TALLY.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
+    return backend.read(region, channels)
 
 
 def check_inside(region: Region, shape: Shape, name: str) -> None:

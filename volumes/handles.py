@@ -7,12 +7,15 @@ when there are too many; whoever is still reading from it keeps it until done.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections import OrderedDict
-from typing import Protocol
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import NamedTuple, Protocol
 
-from ..core.errors import CorruptVolume
+from ..core.errors import VolumeChanged
+from ..core.remembered import Remembered
 from ..core.turns import Turns
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS
@@ -112,12 +115,21 @@ class Handles:
         if handle is not None and handle.backend is not None:
             handle.backend.forget_content_key()
 
+    def opened_again(self, source: Opener, last: Backend) -> Backend:
+        """Return the open backend of ``source``, but not the one that was open last."""
+        self.acquire(source)
+        with self._lock:
+            handle = self._handles.get(source.token)
+            if handle is not None and handle.backend is last:
+                del self._handles[source.token]
+        return self.acquire(source)
+
     def agreeing(self, source: Opener, known: Header | None) -> Backend:
         """Return the open backend of ``source``, and make sure that it is what is known of it.
 
         Raises
         ------
-        CorruptVolume
+        VolumeChanged
             It is not, and was written again.
         """
         backend = self.acquire(source, verify=known is None)
@@ -126,7 +138,7 @@ class Handles:
         # The file may have been written again since, or only touched.
         backend = self.acquire(source, verify=True)
         if not backend.header.agrees_with(known):
-            raise CorruptVolume(
+            raise VolumeChanged(
                 f"{source.name} has changed since its header was read: it was "
                 f"{known.shape} {known.disk_dtype} and is "
                 f"{backend.shape} {backend.disk_dtype}, or lies elsewhere.",
@@ -175,13 +187,68 @@ def _remote(handle: _Handle) -> bool:
 HANDLES = Handles()
 """The open backends of this process."""
 
+# Of 400 bytes each. Of more volumes, those that were read longest ago may change unnoticed.
+MOST_VERSIONS = 16_384
+
+
+class Opened(NamedTuple):
+    """Which version of a volume a process has opened first, of those that one pass reads."""
+
+    key: tuple[str, str]
+    """The pass, and the token of the volume."""
+    version: Hashable
+    """What tells it from others."""
+    moment: int
+    """When, in nanoseconds since 1970."""
+    name: str
+    """What messages call the volume."""
+
+
+class Versions:
+    """The versions of volumes that passes read in this process, the first of each.
+
+    Examples
+    --------
+    >>> versions = Versions()
+    >>> key = ("a pass", "a volume")
+    >>> [versions.first(Opened(key, n, n, "a.nii")).version for n in (1, 2)]
+    [1, 1]
+    >>> len(versions.take()), versions.take()
+    (1, ())
+    """
+
+    def __init__(self) -> None:
+        self._first: Remembered[Opened] = Remembered(MOST_VERSIONS)
+        self._new: deque[Opened] = deque(maxlen=MOST_VERSIONS)
+
+    def first(self, opened: Opened) -> Opened:
+        """Return what was opened first of the same volume in the same pass: this, or another."""
+
+        def note() -> Opened:
+            self._new.append(opened)
+            return opened
+
+        return self._first.get_or(opened.key, note)
+
+    def take(self) -> tuple[Opened, ...]:
+        """Return those that were opened since this was asked last."""
+        new = []
+        with contextlib.suppress(IndexError):
+            while True:
+                new.append(self._new.popleft())
+        return tuple(new)
+
+
+VERSIONS = Versions()
+"""The versions that this process reads."""
+
 
 def backend_of(source: Opener, known: Header | None) -> Backend:
     """Return the open backend of a source in this process, which is what was known of it.
 
     Raises
     ------
-    CorruptVolume
+    VolumeChanged
         What is stored has changed since its header was read.
     """
     held: Backend | None = getattr(source, "backend", None)

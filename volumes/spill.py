@@ -14,13 +14,13 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.remembered import cached_property
 from .backend import Backend, ViewBackend
 from .cache.cache_directory import FULL, cache_directory, read_kept, warn_unused, write_kept
 from .cache.waiting import made_once

@@ -6,7 +6,7 @@ read by its own backend; whoever resamples does so file by file, into the channe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -207,6 +207,15 @@ class StackedBackend(Backend):
     def is_current(self) -> bool:
         """Whether every part is still what was opened."""
         return all(backend.is_current for backend in self._opened)
+
+    @property
+    def version(self) -> Hashable:
+        """Those of all parts."""
+        return tuple(backend.version for backend in self._opened)
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether this holds of every part."""
+        return all(backend.is_as_of(moment) for backend in self._opened)
 
     @property
     def lists(self) -> bool:  # type: ignore[override]

@@ -6,13 +6,15 @@ Making a ``Volume`` touches nothing. The first question about its geometry reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
+from ..core.errors import VolumeChanged, VolumeNotFound
 from .array_source import held_in_memory
 from .axis_map import AxisMap
 from .axis_mapped import AxisMappedSource, seen_through
@@ -20,7 +22,7 @@ from .backend import Backend, as_array, as_tensor, content_of, needed_of
 from .chunks.cuts import Needed
 from .counted import check_inside, counted_read
 from .cut_out import cut_out
-from .handles import backend_of
+from .handles import HANDLES, VERSIONS, Opened, backend_of
 from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, Refused, StoreLayout
 from .source import LocatedSource, Options, Source
@@ -117,6 +119,9 @@ class Volume:
         self._header: Header | None = None
         self._grid: Grid | None = None
         self._data: torch.Tensor | None = None
+        self._opened: tuple[Hashable, int] | None = None
+        self._compared = False
+        self._pass = ""
 
     @property
     def name(self) -> str:
@@ -167,7 +172,9 @@ class Volume:
 
     def _of(self, source: Source, kind: str) -> Volume:
         affine = None if self._affine is None else affine_matrix(self._affine)
-        return Volume.of_source(source, kind, affine)
+        volume = Volume.of_source(source, kind, affine)
+        volume._pass = self._pass
+        return volume
 
     @property
     def content_key(self) -> str:
@@ -310,6 +317,54 @@ class Volume:
         fetched: int | None = 0 if region.is_empty else backend.fetch(region, None, *culling)
         return fetched
 
+    def refuse_change(self) -> None:
+        """Raise if what is stored is another version than when this volume was opened.
+
+        Patches ask when they have their voxels, in whichever process. A volume that a manifest
+        describes is compared with that, when it is opened.
+
+        Raises
+        ------
+        VolumeChanged
+            It was written again, touched or removed meanwhile.
+        """
+        backend = self._backend()
+        version, moment = self._opened or (backend.version, 0)
+        if self._pass:
+            opened = Opened((self._pass, self.token), version, moment, self.name)
+            _, version, moment, _ = VERSIONS.first(opened)
+        try:
+            current = backend.is_as_of(moment) if moment else backend.is_current
+            if current and backend.version == version:
+                return
+            how = "was written again, or touched,"
+        except VolumeNotFound:
+            how = "was removed"
+        raise VolumeChanged(
+            f"{self.name} {how} since it was opened for this epoch.",
+            do="Leave volumes as they are while an epoch reads them, and begin the epoch again.",
+        )
+
+    def opened_anew(self, by: str) -> Volume:
+        """Return the volume for a pass: its header is read again, as it may have changed.
+
+        All processes read one version of it in a pass.
+
+        Parameters
+        ----------
+        by
+            Names the pass, as no other.
+        """
+        anew = self
+        if self.located is not None and not hasattr(self._source, "known_header"):
+            anew = self.__copy__()
+            anew._header = anew._grid = anew._opened = None
+            anew._pass = by
+        for part in self.parts:
+            if part is not self:  # of a list of files, which are opened one by one
+                part._pass = by
+        return anew
+
     def __getitem__(self, item: Any) -> Volume:
         """Read a part and return it as a volume in memory, with its place in the world.
 
@@ -385,12 +440,20 @@ class Volume:
         """Return the open backend of this process, and make sure it is what we know."""
         if self._header is None and hasattr(self._source, "known_header"):
             self._header = self._source.known_header()
+        # Before it is opened: what is written meanwhile was written since.
+        now = time.time_ns() if self._header is None else 0
         backend = backend_of(self._source, self._header)
         self._header = backend.header
+        if now:
+            self._opened = backend.version, now
+        elif self._opened is not None and not self._compared and backend.version != self._opened[0]:
+            # This process may have it open from another epoch.
+            backend = HANDLES.opened_again(self._source, backend)
+        self._compared = True
         return backend
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_grid": None, "_data": None}
+        return {**self.__dict__, "_grid": None, "_data": None, "_compared": False}
 
     def __copy__(self) -> Volume:
         copy = object.__new__(type(self))

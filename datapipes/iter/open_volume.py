@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -159,12 +160,14 @@ class OpenVolume(Seeded):
     def __iter__(self) -> Iterator[Sample]:
         """Yield each sample with its volumes lazy."""
         run = None
+        # By which processes know what they read together; nothing that is drawn depends on it.
+        by = uuid.uuid4().hex
         for position, item in enumerate(self.parent):
             if isinstance(item, Sample):
-                yield self._opened(item)
+                yield self._opened(item, by)
                 continue
             run = run or self._next_run()
-            yield self._opened(self._sample(item, position, *run))
+            yield self._opened(self._sample(item, position, *run), by)
 
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""
@@ -178,7 +181,7 @@ class OpenVolume(Seeded):
         name = str(item.get(CASE, name_of(data, position)))
         return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
-    def _opened(self, sample: Sample) -> Sample:
+    def _opened(self, sample: Sample, by: str) -> Sample:
         keys = (
             self.keys if self.keys is not None else [k for k, v in sample.items() if is_volume(v)]
         )
@@ -198,7 +201,7 @@ class OpenVolume(Seeded):
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         self._refuse_unknown(sample, keys)
         try:
-            volumes = {key: self._shown(key, sample) for key in keys}
+            volumes = {key: self._shown(key, sample).opened_anew(by) for key in keys}
             self._warn_of_colours(sample, volumes)
             volumes.update(_stored_masks(volumes, sample))
         except Exception as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, ClassVar
 
 from torch.utils.data import MapDataPipe
 
+from ...core.turns import ForkSafeLock
 from ..datapipe import length_of, offered
 from ..iter.stack.footprint import bytes_of
 from ..iter.stack.in_memory_cache import limit_of
@@ -58,7 +58,7 @@ class InMemoryCacheHolder(MapPipe):
     def fresh(self) -> None:
         """Begin with nothing kept."""
         self._kept, self._bytes = {}, 0
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def __getitem__(self, index: Any) -> Any:
         """Return an item, kept or new."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from ...core.errors import NotPicklable, WorkerDied
+from ...core.errors import NotPicklable, VolumeChanged, WorkerDied
 from ...core.ledger import LEDGER
 from ...core.origin import warn
 from ...datapipes.length import without_opening
@@ -46,6 +46,7 @@ class PooledEpoch:
         self._end = end
         self._limits = work.limits
         self._said: set[str] = set()
+        self._versions: dict[int, Hashable] = {}
         self._closed = False
         self._left = False
         begin(self)
@@ -98,8 +99,23 @@ class PooledEpoch:
         raise NotImplementedError
 
     def _tell(self, answer: Done | Exhausted | Failed) -> None:
-        """Enter what the worker counted, and repeat its warnings once."""
+        """Enter what the worker counted, and repeat its warnings once.
+
+        Raises
+        ------
+        VolumeChanged
+            It reads another version of a volume than another worker.
+        """
         LEDGER.merge(answer.report.ledger)
+        for opened in answer.report.versions:
+            if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
+                self._pool.broken = True
+                raise VolumeChanged(
+                    f"{opened.name} was written again since it was opened for this epoch: two "
+                    "workers have read two versions of it.",
+                    do="Leave volumes as they are while an epoch reads them, and begin the epoch "
+                    "again.",
+                )
         for text, category in answer.report.warnings:
             if text not in self._said:
                 self._said.add(text)

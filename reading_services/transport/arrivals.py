@@ -6,6 +6,7 @@ import os
 import sys
 import weakref
 from collections import Counter
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,10 @@ from numpy.typing import NDArray
 from .budget import SlotBudget
 from .mapping import Mapping
 from .pinning import Check, Cuda, Registrar
+
+# By number, as a set of weak references cannot be looked through while other threads add to it.
+_READERS: weakref.WeakValueDictionary[int, SlotReader] = weakref.WeakValueDictionary()
+_NUMBERS = count()
 
 
 class SlotReader:
@@ -53,6 +58,9 @@ class SlotReader:
         self._refused: set[int] = set()
         self._largest = 0
         self._before = before
+        self._inherited: set[int] = set()  # slots that a forked child looks into as well
+        self._given_up: list[int] = []
+        _READERS[next(_NUMBERS)] = self
 
     def add(self, number: int, fd: int, size: int) -> None:
         """Map a slot that the worker announced; the descriptor is closed."""
@@ -66,6 +74,7 @@ class SlotReader:
         self._memory.pop(number, None)
         self._pinned.discard(number)
         self._refused.discard(number)
+        self._inherited.discard(number)
 
     def close(self) -> None:
         """Forget all slots; those that batches look into stay mapped until these are gone."""
@@ -94,7 +103,23 @@ class SlotReader:
             if self._looks[number] <= 0:
                 del self._looks[number]
                 self._kept.pop(number, None)
+                if number in self._inherited:
+                    self._inherited.remove(number)
+                    self._given_up.append(number)
         return free
+
+    def take_given_up(self) -> list[int]:
+        """Return the slots that the worker must not use again, each once.
+
+        A child that was forked while a batch lay there looks into it still, for how long nobody
+        here knows. The memory goes when its process, and that of the worker, have let go of it.
+        """
+        numbers, self._given_up = self._given_up, []
+        return numbers
+
+    def before_fork(self) -> None:
+        """Note which slots a child that is about to be forked looks into."""
+        self._inherited.update(self._looks)
 
     def open(self, number: int, others: int = 0) -> tuple[NDArray[np.uint8], bool]:
         """Return the bytes of a slot for one batch, and whether the batch may stay in it.
@@ -188,3 +213,14 @@ class Arrival:
         self._slots.copied(private, size, is_first=not self._copies)
         self._copies += 1
         return private[inside]
+
+
+def _before_fork() -> None:
+    for found in _READERS.valuerefs():
+        reader = found()
+        if reader is not None:
+            reader.before_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...core.ledger import Entry, Key
+from ...volumes.handles import Opened
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class DoJob:
     epoch: int
     freed: tuple[int, ...] = ()
     """Slots that the consumer no longer looks into."""
+    given_up: tuple[int, ...] = ()
+    """Those of them that are not to be used again: a child of the consumer looks into them."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class Report:
 
     ledger: dict[Key, Entry] = field(default_factory=dict)
     warnings: tuple[tuple[str, type[Warning]], ...] = ()
+    versions: tuple[Opened, ...] = ()
+    """Which versions of volumes it has opened."""
 
 
 @dataclass(frozen=True)

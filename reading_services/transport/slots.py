@@ -146,6 +146,12 @@ class SlotWriter:
             if number in self._slots:
                 self._slots[number].sent -= 1
 
+    def give_up(self, numbers: Sequence[int]) -> None:
+        """Leave slots, as they are, to others that look into them: they are not used again."""
+        for number in numbers:
+            if self._slots.pop(number, None) is not None:
+                self._retire(number)
+
     def busy(self) -> set[int]:
         """Return the numbers of the slots in use, here or by the consumer."""
         self._settle()

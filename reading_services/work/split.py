@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from ...adapters import Hints, Limits
+from ...core.remembered import cached_property
 from ...graph import (
     Cut,
     Pipe,
@@ -70,7 +70,7 @@ class Planned:
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        """The realizing part as instructions that need no torch; None if a pipe of it has none."""
+        """Return the realizing part as instructions, without torch; None if a pipe has none."""
         instructions: list[Instruction] = []
         for pipe in self.cut.realizing:
             own = instructions_of(pipe)
@@ -100,7 +100,7 @@ class Planned:
 
     @cached_property
     def _steps(self) -> tuple[Pipe, ...]:
-        """The pipe of each step."""
+        """Return the pipe of each step."""
         if self.recipe is None:
             return self.cut.realizing
         return tuple(p for p in self.cut.realizing for _ in instructions_of(p) or ())

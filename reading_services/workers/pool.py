@@ -169,7 +169,9 @@ class WorkerPool:
         """
         self._refuse_child()
         index = getattr(job, "index", job)
-        message = DoJob(index, pickled(job), seed, epoch, tuple(worker.slots.take_freed()))
+        freed = tuple(worker.slots.take_freed())
+        given_up = tuple(worker.slots.take_given_up())
+        message = DoJob(index, pickled(job), seed, epoch, freed, given_up)
         worker.jobs.append(job)
         worker.given += 1
         self.affinity.given(job, worker)

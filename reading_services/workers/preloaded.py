@@ -1,13 +1,65 @@
-"""Imported last by the fork server: what workers are going to share with it.
+"""Imported last by the fork server: what workers share with it, and what it takes away at its end.
 
 Importing this freezes the garbage collector's view of everything imported so far, so it is
 for a process that does nothing but fork. A collection in a child would write into the
 header of each object and copy every page of them.
+
+The server listens in a folder that the consumer takes away when it ends. One that is killed, or
+leaves by ``os._exit``, does not; the server ends after it, and does.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
+import os
+import socket
+import struct
+import time
+
+from .fork_server import FOLDERS
+
+# The consumer's descriptors are closed, by which the server ends, a moment before it is gone.
+_SECONDS = 2.0
+_DESCRIPTORS = "/dev/fd"
+# struct ucred of Linux: process, user and group.
+_CREDENTIALS = struct.Struct("3i")
 
 gc.collect()
 gc.freeze()
+
+
+def _own_addresses() -> list[tuple[str, int]]:
+    """Return where this process listens below a folder of multiprocessing, and who began to."""
+    found = []
+    for number in os.listdir(_DESCRIPTORS):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(number))) as one:
+            address = one.getsockname() if one.family == socket.AF_UNIX else ""
+            if isinstance(address, str) and f"{os.sep}{FOLDERS}" in address:
+                found.append((address, _maker(one)))
+    return found
+
+
+def _maker(listener: socket.socket) -> int:
+    """Return which process began to listen; it may be gone by now, and this one another's child."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return os.getppid()
+    told = listener.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(told)[0])
+
+
+def _remove_folder(address: str, consumer: int) -> None:
+    """Take away where the server listened, once the consumer is gone that should have done so."""
+    end = time.monotonic() + _SECONDS
+    while os.getppid() == consumer and time.monotonic() < end:
+        time.sleep(0.01)
+    if os.getppid() != consumer:  # else it goes on with another server, and needs its folder
+        with contextlib.suppress(OSError):  # the consumer has taken it away
+            os.unlink(address)
+            os.rmdir(os.path.dirname(address))
+
+
+# They are closed by then.
+for _where, _whose in _own_addresses():
+    atexit.register(_remove_folder, _where, _whose)

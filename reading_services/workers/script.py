@@ -14,19 +14,19 @@ import io
 import os
 import pickle
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing import process, spawn
 from typing import Any
 
 from ...core.errors import NotPicklable
+from ...core.turns import ForkSafeLock
 
 WORKER_NAME = "voxpipe-worker"
 """What the names of processes begin with that are started without the script."""
 UNGUARDED = 114
 """Exit status of a worker whose script begins the loop again; it must be nobody else's."""
 _KEYS = ("init_main_from_name", "init_main_from_path")
-_LOCK = threading.Lock()
+_LOCK = ForkSafeLock()
 
 
 def script_of_this_process() -> dict[str, str]:

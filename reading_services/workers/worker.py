@@ -24,6 +24,7 @@ from ...realizing import STANDING, Job, using, using_threads
 from ...spatial.lazy.made_volume import divide_tiles
 from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS
+from ...volumes.handles import VERSIONS
 from ...volumes.stores.joining import Table, using_joinings
 from ...volumes.stores.read_ahead import AHEAD
 from ..shares.feeding import Fed
@@ -47,7 +48,7 @@ from ..transport.slots import HAS_SLOTS, Slot, SlotWriter
 from .ahead import Inbox
 from .kept_memory import keep_freed_memory
 from .script import ScriptUnpickler
-from .semaphores import unlink_semaphores
+from .semaphores import make_semaphores_nameless
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
@@ -117,6 +118,7 @@ def run_worker(
     # Ctrl-C goes to the whole process group; the consumer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt(settings.environment, os.environ)
+    make_semaphores_nameless()
     keep_freed_memory()
     LEDGER.take()  # a forked child inherits what its parent has counted
     CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
@@ -153,21 +155,16 @@ def _listen(channel: connection.Connection, inbox: Inbox) -> None:
                 break
             message = channel.recv_bytes()
             if message == STOP:
-                _leave(0)
+                os._exit(0)
             inbox.put(message)
     except (EOFError, OSError):
         pass
     except BaseException:  # a worker that hears nothing is worse than one that is gone
         with contextlib.suppress(Exception):
             traceback.print_exc()
-        _leave(DEAF)
+        os._exit(DEAF)
     # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
-    _leave(ORPHANED)
-
-
-def _leave(status: int) -> None:
-    unlink_semaphores()
-    os._exit(status)
+    os._exit(ORPHANED)
 
 
 class _Line:
@@ -229,6 +226,7 @@ def _serve(
         message = waiting.message
         if slots is not None:
             slots.release(message.freed)
+            slots.give_up(message.given_up)
         job: Any = None
         try:
             if source is None:
@@ -294,7 +292,7 @@ def _report(caught: list[warnings.WarningMessage]) -> Report:
     new = caught[:]  # other threads may add to it meanwhile
     del caught[: len(new)]
     told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in new))
-    return Report(LEDGER.take(), told)
+    return Report(LEDGER.take(), told, VERSIONS.take())
 
 
 def _words(message: Warning | str) -> str:

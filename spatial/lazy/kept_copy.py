@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.errors import CacheBusy, DestinationBusy, GraphError
-from ...core.remembered import Remembered
+from ...core.remembered import Remembered, cached_property
 from ...volumes.backend import Backend, needed_of
 from ...volumes.cache.decoded_cache import LOCK_TIMEOUT
 from ...volumes.chunks.cuts import Needed
@@ -108,17 +108,11 @@ class KeptSource:
         """Path or URL of the stored volume."""
         return self.made.name
 
-    @property
+    @cached_property
     def token(self) -> str:
         """Equal for equal sources, in every process."""
-        # Before Python 3.12 a cached_property holds one lock for all copies meanwhile, and voxels
-        # in memory are digested: two threads may each have what the other one waits for.
-        found: str | None = self.__dict__.get("_token")
-        if found is None:
-            how = (self.place, self.chunk, self.codec)
-            found = content_key(made_key(self.made, opened=True), how)
-            self.__dict__["_token"] = found
-        return found
+        how = (self.place, self.chunk, self.codec)
+        return content_key(made_key(self.made, opened=True), how)
 
     def plan(self) -> ConvertPlan:
         """Return how the copy lies in its chunks; looks at headers alone."""

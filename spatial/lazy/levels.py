@@ -114,4 +114,6 @@ def resampled_into(
         if show is not None and not isinstance(stored, MadeVolume) and volume.kind != "label":
             show(source)
     resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
+    if isinstance(stored, Volume):
+        stored.refuse_change()  # not before: a mapped file is read while it is resampled
     return source, plan

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, OrientedBox, Region
-from ...core.remembered import Remembered
+from ...core.remembered import Remembered, cached_property
 from ...volumes.chunks.cuts import Needed
 from ...volumes.header import Header, Triple, affine_entries
 from ..ops.op import is_hard
@@ -176,7 +175,7 @@ class MadeVolume:
 
     @cached_property
     def box(self) -> Region:
-        """What there is, in voxels of the patch: the patch itself, or more."""
+        """Return what there is, in voxels of the patch: the patch itself, or more."""
         plan = self.patch.plan
         whole = Region.of_shape(plan.shape)
         if not self.soft:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy as np
 from ...core import Grid, Stream
 from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
+from ...core.remembered import cached_property
 from ...core.stream import drawn_from
 from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.remembered import cached_property
 from .weight_table import Triple, WeightTable
 
 Counts = NDArray[np.uint32]

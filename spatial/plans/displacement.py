@@ -11,12 +11,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.remembered import cached_property
 from .pull_back import Matrix, coordinate
 
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ class Displacement:
 
     @cached_property
     def bounds(self) -> Moves:
-        """The smallest and the largest displacement that is possible, per source axis."""
+        """Return the smallest and largest displacement that is possible, per source axis."""
         return _bounds(self.control)
 
     def bounds_between(self, lows: Sequence[float], highs: Sequence[float]) -> Moves:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...core import Grid, OrientedBox, Region
+from ...core.remembered import cached_property
 from ...core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
 from . import boxes as box_work
 from . import inverse
@@ -190,7 +190,7 @@ class SpatialPlan:
 
     @cached_property
     def affine_rows(self) -> Rows:
-        """The affine of the output as plain floats, row by row."""
+        """Return the affine of the output as plain floats, row by row."""
         return composed(self.source.rows, self.rows)
 
     @cached_property
@@ -215,7 +215,7 @@ class SpatialPlan:
 
     @cached_property
     def lowered(self) -> Lowered:
-        """The stages as :func:`resample` takes them."""
+        """Return the stages as :func:`resample` takes them."""
         return lowered(self.stages, self.matrix) if self.stages else NO_STAGES
 
     @cached_property

@@ -23,6 +23,8 @@ class Attacks:
     seed: int | None
     properties: list[tuple[str, object]]
     """Of the test: they travel with its report, from whatever process runs it."""
+    begin: Callable[[], object] = lambda: None
+    """Called before each attempt: what may hang is one of them, not all together."""
 
     def each(self, attempt: Callable[[int], object], *, quick: int, whole: int) -> None:
         """Call ``attempt(seed)`` for seeds from 0; fail with those that raised.
@@ -39,6 +41,7 @@ class Attacks:
         seeds = range(count) if self.seed is None else range(self.seed, self.seed + 1)
         told, failed = [], []
         for seed in seeds:
+            self.begin()
             try:
                 attempt(seed)
             except Exception:

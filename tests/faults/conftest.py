@@ -6,8 +6,25 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from attacks import ROW, Attacks
+from isolated import Isolated
+
+
+@pytest.fixture(scope="session")
+def ready():
+    """Start the process of which those of attacks are forked."""
+    isolated = Isolated()
+    yield isolated
+    isolated.close()
+
+
+@pytest.fixture
+def isolated(ready, request):
+    """Return what has an act of the module done for a seed, in a process of its own."""
+    return lambda act, seed: ready(request.module.__name__, act, seed)
 
 
 @pytest.fixture
@@ -15,7 +32,10 @@ def attacks(request) -> Attacks:
     """Return what tries an attack many times."""
     config, node = request.config, request.node
     whole, seed = config.getoption("whole_faults"), config.getoption("fault_seed")
-    return Attacks(node.nodeid, whole, seed, node.user_properties)
+    dogs = (getattr(plugin, "WATCHDOG", None) for plugin in config.pluginmanager.get_plugins())
+    watchdog = next(dog for dog in dogs if dog is not None)
+    begin = functools.partial(watchdog.at, node.nodeid)
+    return Attacks(node.nodeid, whole, seed, node.user_properties, begin)
 
 
 def pytest_terminal_summary(terminalreporter):

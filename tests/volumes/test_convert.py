@@ -3,6 +3,8 @@
 import json
 import os
 import threading
+from itertools import count
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -141,6 +143,48 @@ def _remove(place):
         system.rm(path, recursive=True)
     else:
         assert not [p for p in os.listdir(os.path.dirname(place)) if ".part" in p]
+
+
+def files_below(folder):
+    """Return the bytes of all files, by name."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_conversion_killed_within_files_is_as_if_it_was_not(tmp_path, monkeypatch):
+    """Killed in the middle of the metadata and of shards, and when all was in place but the rest.
+
+    zarr-python gives each file its name when it is whole.
+    """
+    path = write_nifti(tmp_path / "a.nii", numbered((8, 8, 8)))
+    convert(path, tmp_path / "once" / "a.zarr", chunk=2, shard=4)
+    place = tmp_path / "killed" / "a.zarr"
+    for file in (2, 3, 4):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", killed_at(Path.replace, file))
+            with pytest.raises(Killed):
+                convert(path, place, chunk=2, shard=4)
+    left = tmp_path / "killed" / ".a.zarr.part"
+    journal = (left / "journal.jsonl").read_bytes()
+    convert(path, place, chunk=2, shard=4)
+    # As of one that was killed after the volume had got its name.
+    (left / "old").mkdir(parents=True)
+    (left / "journal.jsonl").write_bytes(journal)
+
+    assert convert(path, place, chunk=2, shard=4).written == 0
+    assert files_below(tmp_path / "killed") == files_below(tmp_path / "once")
+
+
+def killed_at(call, which):
+    """Return what ends the process at one of the calls, before it is made."""
+    calls = count(1)
+
+    def killed(*arguments):
+        if next(calls) == which:
+            raise Killed
+        return call(*arguments)
+
+    return killed
 
 
 def test_a_line_cut_off_in_the_journal_is_written_again(tmp_path):

@@ -1,6 +1,7 @@
 """A file in a bucket that is written again while it is read: told, and never mixed."""
 
 import os
+import pickle
 
 import nibabel
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import zarr
 
 from voxpipe.core import Region
-from voxpipe.core.errors import CorruptVolume
-from voxpipe.volumes import Volume
+from voxpipe.core.errors import VolumeChanged
+from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.stores import signed_get
 
 PART = Region((0, 0, 0), (12, 10, 9))
@@ -43,12 +44,32 @@ def test_a_file_that_is_written_again_is_told(server, client, suffix):
     assert (volume.read(Region((0, 0, 0), (1, 1, 1))).array == 1).all()
     written(path, suffix, 2)
 
-    with pytest.raises(CorruptVolume, match="was written again since") as caught:
+    with pytest.raises(VolumeChanged, match="was written again since") as caught:
         volume.read(Region((8, 8, 8), (20, 20, 20)))
 
     assert url in str(caught.value)
     again = Volume(url, storage_options=server.storage_options)
     assert (again.read(PART).array == 2).all()
+
+
+def test_processes_that_open_two_versions_are_told_apart(server, client):
+    """One that opens the file later than the first, for the same epoch, raises after its patch."""
+    written(server.bucket / "a.nii", ".nii", 1)
+    volume = Volume("s3://bucket/a.nii", storage_options=server.storage_options)
+    assert (volume.read(PART).array == 1).all()
+    volume.refuse_change()
+    travels = pickle.dumps(volume)
+    written(server.bucket / "a.nii", ".nii", 2)
+    close_volumes()  # as in a process that has not opened it yet
+    elsewhere = pickle.loads(travels)
+    elsewhere.read(PART)
+
+    with pytest.raises(VolumeChanged, match="since it was opened for this epoch"):
+        elsewhere.refuse_change()
+
+    anew = pickle.loads(pickle.dumps(elsewhere.opened_anew("a pass")))
+    assert (anew.read(PART).array == 2).all()
+    anew.refuse_change()
 
 
 def test_what_was_asked_for_ahead_is_told_by_the_read(server, client):
@@ -60,7 +81,7 @@ def test_what_was_asked_for_ahead_is_told_by_the_read(server, client):
 
     ticket = volume.prefetch(PART)
 
-    with pytest.raises(CorruptVolume, match="was written again since"):
+    with pytest.raises(VolumeChanged, match="was written again since"):
         volume.read(PART)
     ticket.close()
 

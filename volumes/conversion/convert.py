@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import (
-    CorruptVolume,
     DestinationExists,
     DestinationFull,
     MissingDependency,
     SampleError,
+    VolumeChanged,
     VoxpipeError,
 )
 from ...core.sample import case_of
@@ -263,7 +263,7 @@ def write_planned(
     done = target.finished(key)
     written = _write(volume, plan, target, done, progress or _silent)
     if content_key(version_of(volume), plan.fingerprint()) != key:
-        raise CorruptVolume(
+        raise VolumeChanged(
             f"{volume.name} was written again while it was converted.",
             do="Convert it again once it is written.",
         )

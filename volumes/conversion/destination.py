@@ -37,6 +37,8 @@ from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
+# What zarr-python writes a file as, until it is whole and gets its name.
+_UNFINISHED = "*.partial"
 
 
 class Destination(Protocol):
@@ -127,11 +129,22 @@ class LocalDestination:
                     return
 
     def _tidy(self) -> None:
-        """Remove the partial folder if nothing was begun in it; the caller holds its lock."""
+        """Remove the partial folder if nothing is left to do in it; the caller holds its lock."""
+        begun = (self._partial / _JOURNAL).exists()
+        # A writer that was killed when all was in its place has left the rest.
+        ended = begun and self._path.exists() and not self._group.exists()
         with suppress(OSError):
-            if not (self._partial / _JOURNAL).exists():
+            if ended:
+                self._remove_partial()
+            elif not begun:
                 (self._partial / "lock").unlink()
                 self._partial.rmdir()
+
+    def _remove_partial(self) -> None:
+        # The lock goes first: who waits for it then looks at the place again.
+        with suppress(FileNotFoundError):
+            (self._partial / "lock").unlink()
+            shutil.rmtree(self._partial)
 
     def _make(self) -> None:
         try:
@@ -163,6 +176,8 @@ class LocalDestination:
                 shutil.rmtree(self._group)
             (self._partial / _JOURNAL).write_bytes(_first_line(key))
             return set()
+        for file in self._group.rglob(_UNFINISHED):
+            file.unlink()
         # What follows must begin a line of its own.
         with open(self._partial / _JOURNAL, "ab") as journal:
             journal.write(b"\n")
@@ -200,10 +215,7 @@ class LocalDestination:
 
     def drop(self) -> None:
         """Remove what is being written; the caller holds its lock."""
-        # The lock goes first: who waits for it then looks at the place again.
-        with suppress(FileNotFoundError):
-            (self._partial / "lock").unlink()
-            shutil.rmtree(self._partial)
+        self._remove_partial()
 
 
 class RemoteDestination:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ...core import TALLY
-from ...core.errors import BadHeader, CorruptVolume, MissingDependency, UnknownFormat
+from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeChanged
 from ..backend import Backend
 from ..disk.local_file import open_local
 from ..disk.raw_header import RawHeader
@@ -83,7 +83,7 @@ def open_series(folder: str, name: str, series: str = "") -> Backend:
     def write(raw: BinaryIO) -> None:
         for file in files:
             if not file.is_current:
-                raise CorruptVolume(
+                raise VolumeChanged(
                     f"{file.name} was written again since its header was read.",
                     do="Make a new Volume once the files are written.",
                 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ...core import OrientedBox, Region
+from ...core.remembered import cached_property
 from ..backend import Backend, Channels
 from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels
@@ -18,6 +21,11 @@ class OneRemoteFile(Backend):
     @property
     def content_key(self) -> str:
         """A name for this file in this version, where the store tells versions apart."""
+        return self._file.content_key
+
+    @cached_property
+    def version(self) -> Hashable:
+        """Return what the store says of this version."""
         return self._file.content_key
 
     @property

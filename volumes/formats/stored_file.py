@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote
 
 from ...core.errors import (
     BadHeader,
-    CorruptVolume,
     LeadsOutside,
+    VolumeChanged,
     VolumeError,
     VolumeNotFound,
     VolumeReadError,
 )
 from ...core.origin import shorten
+from ...core.remembered import cached_property
 from ..backend import Backend
 from ..content import content_key
 from ..disk.local_file import file_stamp, open_local, stamp_of
@@ -119,7 +120,7 @@ class LocalStoredFile:
         """Open the file, if it is still the one that was found."""
         with open_local(self.path) as file:
             if stamp_of(os.fstat(file.fileno())) != self.stamp:
-                raise CorruptVolume(
+                raise VolumeChanged(
                     f"{self.name} was written again since its header was read.",
                     do="Make a new Volume once the file is written.",
                 )
@@ -199,6 +200,11 @@ class FilesBackend(Backend):
     def is_current(self) -> bool:
         """Whether every file is still the one that was opened."""
         return all(file.is_current for file in self.files)
+
+    @cached_property
+    def version(self) -> Hashable:
+        """Return sizes and times of writing, or what a store says instead."""
+        return self.header.stamp or self.content_key
 
     @property
     def content_key(self) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...core.errors import BadHeader
+from ...core.turns import ForkSafeLock
 
 # Complaints that change what the voxels are: the chain of pages, the series that they form, and
 # tags that say how voxels lie. Broken private tags of microscopes are none of these.
@@ -21,7 +22,7 @@ _SERIOUS = re.compile(
     rf"page offset|offset to page|tag list|series|circular|TiffTag ({_LAYOUT_TAGS})\b"
 )
 _LOGGER = "tifffile"
-_LEVELS = threading.Lock()
+_LEVELS = ForkSafeLock()
 
 
 class _Listener(logging.Handler):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import TALLY, OrientedBox, Region
-from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFormat, VoxpipeError
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    EmptyVolume,
+    TruncatedVolume,
+    UnknownFormat,
+    VolumeChanged,
+    VoxpipeError,
+)
+from ...core.origin import warn
+from ...core.remembered import cached_property
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.cuts import Cuts, Needed
@@ -46,6 +57,8 @@ from .zarr_nodes import (
 )
 
 _OPTIONS = ("level",)
+# Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
+_MOST_METADATA = 200
 
 
 class ZarrBackend(Backend):
@@ -75,6 +88,7 @@ class ZarrBackend(Backend):
         self._array, self._layout, self.levels = image.array, image.layout, image.coarser
         self.keeps_chunks = isinstance(image.array, ZarrArray)
         self.culls = isinstance(image.array, ZarrArray) and None not in image.layout.spatial
+        self._in_doubt = True
         super().__init__(
             Header(
                 image.layout.shape,
@@ -94,7 +108,10 @@ class ZarrBackend(Backend):
     ) -> Voxels:
         """Read the chunks that the region touches, of these only those that the box touches."""
         index, (first, last) = self._layout.index(region, channels or (0, self.shape[0]))
-        part = self._layout.fold(self._decoded(index, box))
+        decoded = self._decoded(index, box)
+        if self._in_doubt:
+            self._look_whether_empty(decoded)
+        part = self._layout.fold(decoded)
         return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
@@ -110,6 +127,23 @@ class ZarrBackend(Backend):
                 f"[{where}] of {self.name} cannot be decoded: {type(error).__name__}: {error}.",
                 do="Copy the chunks of this region again.",
             ) from error
+
+    def _look_whether_empty(self, decoded: NDArray[Any]) -> None:
+        """Warn, once, if all that was read is fill because nothing is stored at all."""
+        if decoded.size and (decoded != decoded.flat[0]).any():
+            self._in_doubt = False
+        elif decoded.size:
+            self._in_doubt = False
+            if not self._stores_chunks():
+                warn(
+                    f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
+                    f"{decoded.flat[0]!s}. If it should hold more, copy its chunks too.",
+                    EmptyVolume,
+                )
+
+    def _stores_chunks(self) -> bool:
+        """Whether anything but metadata is stored; True where nobody knows."""
+        return True
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Closes | None:
         """Begin to fetch the chunks that the region and the box touch."""
@@ -219,8 +253,9 @@ class LocalZarr(ListedZarr):
     ) -> None:
         self._path = path
         stamp, contained = metadata_stamp(path), follow != "anywhere"
+        self._files = LocalRanges(path, contained=contained)
         try:
-            node = _own_local_node(path, name, stamp, contained=contained)
+            node = _own_local_node(self._files, name, stamp)
             super().__init__(node, name, options, stamp)
         except NotOurs:
             node = open_local_node(path, name, contained=contained)
@@ -231,13 +266,30 @@ class LocalZarr(ListedZarr):
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
         return metadata_stamp(self._path) == self.header.stamp
 
+    def is_as_of(self, moment: int) -> bool:
+        """Whether metadata are those that were read, and no chunk was written or removed since.
+
+        File servers have clocks of their own: there metadata are all that tells.
+        """
+        if moment < self._files.newest <= time.time_ns() and not self._network:
+            return False
+        return self.is_current
+
+    @cached_property
+    def _network(self) -> bool:
+        """Return whether it lies on another machine."""
+        return file_system_at(self._path).network
+
     def _list(self) -> str:
         return folder_key(self._path)
+
+    def _stores_chunks(self) -> bool:
+        return any(map(_is_chunk, self._files.list()))
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know; a file server is read in longer runs."""
         found = super().layout(volumes)
-        return found.on_network() if file_system_at(self._path).network else found
+        return found.on_network() if self._network else found
 
 
 class StoreZarr(ListedZarr):
@@ -318,6 +370,12 @@ class RemoteZarr(ListedZarr):
         self._failed = True
         DOCUMENTS.forget_all(self._token)
 
+    def _stores_chunks(self) -> bool:
+        # Of as many objects some are chunks.
+        with remote_errors(self.name, self._storage_options, url=self._url):
+            found = self._store.entries(_MOST_METADATA)
+        return len(found) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in found)
+
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name, self._storage_options, url=self._url):
             try:
@@ -332,7 +390,7 @@ class RemoteZarr(ListedZarr):
         DOCUMENTS.forget_all(self._token)
         changed = [key for key, before in known.items() if self._store.get(key) != before]
         if changed:
-            raise CorruptVolume(
+            raise VolumeChanged(
                 f"{self.name} was written again since it was opened: {changed[0]} is another one.",
                 do="Make a new Volume once it is written.",
             ) from error
@@ -376,6 +434,12 @@ class RemoteZipZarr(OneRemoteFile, ZarrBackend):
             return super().fetch(region, channels, box)
 
 
+def _is_chunk(key: str) -> bool:
+    """Whether an object is a chunk or a shard: below a header of NIfTI-Zarr that is none either."""
+    name = key.rpartition("/")[2]
+    return name not in (*METADATA_FILES, ".zattrs") and "nifti" not in key.split("/")
+
+
 def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
     """Return under which name the metadata of a remote zarr are kept by a process."""
     return content_key(url, (sorted(map(str, storage_options.items())),))
@@ -393,13 +457,10 @@ def metadata_stamp(path: str) -> tuple[int, ...]:
     return tuple(stamp)
 
 
-def _own_local_node(
-    path: str, name: str, stamp: tuple[int, ...], *, contained: bool
-) -> ZarrArray | ZarrGroup:
-    if not os.path.isdir(path):
+def _own_local_node(files: LocalRanges, name: str, stamp: tuple[int, ...]) -> ZarrArray | ZarrGroup:
+    if not os.path.isdir(files.name):
         raise NotOurs("no folder")  # zarr-python says what it is instead
-    store = LocalRanges(path, contained=contained)
-    return open_node(store, name, CHUNKS, content_key(path, stamp))
+    return open_node(files, name, CHUNKS, content_key(files.name, stamp))
 
 
 def _region(index: tuple[slice, ...]) -> Region:

@@ -73,6 +73,9 @@ class LocalRanges:
     def __init__(self, root: str, *, contained: bool = False) -> None:
         self._root = root
         self._contained = Folder(root) if contained else None
+        self.newest = 0
+        """When the last change was made to files that were read in ranges, or to folders in which
+        some were missing: nanoseconds since 1970, by the clock of the file system."""
 
     @property
     def name(self) -> str:
@@ -91,19 +94,34 @@ class LocalRanges:
         """Return the bytes of each range, opening each file once."""
         found: list[bytes | None] = [None] * len(ranges)
         by_object: dict[str, list[int]] = {}
+        missing: set[str] = set()
         for place, wanted in enumerate(ranges):
             by_object.setdefault(wanted.object, []).append(place)
         for key, places in by_object.items():
             try:
                 fd = self._open(key)
             except (FileNotFoundError, NotADirectoryError):
+                missing.add(os.path.dirname(key))
                 continue
             try:
                 for place in places:
                     found[place] = _read(fd, ranges[place])
+                self.newest = max(self.newest, os.fstat(fd).st_mtime_ns)
             finally:
                 os.close(fd)
+        for folder in missing:
+            self.newest = max(self.newest, self._changed(folder))
         return found
+
+    def _changed(self, folder: str) -> int:
+        """Return when something was added to a folder, or removed; of one that is gone, above."""
+        while True:
+            try:
+                return os.stat(self._path(folder)).st_mtime_ns
+            except (FileNotFoundError, NotADirectoryError):
+                if not folder:
+                    return 0
+                folder = os.path.dirname(folder)
 
     def will_need(self, ranges: Sequence[ReadRange]) -> None:
         """Tell the system to bring in these ranges; it does so beside everything else."""

@@ -7,7 +7,6 @@ there, branches may be read in threads of their own.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ....core.errors import placed
+from ....core.turns import ForkSafeLock
 from ....core.whole import whole
 from ....graph import Pipe, Traits
 from ...datapipe import DataPipe
@@ -72,7 +72,7 @@ class Trunk(Running):
     def fresh(self) -> None:
         """Begin a pass: nothing is read and nothing waits."""
         # A branch that waits for an item keeps the others waiting: there is one parent.
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._generation = 0
         self._restart()
 

@@ -1,0 +1,106 @@
+"""Volumes that are written again, or removed, while an epoch reads them: told, never mixed."""
+
+import os
+import shutil
+
+import nibabel
+import numpy as np
+import pytest
+import zarr
+
+import voxpipe as vp
+from voxpipe.core.errors import VolumeChanged
+
+# More batches of a case than are made ahead.
+CASES, SAMPLES, SHAPE = 3, 40, (12, 12, 12)
+
+
+def write_nii(path, value):
+    nibabel.save(nibabel.Nifti1Image(np.full(SHAPE, value, np.int16), np.eye(4)), path)
+
+
+def write_zarr(path, value):
+    array = zarr.create_array(path, shape=SHAPE, chunks=(4, 4, 4), dtype="i2", overwrite=True)
+    array[...] = value
+
+
+def replace(path):
+    write_nii(path.with_name("new.nii"), 2)
+    os.replace(path.with_name("new.nii"), path)
+
+
+def overwrite(path):
+    with open(path, "r+b") as file:
+        file.seek(352)
+        file.write(np.full(SHAPE, 2, np.int16).tobytes())
+
+
+def write_chunks(path):
+    zarr.open_array(path, mode="r+")[...] = 2
+
+
+def remove_chunks(path):
+    shutil.rmtree(path / "c")
+
+
+CHANGES = {
+    "replaced": (".nii", write_nii, replace),
+    "overwritten": (".nii", write_nii, overwrite),
+    "removed": (".nii", write_nii, os.unlink),
+    "zarr written again": (".zarr", write_zarr, lambda path: write_zarr(path, 2)),
+    "zarr removed": (".zarr", write_zarr, shutil.rmtree),
+    "chunks written again": (".zarr", write_zarr, write_chunks),
+    "chunks removed": (".zarr", write_zarr, remove_chunks),
+}
+
+
+def patches_of(batches, seen):
+    for batch in batches:
+        for image, meta in zip(batch["image"], batch["meta"], strict=True):
+            seen.setdefault(meta["case"], set()).update(np.unique(image.numpy()).tolist())
+
+
+TRIED = [(how, 0) for how in CHANGES]
+TRIED += [(how, 2) for how in ("replaced", "overwritten", "zarr removed")]
+
+
+@pytest.mark.parametrize(("how", "workers"), TRIED)
+def test_no_epoch_mixes_two_versions(tmp_path, how, workers):
+    """It ends with the case that changed; the next one has the new version of all that is there."""
+    suffix, write, change = CHANGES[how]
+    paths = [tmp_path / f"case{n}{suffix}" for n in range(CASES)]
+    for path in paths:
+        write(path, 1)
+    pipe = vp.from_cases([{"case": p.stem, "image": str(p)} for p in paths])
+    pipe = pipe.open_volume().lazy_patch(4, samples_per_volume=SAMPLES).batch_patches(2)
+    service = vp.MultiProcessingReadingService(workers, "fork" if workers else None)
+    seen = {}
+    with vp.DataLoader2(pipe, None, service, seed=7) as loader:
+        batches = iter(loader)
+        patches_of([next(batches)], seen)
+        for path in paths:
+            change(path)
+        with pytest.raises(VolumeChanged, match="since it was opened for this epoch") as told:
+            patches_of(batches, seen)
+        assert told.value.case in [p.stem for p in paths]
+        assert all(len(values) == 1 for values in seen.values()), seen
+        if all(p.exists() for p in paths) and how != "chunks removed":
+            anew = {}
+            patches_of(loader, anew)
+            assert anew == {p.stem: {2} for p in paths}
+
+
+def test_a_volume_that_is_kept_is_read_anew_in_each_epoch(tmp_path):
+    """Between two epochs files may change, those of volumes that were made once too."""
+    path = tmp_path / "a.nii"
+    write_nii(path, 1)
+    pipe = vp.from_cases([{"image": vp.Volume(path)}]).open_volume().lazy_patch(4).batch_patches(1)
+    loader = vp.DataLoader2(pipe, seed=7)
+    before = {}
+    patches_of(loader, before)
+
+    replace(path)
+    after = {}
+    patches_of(loader, after)
+
+    assert [*before.values(), *after.values()] == [{1}, {2}]

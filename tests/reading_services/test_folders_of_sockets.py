@@ -1,0 +1,76 @@
+"""No folder of multiprocessing's sockets stays behind a consumer, however that ends."""
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from voxpipe.reading_services.workers.fork_server import remove_folders_of_the_dead
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets")
+SCRIPT = """
+    import os, signal, sys
+    import voxpipe as vp
+    from voxpipe.reading_services.workers.fork_server import preload
+    from multiprocessing import forkserver, get_context
+
+    if __name__ == "__main__":
+        preload(get_context("forkserver"), [])
+        forkserver.ensure_running()
+        print(*os.listdir(os.environ["TMPDIR"]), forkserver._forkserver._forkserver_pid, flush=True)
+        sys.stdin.readline()
+        {end}
+"""
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_the_server_takes_its_folder_away(tmp_path, end):
+    """It ends after its consumer."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT).format(end=end))
+    folder = tmp_path / "t"
+    folder.mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as consumer:
+        made, _ = consumer.stdout.readline().split()
+        assert made.startswith("pymp-")
+        # The server holds the other end of this one too, so its end is the end of the output.
+        consumer.stdin.write("go\n")
+        consumer.stdin.flush()
+        assert consumer.stdout.read() == ""
+
+    assert os.listdir(folder) == []
+
+
+def test_what_the_dead_have_left_is_taken_away(tmp_path):
+    """Not where somebody listens, nor what holds anything else, or nothing yet."""
+    for name in ("pymp-dead", "pymp-alive", "pymp-other", "pymp-empty", "else"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "pymp-other" / "arena").write_bytes(b"")
+    heard = [_bound(tmp_path / name / "listener-a") for name in ("pymp-dead", "pymp-alive", "else")]
+    for index in (2, 0):
+        heard.pop(index).close()
+
+    remove_folders_of_the_dead(str(tmp_path))
+
+    assert sorted(os.listdir(tmp_path)) == ["else", "pymp-alive", "pymp-empty", "pymp-other"]
+    heard[0].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        heard[0].accept()
+    heard[0].close()
+
+
+def _bound(path):
+    one = socket.socket(socket.AF_UNIX)
+    one.bind(str(path))
+    one.listen()
+    return one

@@ -1,0 +1,61 @@
+"""A zarr without any chunk is all fill, and told once."""
+
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import zarr
+
+from voxpipe.core import Region
+from voxpipe.core.errors import EmptyVolume
+from voxpipe.volumes import Volume, convert
+from voxpipe.volumes.handles import HANDLES
+
+FIRST, LAST = Region((0, 0, 0), (4, 4, 4)), Region((4, 4, 4), (8, 8, 8))
+
+
+def made(path):
+    return zarr.create_array(path, shape=(8, 8, 8), chunks=(4, 4, 4), dtype="i2", fill_value=3)
+
+
+def told_of(volume, *regions):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        values = [volume.read(region).array for region in regions]
+    return [w.category for w in told], [np.unique(v).tolist() for v in values]
+
+
+def test_an_array_without_chunks_is_told_once(tmp_path):
+    """However often it is read."""
+    made(tmp_path / "a.zarr")
+
+    told, values = told_of(Volume(tmp_path / "a.zarr"), FIRST, LAST, FIRST)
+
+    assert told == [EmptyVolume]
+    assert values == [[3]] * 3
+
+
+def test_a_region_of_fill_in_a_volume_is_not(tmp_path):
+    """One chunk is enough, wherever it lies."""
+    made(tmp_path / "a.zarr")[4:, 4:, 4:] = 9
+
+    assert told_of(Volume(tmp_path / "a.zarr"), FIRST, LAST) == ([], [[3], [9]])
+
+
+def test_an_image_that_lost_its_chunks_is_told(tmp_path):
+    """The header of a NIfTI-Zarr is no chunk of it."""
+    convert(Volume(np.ones((8, 8, 8), np.int16)), tmp_path / "a.nii.zarr", chunk=4)
+    shutil.rmtree(tmp_path / "a.nii.zarr" / "0" / "c")
+
+    with pytest.warns(EmptyVolume, match="not one chunk"):
+        Volume(tmp_path / "a.nii.zarr").read(FIRST)
+    HANDLES.close()
+
+
+def test_one_in_a_bucket_is_told(server, client):
+    """By one listing, of what was read as fill."""
+    made(server.bucket / "a.zarr")
+    volume = Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
+
+    assert told_of(volume, FIRST, LAST) == ([EmptyVolume], [[3], [3]])
