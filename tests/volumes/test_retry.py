@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.volumes.stores.redaction import Secrets
+from voxpipe.volumes.stores.remote_answers import NoRanges, WrongAnswer
 from voxpipe.volumes.stores.remote_failure import Failure, failure_of
 from voxpipe.volumes.stores.retry import Attempts, Retry, default_retry, retried, retried_here
 
@@ -94,7 +95,7 @@ def test_an_attempt_without_an_answer_is_one_that_failed():
             await asyncio.Event().wait()
         return "answer"
 
-    found = asyncio.run(retried(call, attempts(Retry(), time), 0.01, time.sleep_later))
+    found = asyncio.run(retried(call, attempts(Retry(attempt=0.01), time), time.sleep_later))
 
     assert found == "answer"
     assert len(calls) == 2
@@ -136,7 +137,8 @@ class Answered(Exception):
         (Answered(404), Failure.ABSENT),
         (Answered(416), Failure.BEYOND),
         (TimeoutError(), Failure.TRANSIENT),
-        (asyncio.TimeoutError(), Failure.TRANSIENT),
+        (WrongAnswer(), Failure.WRONG),
+        (NoRanges(), Failure.NO_RANGES),
         (OSError(errno.EBUSY, "SlowDown"), Failure.TRANSIENT),
         (OSError(errno.EINVAL, "InvalidRequest"), Failure.FINAL),
         (FileNotFoundError("The specified bucket does not exist"), Failure.FINAL),
