@@ -48,7 +48,7 @@ from .s3_objects import Buckets
 
 Kind = Literal[
     *("slow_down", "error", "deny", "reset", "truncate", "hang"),
-    *("timeout", "short", "shift", "stall", "drip", "close", "etag", "claim"),
+    *("timeout", "short", "shift", "stall", "drip", "close", "etag", "claim", "garble"),
 ]
 PASSING: tuple[Kind, ...] = (
     *("slow_down", "error", "timeout", "short", "shift", "stall"),
@@ -82,8 +82,8 @@ class Fault:
 
     ``timeout`` is 400 RequestTimeout, ``short`` half a body whose length says so, ``shift`` another
     range than asked, ``stall`` half a body and then silence, ``drip`` a body byte by byte,
-    ``close`` a connection that ends without an answer, ``etag`` another version, and ``claim`` a
-    length of an exbibyte.
+    ``close`` a connection that ends without an answer, ``etag`` another version, ``claim`` a length
+    of an exbibyte, and ``garble`` as many other bytes under the right headers.
     """
     times: int | None = None
     """How many requests; None for all."""
@@ -442,6 +442,8 @@ def _spoilt(answer: Answer, kind: Kind) -> Answer:
         return answer.shifted()
     if kind == "etag":
         return replace(answer, headers={**answer.headers, "ETag": '"of-another-version"'})
+    if kind == "garble":
+        return replace(answer, file=None, body=bytes(255 - byte for byte in answer.content()))
     if kind == "claim":
         return replace(answer, length=_CLAIMED)
     return answer

@@ -18,7 +18,6 @@ from .backend import Backend
 from .chunks.chunk_cache import CHUNKS
 from .header import Header
 from .stores.read_ahead import AHEAD
-from .stores.remote_objects import forget_outages
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
 # by default; all of voxpipe's shall stay below 64 (testing/store_contract.py).
@@ -200,6 +199,5 @@ if hasattr(os, "register_at_fork"):
 def close_volumes() -> None:
     """Close the files that volumes of this process hold open; the next read opens them again."""
     AHEAD.clear()
-    forget_outages()
     HANDLES.close()
     CHUNKS.clear()

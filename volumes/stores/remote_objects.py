@@ -66,11 +66,6 @@ def _health_of(url: str, options: Mapping[str, Any]) -> Health:
     return _HEALTH.setdefault(place, Health())
 
 
-def forget_outages() -> None:
-    """Ask stores again that kept failing."""
-    _HEALTH.clear()
-
-
 class RemoteObjects(ABC):
     """Objects below a URL.
 

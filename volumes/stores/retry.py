@@ -3,7 +3,9 @@
 One policy for every client. Those that retry by themselves are told not to: where two layers
 retry, their counts multiply, and a store that is down for good is noticed after 25 requests.
 A request that takes much longer than others is sent once more beside itself, and the first answer
-counts. A store that kept failing until the deadline is told at once to who asks next.
+counts. Of a store that kept failing until the deadline who asks next gets one short attempt, and
+those right behind it none: it is told after one deadline, however many files are asked for.
+Bytes that came and make no sense are read again, too, before a file is called damaged.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Generic, TypeVar
 
-from ...core.errors import StoreUnavailable
+from ...core.errors import BadHeader, CorruptVolume, StoreUnavailable, TruncatedVolume
 from .remote_answers import OtherVersion
 from .remote_failure import Failure, failure_of
 
@@ -47,7 +49,14 @@ HEDGE_UNKNOWN = 1.0
 _RECENT, _KNOWN = 32, 8
 # Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
-# How long a store that kept failing is not asked again, in seconds; then one request looks.
+# How often bytes are read that make no sense, before the file is called damaged.
+LOOKS = 3
+DAMAGED = (BadHeader, CorruptVolume, TruncatedVolume)
+"""What is told of bytes that make no sense."""
+# How long a store that kept failing gets short attempts only, in seconds, or until it answers: what
+# a loader takes to be opened and to begin an epoch.
+OUTAGE = 60.0
+# How long nobody looks again whether a store is back that kept failing, in seconds.
 OUTAGE_PAUSE = 1.0
 
 
@@ -141,10 +150,13 @@ class Attempts:
         self._failures = self._wrong = 0
         self._health = Health(clock) if health is None else health
         self._health.refuse(what)
+        self._looks = self._health.is_out
 
     @property
     def limit(self) -> float:
         """Seconds that the next attempt may take."""
+        if self._looks:
+            return LEAST_ATTEMPT
         left = self._begin + self._policy.deadline - self._clock()
         return min(self._policy.limit(self._size), max(left, LEAST_ATTEMPT))
 
@@ -184,7 +196,7 @@ class Attempts:
                     raise error
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
                 raise self._told(spent, error, do) from None
-            if spent + pause >= self._policy.deadline or self._health.is_out:
+            if spent + pause >= self._policy.deadline or self._looks or self._health.is_out:
                 raise self._given_up(spent, error) from None
             return pause
         finally:
@@ -194,7 +206,10 @@ class Attempts:
         deadline = self._policy.deadline
         do = f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
         told = self._told(spent, error, do)
-        self._health.gave_up(self._begin, deadline, str(told))
+        if self._looks:
+            self._health.looked(self._describe(error))
+        else:
+            self._health.gave_up(self._begin, deadline)
         return told
 
     def _told(self, spent: float, error: BaseException, do: str) -> StoreUnavailable:
@@ -262,18 +277,20 @@ class Health:
         """Whether it kept failing and has not answered since: one attempt has to do."""
         return self._clock() < self._out_until
 
-    def gave_up(self, begin: float, deadline: float, told: str) -> None:
-        """Note that a request which began at ``begin`` was given up, and what was told of it."""
-        if self._answered >= begin:
-            return  # to others it answers
-        now = self._clock()
-        self._out_until, self._quiet_until, self._told = now + deadline, now + OUTAGE_PAUSE, told
+    def gave_up(self, begin: float, deadline: float) -> None:
+        """Note that a request which began at ``begin`` was given up after its deadline."""
+        if self._answered < begin:  # else it answers others
+            self._out_until = self._clock() + max(OUTAGE, deadline)
+
+    def looked(self, told: str) -> None:
+        """Note that a request which looked whether it is back failed, and what was told of it."""
+        self._quiet_until, self._told = self._clock() + OUTAGE_PAUSE, told
 
     def refuse(self, what: str) -> None:
-        """Raise ``StoreUnavailable`` where that was told a moment ago."""
+        """Raise ``StoreUnavailable`` where somebody looked a moment ago."""
         if self.is_out and self._clock() < self._quiet_until:
             raise StoreUnavailable(
-                f"{what} was not tried: the store did not answer a moment ago. {self._told}",
+                f"{what} was not tried: the store failed a moment ago, with {self._told}.",
                 do="Check the store, and try again.",
             )
 
@@ -386,6 +403,26 @@ async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
     found = await call()
     health.took(time.monotonic() - begin)
     return found
+
+
+def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
+    """Return what ``read`` makes of remote bytes; once more, and again, where they make no sense.
+
+    A bad proxy or a cut connection gives such bytes, and the next one does not.
+
+    Parameters
+    ----------
+    read
+        Reads and decodes.
+    forget
+        Drops what is kept of the bytes that were read.
+    """
+    for _ in range(LOOKS - 1):
+        try:
+            return read()
+        except DAMAGED:
+            forget()
+    return read()
 
 
 def retried_here(
