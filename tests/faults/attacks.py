@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -19,6 +19,7 @@ class Row:
     test: str
     seeds: range
     failed: int
+    told: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,14 @@ class Attacks:
                 if len(told) < MOST_TOLD:
                     again = f"pytest {self.test!r} --fault-seed {seed}"
                     told.append(f"{again}\n{traceback.format_exc()}")
-        self.rows.append(Row(self.test, seeds, len(failed)))
+        if seeds:
+            self.rows.append(Row(self.test, seeds, len(failed)))
         if failed:
             pytest.fail(
                 f"{len(failed)} of {len(seeds)} failed: seeds {failed[:50]}\n\n" + "\n".join(told),
                 pytrace=False,
             )
+
+    def told(self, what: str) -> None:
+        """Say something about the attack that was tried last, in the table at the end."""
+        self.rows[-1] = replace(self.rows[-1], told=what)

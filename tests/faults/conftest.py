@@ -30,4 +30,6 @@ def pytest_terminal_summary(terminalreporter, config):
     for row in rows:
         passed = len(row.seeds) - row.failed
         seeds = f"seeds {row.seeds.start} to {row.seeds.stop - 1}"
-        terminalreporter.line(f"{passed:6} of {len(row.seeds):6} passed, {seeds}: {row.test}")
+        terminalreporter.line(
+            f"{passed:6} of {len(row.seeds):6} passed, {seeds}: {row.test} {row.told}".rstrip()
+        )

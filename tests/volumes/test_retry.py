@@ -212,6 +212,19 @@ def test_the_second_stands_in_for_one_that_fails(soon):
     assert asyncio.run(run()) == "answer"
 
 
+def test_a_second_that_fails_is_followed_by_another(soon):
+    """Else the slow first one would be waited for to its limit."""
+
+    async def run():
+        calls = Calls("hangs", ValueError("second"), "answer")
+        calls.came.set()
+        found = await hedged(calls, soon)
+        await asyncio.sleep(0)
+        return found, calls.given_up
+
+    assert asyncio.run(run()) == ("answer", 1)
+
+
 def test_who_is_cancelled_gives_up_both(soon):
     """Nothing goes on behind a read that nobody waits for."""
 
@@ -237,7 +250,7 @@ def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_often():
 
     assert first == 8
     assert sum(health.may_hedge() for _ in range(100)) == 2
-    assert health.hedge_after == 40.0
+    assert health.hedge_after == 20.0
 
 
 def test_a_store_that_is_down_is_told_after_one_deadline():

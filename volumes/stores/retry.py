@@ -43,9 +43,9 @@ _SLOWEST = 0.8e6
 MOST_WRONG = 5
 # A second request beside the first: after so many times what recent ones took, at least, and
 # before anything is known. Less is what a busy machine takes to look at an answer.
-HEDGE_FACTOR = 8.0
-HEDGE_LEAST = 0.25
-HEDGE_UNKNOWN = 1.0
+HEDGE_FACTOR = 4.0
+HEDGE_LEAST = 0.1
+HEDGE_UNKNOWN = 0.5
 _RECENT, _KNOWN = 32, 8
 # Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
@@ -233,11 +233,11 @@ class Health:
     --------
     >>> health = Health(lambda: 100.0)
     >>> health.hedge_after
-    1.0
+    0.5
     >>> for _ in range(8):
-    ...     health.took(0.1)
+    ...     health.took(0.05)
     >>> health.hedge_after
-    0.8
+    0.2
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -329,7 +329,8 @@ async def retried(
 async def hedged(call: Callable[[], Awaitable[T]], health: Health) -> T:
     """Return what ``call`` returns, called once more beside itself where that takes long.
 
-    The first that succeeds counts; the other is given up. Where both fail, the first error does.
+    The first that succeeds counts; the other is given up. A second one that fails while the first
+    still takes long is followed by another. Where both fail, the first error counts.
     """
     hedge = _Hedge(call, health)
     try:
@@ -357,7 +358,7 @@ class _Hedge(Generic[T]):
         self._task: asyncio.Task[Any] | None = task
         self._call, self._health = call, health
         self._second: asyncio.Future[T] | None = None
-        self._timer = task.get_loop().call_later(health.hedge_after, self._start)
+        self._timer = self._later()
         self._stopped = False
         self.has_won = False
         """Whether it was answered, and the task cancelled for that."""
@@ -385,6 +386,10 @@ class _Hedge(Generic[T]):
         # The task holds what it raised, and that this: a circle.
         self._task = None
 
+    def _later(self) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self._health.hedge_after, self._start)
+
     def _start(self) -> None:
         if self._health.may_hedge():
             self._second = asyncio.ensure_future(_timed(self._call, self._health))
@@ -393,9 +398,14 @@ class _Hedge(Generic[T]):
     def _ended(self, second: asyncio.Future[T]) -> None:
         # Looking at an error says that somebody did: nobody else may.
         good = not second.cancelled() and second.exception() is None
-        if good and not self._stopped and self._task is not None:
+        if self._stopped or self._task is None:
+            return
+        if good:
             self.has_won = True
             self._task.cancel()
+        elif not second.cancelled():
+            self._second = None
+            self._timer = self._later()
 
 
 async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
