@@ -110,7 +110,7 @@ clean:
 
 # A stamp per step: a second run is instant, and a changed input installs again.
 $(VENV)/created:
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "voxpipe needs Python 3.10 or later; name one: make PYTHON=python3.x")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "voxpipe needs Python 3.11 or later; name one: make PYTHON=python3.x")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 

@@ -18,6 +18,7 @@ it serves a folder, alone or for as long as another command runs::
 What goes wrong is chosen while it runs (:meth:`S3Server.fail`)::
 
     server.fail(Fault("slow_down", times=2), Fault("hang", key="labels"))
+    server.fail(FaultMix(share=0.2, seed=1))
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import re
 import secrets
 import socket
@@ -33,8 +35,9 @@ import struct
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +46,15 @@ from typing import Any, Literal
 from .s3_http import Answer, Question, parse_question
 from .s3_objects import Buckets
 
-Kind = Literal["slow_down", "error", "deny", "reset", "truncate", "hang"]
+Kind = Literal[
+    *("slow_down", "error", "deny", "reset", "truncate", "hang"),
+    *("timeout", "short", "shift", "stall", "drip", "close", "etag", "claim", "garble"),
+]
+PASSING: tuple[Kind, ...] = (
+    *("slow_down", "error", "timeout", "short", "shift", "stall"),
+    *("drip", "reset", "close", "truncate", "etag"),
+)
+"""What passes when it is tried again."""
 
 HOST = "127.0.0.1"
 # Bytes of a response between two looks at the clock; 4 ms of a stream of 60 MB/s.
@@ -52,6 +63,10 @@ _PIECE = 256 * 1024
 _BROKEN_SHARE = 0.5
 _LONGEST_HEAD = 64 * 1024
 _MORE = getattr(socket, "MSG_MORE", 0)  # where there is none, the head goes by itself
+# Of a dripping answer: bytes at once, and seconds between them.
+_DROP, _DRIP_PAUSE = 64, 0.2
+# What a length of an exbibyte says.
+_CLAIMED = 2**60
 # Reset instead of a polite end: (on, linger 0 s).
 _RESET = struct.pack("ii", 1, 0)
 COUNTS = "/-/counts"
@@ -63,13 +78,55 @@ class Fault:
     """What goes wrong, how often, and with which requests."""
 
     kind: Kind
-    """503 SlowDown, 500, 403, connection reset in mid-body, body cut short, or no answer."""
+    """503 SlowDown, 500, 403, connection reset in mid-body, body cut short, or no answer.
+
+    ``timeout`` is 400 RequestTimeout, ``short`` half a body whose length says so, ``shift`` another
+    range than asked, ``stall`` half a body and then silence, ``drip`` a body byte by byte,
+    ``close`` a connection that ends without an answer, ``etag`` another version, ``claim`` a length
+    of an exbibyte, and ``garble`` as many other bytes under the right headers.
+    """
     times: int | None = None
     """How many requests; None for all."""
     key: str = ""
     """Regular expression that the key must contain."""
     method: str = "GET"
     """Of which requests."""
+
+
+class FaultMix:
+    """Any of several things goes wrong with a share of the requests, drawn from a seed.
+
+    Parameters
+    ----------
+    share
+        Of all requests, between 0 and 1.
+    seed
+        Of what is drawn, in the order in which requests come.
+    kinds
+        What goes wrong, each as often as any other.
+    methods
+        With which requests.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        seed: int,
+        kinds: Sequence[Kind] = PASSING,
+        methods: Sequence[str] = ("GET", "HEAD"),
+    ) -> None:
+        self._share, self._kinds, self._methods = share, tuple(kinds), tuple(methods)
+        self._random = random.Random(seed)
+        self.drawn: Counter[Kind] = Counter()
+        """How often each went wrong."""
+
+    def draw(self, method: str) -> Fault | None:
+        """Return what goes wrong with the next request."""
+        if method not in self._methods or self._random.random() >= self._share:
+            return None
+        kind = self._random.choice(self._kinds)
+        self.drawn[kind] += 1
+        return Fault(kind, method=method)
 
 
 @dataclass(frozen=True)
@@ -117,7 +174,7 @@ class S3Server:
         self.most_in_flight = 0
         self._in_flight = 0
         self._buckets = Buckets(Path(root))
-        self._faults: list[Fault] = []
+        self._faults: list[Fault | FaultMix] = []
         self._log: list[Request] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="s3-server", daemon=True)
@@ -162,7 +219,7 @@ class S3Server:
         self._log.clear()
         self.most_in_flight = 0
 
-    def fail(self, *faults: Fault) -> None:
+    def fail(self, *faults: Fault | FaultMix) -> None:
         """Let these things go wrong from now on, instead of what went wrong before.
 
         ``server.fail(Fault("deny"))`` answers each GET with 403, ``server.fail(Fault("slow_down",
@@ -175,7 +232,7 @@ class S3Server:
         """
         given: tuple[Any, ...] = faults
         for fault in given:
-            if not isinstance(fault, Fault):
+            if not isinstance(fault, (Fault, FaultMix)):
                 msg = f"fail() takes faults, as in fail(Fault('deny')), got {fault!r}"
                 raise TypeError(msg)
         self._faults = list(faults)
@@ -271,19 +328,34 @@ class S3Server:
             await self._until(begin + self._seconds(min(_PIECE, answer.to_send)))
         else:
             await self._until(begin)
-            if fault is not None and fault.kind == "hang":
+            kind = fault.kind if fault is not None else None
+            if kind in ("hang", "close"):
                 self._enter(question, 0, 0)
+                if kind == "close":
+                    return False
                 await asyncio.Event().wait()
-            broken = _BROKEN.get(fault.kind) if fault is not None else None
-            answer = broken or self._buckets.answer(question)
-        if fault is not None and fault.kind in ("reset", "truncate"):
-            answer = answer.cut(int(answer.length * _BROKEN_SHARE))
+            answer = _BROKEN[kind] if kind in _BROKEN else self._buckets.answer(question)
+        if fault is not None and fault.kind not in _BROKEN:
+            answer = _spoilt(answer, fault.kind)
         # Entered before it is sent: who has the answer finds it in the log.
         self._enter(question, answer.status, 0 if question.method == "HEAD" else answer.to_send)
+        if fault is not None and fault.kind == "drip":
+            return await self._drip(client, answer, question)
         await self._send(client, answer, question, begin)
+        if fault is not None and fault.kind == "stall" and answer.to_send < answer.length:
+            await asyncio.Event().wait()
         if fault is not None and fault.kind == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         return answer.to_send == answer.length
+
+    async def _drip(self, client: socket.socket, answer: Answer, question: Question) -> bool:
+        """Send an answer drop by drop."""
+        await self._loop.sock_sendall(client, answer.head())
+        body = b"" if question.method == "HEAD" else answer.content()
+        for at in range(0, len(body), _DROP):
+            await self._loop.sock_sendall(client, body[at : at + _DROP])
+            await asyncio.sleep(_DRIP_PAUSE)
+        return True
 
     def _seconds(self, count: int) -> float:
         """Return how long bytes of a body take."""
@@ -296,6 +368,11 @@ class S3Server:
 
     def _fault(self, question: Question) -> Fault | None:
         for fault in self._faults:
+            if isinstance(fault, FaultMix):
+                drawn = fault.draw(question.method)
+                if drawn is not None:
+                    return drawn
+                continue
             if fault.times == 0 or fault.method != question.method:
                 continue
             if re.search(fault.key, question.path):
@@ -349,7 +426,27 @@ _BROKEN: dict[str, Answer] = {
     "slow_down": Answer.of_error(503, "SlowDown", "Please reduce your request rate."),
     "error": Answer.of_error(500, "InternalError", "We encountered an internal error."),
     "deny": Answer.of_error(403, "AccessDenied", "Access Denied"),
+    "timeout": Answer.of_error(400, "RequestTimeout", "Your socket connection was not read from."),
 }
+
+
+def _spoilt(answer: Answer, kind: Kind) -> Answer:
+    """Return an answer of which something is wrong."""
+    if kind in ("reset", "truncate", "stall"):
+        return answer.cut(int(answer.length * _BROKEN_SHARE))
+    if answer.file is None:  # an error as it is
+        return answer
+    if kind == "short":
+        return answer.shortened(int(answer.length * _BROKEN_SHARE))
+    if kind == "shift":
+        return answer.shifted()
+    if kind == "etag":
+        return replace(answer, headers={**answer.headers, "ETag": '"of-another-version"'})
+    if kind == "garble":
+        return replace(answer, file=None, body=bytes(255 - byte for byte in answer.content()))
+    if kind == "claim":
+        return replace(answer, length=_CLAIMED)
+    return answer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -106,6 +106,34 @@ class Answer:
         """Return the same answer, of which only the first bytes are sent."""
         return replace(self, to_send=min(sent, self.length))
 
+    def shortened(self, length: int) -> Answer:
+        """Return the same answer with a shorter body whose length says so."""
+        return replace(self, length=length, to_send=length)
+
+    def shifted(self) -> Answer:
+        """Return as many bytes of another range; of a whole file, a range of it."""
+        asked = self.headers.get("Content-Range")
+        size = int(asked.rpartition("/")[2]) if asked else self.length
+        start, count = self.start, self.length
+        if start > 0:
+            start -= 1
+        elif count < size:
+            start += 1
+        else:
+            start, count = 1, max(1, size - 1)
+        stop = min(start + count, size)
+        headers = {**self.headers, "Content-Range": f"bytes {start}-{max(start, stop - 1)}/{size}"}
+        count = stop - start
+        return replace(self, status=206, headers=headers, start=start, length=count, to_send=count)
+
+    def content(self) -> bytes:
+        """Return the body that is sent."""
+        if self.file is None:
+            return self.body[: self.to_send]
+        with open(self.file, "rb") as file:
+            file.seek(self.start)
+            return file.read(self.to_send)
+
     def head(self) -> bytes:
         """Return status line and headers."""
         lines = [f"HTTP/1.1 {self.status} {_PHRASES[self.status]}"]

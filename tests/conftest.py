@@ -79,25 +79,15 @@ def one_description_of_s3():
 @pytest.fixture(scope="session")
 def started_clients(one_description_of_s3):
     """Start the threads that fsspec and obstore keep for the process."""
-    import asyncio
-    import importlib.util
-
     import fsspec.asyn
+    import obstore
+    from obstore.store import HTTPStore
 
-    loop = fsspec.asyn.get_loop()
-    if importlib.util.find_spec("obstore") is not None:
-        import obstore
-        from obstore.store import HTTPStore
-
-        async def nowhere():
-            plain = {"allow_http": True}
-            store = HTTPStore(
-                "http://127.0.0.1:9", client_options=plain, retry_config={"max_retries": 0}
-            )
-            with pytest.raises(obstore.exceptions.BaseError):
-                await obstore.get_async(store, "nothing")
-
-        asyncio.run_coroutine_threadsafe(nowhere(), loop).result()
+    fsspec.asyn.get_loop()
+    plain = {"allow_http": True}
+    store = HTTPStore("http://127.0.0.1:9", client_options=plain, retry_config={"max_retries": 0})
+    with pytest.raises(obstore.exceptions.BaseError):
+        obstore.get(store, "nothing")
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from .header import affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend
 from .stores.location import absolute_place, is_url, public_name
 from .stores.ranges import FOLLOW
+from .stores.retry import read_anew
 from .unknown_format import unknown_format
 
 
@@ -118,6 +119,9 @@ class LocatedSource:
 
     def open(self) -> Backend:
         """Open the location with the first backend that recognises it."""
+        return self._open() if self.path else read_anew(self._open)
+
+    def _open(self) -> Backend:
         remote = None if self.path else self.location
         request = self.options.request(
             path=Path(self.path) if self.path else None,

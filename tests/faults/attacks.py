@@ -5,10 +5,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-# A property of a test's report: passed, tried, first and last seed.
+# A property of a test's report: passed, tried, first and last seed, and what else is told.
 ROW = "attack"
 # A list of thousands of failures helps nobody.
 MOST_TOLD = 5
@@ -21,7 +22,7 @@ class Attacks:
     test: str
     whole: bool
     seed: int | None
-    properties: list[tuple[str, object]]
+    properties: list[tuple[str, list[Any]]]
     """Of the test: they travel with its report, from whatever process runs it."""
     begin: Callable[[], object] = lambda: None
     """Called before each attempt: what may hang is one of them, not all together."""
@@ -49,10 +50,16 @@ class Attacks:
                 if len(told) < MOST_TOLD:
                     again = f"pytest {self.test!r} --fault-seed {seed}"
                     told.append(f"{again}\n{traceback.format_exc()}")
-        row = [len(seeds) - len(failed), len(seeds), seeds.start, seeds.stop - 1]
-        self.properties.append((ROW, row))
+        if seeds:
+            row = [len(seeds) - len(failed), len(seeds), seeds.start, seeds.stop - 1]
+            self.properties.append((ROW, row))
         if failed:
             pytest.fail(
                 f"{len(failed)} of {len(seeds)} failed: seeds {failed[:50]}\n\n" + "\n".join(told),
                 pytrace=False,
             )
+
+    def told(self, what: str) -> None:
+        """Say something about the attack that was tried last, in the table at the end."""
+        row = [*self.properties[-1][1], what]
+        self.properties[-1] = (ROW, row)

@@ -50,6 +50,6 @@ def pytest_terminal_summary(terminalreporter):
     ]
     if rows:
         terminalreporter.section("attacks")
-    for test, passed, tried, first, last in rows:
+    for test, passed, tried, first, last, *told in rows:
         line = f"{passed:6} of {tried:6} passed, seeds {first} to {last}: {test}"
-        terminalreporter.line(line)
+        terminalreporter.line(" ".join((line, *told)))

@@ -6,7 +6,7 @@ import pytest
 from voxpipe.core.errors import MissingDependency
 from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
 from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
-from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges, is_installed, settings_of
+from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges, settings_of
 from voxpipe.volumes.stores.ranges import LocalRanges
 from voxpipe.volumes.stores.remote import open_remote
 from voxpipe.volumes.stores.remote_ranges import RemoteRanges
@@ -56,49 +56,127 @@ class TestBucket(RangeStoreContract):
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "reason"),
+    ("url", "options", "environment", "reason"),
     [
-        ("s3://b/a", {}, "no credentials"),
-        ("s3://b/a", KEYS, "region"),
-        ("s3://b/a", {**KEYS, "config_kwargs": {}}, "config_kwargs"),
-        ("s3://b/a", {**KEYS, "client_kwargs": {"verify": False}}, "verify"),
-        ("zip://x::s3://b/a", KEYS, "not used"),
-        ("https://h/a", {}, "not used"),
-        ("az://b/a", {"account_name": "n"}, "no credentials"),
+        ("s3://b/a", {**KEYS, "config_kwargs": {}}, {}, "config_kwargs"),
+        ("s3://b/a", {**KEYS, "client_kwargs": {"use_ssl": False}}, {}, "use_ssl"),
+        # With the token of other keys, which it would add by itself.
+        ("s3://b/a", KEYS, {"AWS_SESSION_TOKEN": "t"}, "AWS_SESSION_TOKEN"),
+        ("s3://arn:aws:s3:eu-west-1:1:accesspoint/a", KEYS, {}, "no plain one"),
+        ("s3://b--use1--x-s3/a", KEYS, {}, "no plain one"),
+        ("zip://x::s3://b/a", KEYS, {}, "not used"),
+        ("sftp://h/a", {}, {}, "not used"),
+        ("gs://b/a", {"token": "browser"}, {}, "token"),
+        ("gs://b/a", {}, {"STORAGE_EMULATOR_HOST": "h"}, "STORAGE_EMULATOR_HOST"),
+        ("az://b@n.dfs.core.windows.net/a", {}, {}, "no plain one"),
+        ("az://b/a", {"account_name": "n", "anon": False}, {}, "other places"),
+        ("az://b/a", {"connection_string": "c"}, {}, "connection_string"),
+        ("https://h/a", {"auth": ("u", "p")}, {}, "auth"),
+        ("https://h/a", {"client_kwargs": {"auth": ("u", "p")}}, {}, "auth"),
     ],
 )
-def test_what_obstore_is_not_chosen_for(url, options, reason, monkeypatch):
+def test_what_obstore_is_not_chosen_for(url, options, environment, reason):
     """Options that cannot be said exactly as they were meant go to fsspec, with a reason."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-
-    assert reason in settings_of(url, options)
+    assert reason in settings_of(url, options, environment)
 
 
-def test_what_obstore_is_chosen_for():
-    """Options of all three providers are translated."""
-    aws = {**KEYS, "client_kwargs": {"region_name": "eu-west-1"}}
+@pytest.mark.parametrize(
+    ("url", "options", "environment", "config"),
+    [
+        (
+            "s3://b/a",
+            {**KEYS, "token": "t", "client_kwargs": {"region_name": "eu-west-1"}},
+            {},
+            {
+                "access_key_id": "k",
+                "secret_access_key": "s",
+                "session_token": "t",
+                "region": "eu-west-1",
+            },
+        ),
+        (
+            "s3://b/a",
+            {"anon": True, "endpoint_url": None, "default_block_size": 5},
+            {"AWS_DEFAULT_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "k"},
+            {"skip_signature": True, "region": "eu-west-1"},
+        ),
+        (
+            "s3a://b/a",
+            {"requester_pays": True},
+            {"AWS_ACCESS_KEY_ID": "k", "AWS_ENDPOINT_URL": "http://h"},
+            {"request_payer": True, "endpoint": "http://h", "region": "us-east-1"},
+        ),
+        ("gs://b/a", {"token": "anon"}, {}, {"skip_signature": True}),
+        ("gs://b/a", {"token": "/key.json", "project": "p"}, {}, {"service_account": "/key.json"}),
+        ("gcs://b/a", {}, {}, {}),
+        ("az://b/a", {"account_name": "n"}, {}, {"account_name": "n", "skip_signature": True}),
+        (
+            "abfs://b/a",
+            {"account_name": "n", "account_key": "k"},
+            {},
+            {"account_name": "n", "account_key": "k"},
+        ),
+        ("https://h/a", {"block_size": 5}, {}, {}),
+    ],
+)
+def test_what_obstore_is_chosen_for(url, options, environment, config):
+    """Options of every provider are translated, without a look at anything else."""
+    found = settings_of(url, options, environment)
 
-    assert settings_of("s3://b/a", aws)["region"] == "eu-west-1"
-    assert settings_of("gs://b/a", {"token": "anon"}) == {"skip_signature": True}
-    assert settings_of("az://b/a", {"account_name": "n", "account_key": "k"})["account_key"] == "k"
+    assert (found.config, found.session) == (config, None)
 
 
-@pytest.mark.skipif(not is_installed(), reason="needs obstore")
+@pytest.mark.parametrize(
+    ("options", "environment", "session"),
+    [
+        ({}, {}, {"profile": None}),
+        ({"anon": False}, {"AWS_PROFILE": "lab"}, {"profile": None}),
+        ({"profile": "lab"}, {"AWS_ACCESS_KEY_ID": "k"}, {"profile": "lab"}),
+        ({}, {"AWS_ACCESS_KEY_ID": "k"}, None),
+    ],
+)
+def test_who_looks_for_credentials(options, environment, session):
+    """Profiles, roles and single sign-on are botocore's; keys in the environment need nobody."""
+    assert settings_of("s3://b/a", options, environment).session == session
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "verify"),
+    [
+        ({}, {"AWS_CA_BUNDLE": "/ca.pem"}, "/ca.pem"),
+        ({"client_kwargs": {"verify": "/own.pem"}}, {"AWS_CA_BUNDLE": "/ca.pem"}, "/own.pem"),
+        ({"client_kwargs": {"verify": False}}, {}, False),
+        ({}, {}, None),
+    ],
+)
+def test_which_certificates_are_believed(options, environment, verify):
+    """Those of the options, then those of the environment, as botocore."""
+    assert settings_of("s3://b/a", {**KEYS, **options}, environment).verify == verify
+
+
+def test_headers_of_a_web_server():
+    """As fsspec takes them."""
+    found = settings_of("https://h/a", {"client_kwargs": {"headers": {"X-Who": "me"}}}, {})
+
+    assert found.headers == {"X-Who": "me"}
+    assert "me" not in repr(found)
+
+
 @pytest.mark.parametrize(
     ("url", "wish", "kind"),
     [
-        ("s3://b/a", "", FsspecRanges),
-        ("s3a://b/a", "", FsspecRanges),
-        ("s3://b/a", "obstore", ObstoreRanges),
+        ("s3://b/a", "", ObstoreRanges),
+        ("s3a://b/a", "", ObstoreRanges),
+        ("s3://b/a", "fsspec", FsspecRanges),
         ("gs://b/a", "", ObstoreRanges),
+        ("https://h/a.nii", "", ObstoreRanges),
+        ("https://h/a.nii", "fsspec", FsspecRanges),
     ],
 )
 def test_which_client_is_chosen(url, wish, kind, monkeypatch):
-    """Of S3 what is sent here, because it costs less; elsewhere obstore, where it can."""
+    """What obstore can read it reads, unless fsspec is asked for."""
     monkeypatch.setenv("VOXPIPE_REMOTE", wish)
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    options = KEYS if url.startswith("s3") else {"token": "anon"}
+    options = {"s3": KEYS, "gs": {"token": "anon"}, "ht": {}}[url[:2]]
 
     assert type(open_remote(url, options)) is kind
 

@@ -60,14 +60,13 @@ SCRIPT = textwrap.dedent("""
         ("fsspec", "store", "child 0"),
         # Chosen by itself: the child goes on with fsspec.
         ("", "volume", "child 0"),
+        ("", "store", "child 0"),
         ("obstore", "volume", "child 7"),
         ("obstore", "store", "child 7"),
     ],
 )
 def test_fork(server, wish, what, answer):
     """Each client, through a volume and through a store that the child inherits."""
-    if wish == "obstore":
-        pytest.importorskip("obstore")
     array = np.arange(512).reshape(8, 8, 8)
     stored = zarr.create_array(server.bucket / "a.zarr", shape=array.shape, dtype=array.dtype)
     stored[...] = array

@@ -13,6 +13,7 @@ from voxpipe.volumes.stores import remote_ranges
 from voxpipe.volumes.stores.fsspec_ranges import with_defaults
 from voxpipe.volumes.stores.in_flight import InFlight
 from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote_answers import Answer
 from voxpipe.volumes.stores.remote_file import RemoteFile
 from voxpipe.volumes.stores.remote_objects import ObjectFacts
 from voxpipe.volumes.stores.remote_ranges import RemoteRanges
@@ -57,10 +58,10 @@ class Fake(RemoteRanges):
         self.asked = []
         self.answers = asyncio.Event()
 
-    async def ask(self, key, start, stop):
-        self.asked.append(key)
+    async def ask(self, asked):
+        self.asked.append(asked.key)
         await self.answers.wait()
-        return b"x"
+        return Answer(b"x")
 
     async def ask_facts(self, key):
         return ObjectFacts(1, "")
@@ -78,9 +79,9 @@ def test_waiting_for_others_is_no_failure(monkeypatch):
         store, room = Fake(), InFlight(most_requests=1)
         monkeypatch.setattr(remote_ranges, "_in_flight", lambda: room)
 
-        def begin(*arguments):
+        def begin(*arguments, **named):
             began.append(len(store.asked))
-            return true(*arguments)
+            return true(*arguments, **named)
 
         monkeypatch.setattr(remote_ranges, "Attempts", begin)
         both = asyncio.ensure_future(store.get_ranges_async([ReadRange("a"), ReadRange("b")]))

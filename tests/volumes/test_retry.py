@@ -8,9 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import StoreUnavailable
+from voxpipe.volumes.stores import retry
 from voxpipe.volumes.stores.redaction import Secrets
+from voxpipe.volumes.stores.remote_answers import NoRanges, WrongAnswer
 from voxpipe.volumes.stores.remote_failure import Failure, failure_of
-from voxpipe.volumes.stores.retry import Attempts, Retry, default_retry, retried, retried_here
+from voxpipe.volumes.stores.retry import (
+    Attempts,
+    Health,
+    Retry,
+    default_retry,
+    hedged,
+    retried,
+    retried_here,
+)
 
 
 class Time:
@@ -94,7 +104,7 @@ def test_an_attempt_without_an_answer_is_one_that_failed():
             await asyncio.Event().wait()
         return "answer"
 
-    found = asyncio.run(retried(call, attempts(Retry(), time), 0.01, time.sleep_later))
+    found = asyncio.run(retried(call, attempts(Retry(attempt=0.01), time), time.sleep_later))
 
     assert found == "answer"
     assert len(calls) == 2
@@ -136,7 +146,8 @@ class Answered(Exception):
         (Answered(404), Failure.ABSENT),
         (Answered(416), Failure.BEYOND),
         (TimeoutError(), Failure.TRANSIENT),
-        (asyncio.TimeoutError(), Failure.TRANSIENT),
+        (WrongAnswer(), Failure.WRONG),
+        (NoRanges(), Failure.NO_RANGES),
         (OSError(errno.EBUSY, "SlowDown"), Failure.TRANSIENT),
         (OSError(errno.EINVAL, "InvalidRequest"), Failure.FINAL),
         (FileNotFoundError("The specified bucket does not exist"), Failure.FINAL),
@@ -145,3 +156,148 @@ class Answered(Exception):
 def test_what_errors_mean(error, failure):
     """Errors are sorted by the status of the answer, or by their kind."""
     assert failure_of(error) is failure
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Send a request once more at once."""
+    monkeypatch.setattr(retry, "HEDGE_UNKNOWN", 0.001)
+    return Health()
+
+
+class Calls:
+    """Requests that end as told: with an answer, an error, or not at all."""
+
+    def __init__(self, *ends):
+        self.ends, self.given_up = list(ends), 0
+        self.came = asyncio.Event()
+
+    async def __call__(self):
+        end = self.ends.pop(0)
+        if not self.ends:
+            self.came.set()
+        try:
+            if end == "hangs":
+                await asyncio.Event().wait()
+            if isinstance(end, Exception):
+                await self.came.wait()
+                raise end
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        return end
+
+
+def test_a_slow_request_is_sent_once_more(soon):
+    """The answer of the second counts, and the first is given up."""
+
+    async def run():
+        calls = Calls("hangs", "answer")
+        found = await hedged(calls, soon)
+        await asyncio.sleep(0)
+        return found, calls.given_up, asyncio.current_task().cancelling()
+
+    assert asyncio.run(run()) == ("answer", 1, 0)
+
+
+def test_the_second_stands_in_for_one_that_fails(soon):
+    """And the first error counts where both fail."""
+
+    async def run():
+        found = await hedged(Calls(ValueError("first"), "answer"), soon)
+        with pytest.raises(ValueError, match="first"):
+            await hedged(Calls(ValueError("first"), ValueError("second")), soon)
+        return found
+
+    assert asyncio.run(run()) == "answer"
+
+
+def test_a_second_that_fails_is_followed_by_another(soon):
+    """Else the slow first one would be waited for to its limit."""
+
+    async def run():
+        calls = Calls("hangs", ValueError("second"), "answer")
+        calls.came.set()
+        found = await hedged(calls, soon)
+        await asyncio.sleep(0)
+        return found, calls.given_up
+
+    assert asyncio.run(run()) == ("answer", 1)
+
+
+def test_who_is_cancelled_gives_up_both(soon):
+    """Nothing goes on behind a read that nobody waits for."""
+
+    async def run():
+        calls = Calls("hangs", "hangs")
+        task = asyncio.ensure_future(hedged(calls, soon))
+        await calls.came.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        return calls.given_up
+
+    assert asyncio.run(run()) == 2
+
+
+def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_often():
+    """A few requests, then one for every ten that are answered."""
+    health = Health()
+    first = sum(health.may_hedge() for _ in range(100))
+    for _ in range(20):
+        health.took(5.0)
+
+    assert first == 8
+    assert sum(health.may_hedge() for _ in range(100)) == 2
+    assert health.hedge_after == 20.0
+
+
+def test_a_store_that_is_down_is_told_after_one_deadline():
+    """Who asks next tries once, and those right behind do not: until it answers, or a minute."""
+    time = Time()
+    health = Health(lambda: time.now)
+
+    def ask(*errors):
+        answers = Answers(*errors)
+        begin = time.now
+        policy = Retry(deadline=10, first=1, most=4)
+        found = Attempts(policy, "reading", repr, lambda: time.now, lambda: 1.0, health=health)
+        try:
+            retried_here(answers, found, time.sleep)
+        except StoreUnavailable as error:
+            return answers.calls, time.now - begin, str(error)
+        return answers.calls, time.now - begin, ""
+
+    down = [ConnectionResetError()] * 99
+    assert ask(*down)[:2] == (4, 7.0)
+    assert ask(*down)[:2] == (1, 0.0)
+    with pytest.raises(StoreUnavailable, match="was not tried: the store failed a moment ago"):
+        ask(*down)
+    time.now += retry.OUTAGE_PAUSE
+    assert ask() == (1, 0.0, "")
+    assert ask(*down[:2])[:2] == (3, 3.0)
+
+
+def test_one_object_that_fails_is_no_store_that_is_down():
+    """Others are answered meanwhile."""
+    time = Time()
+    health = Health(lambda: time.now)
+    policy = Retry(deadline=10, first=1, most=4)
+    first = Attempts(policy, "reading", repr, lambda: time.now, lambda: 1.0, health=health)
+
+    def sleep(seconds):
+        time.sleep(seconds)
+        health.answered()
+
+    with pytest.raises(StoreUnavailable):
+        retried_here(Answers(*[ConnectionResetError()] * 99), first, sleep)
+    assert not health.is_out
+
+
+def test_a_server_that_drips_gets_as_many_attempts_as_a_silent_one():
+    """The limit of an attempt is what it takes in all, and not silence; large ones get more."""
+    policy = Retry(deadline=9.0)
+
+    assert policy.limit(0) * retry.TRIES == 9.0
+    assert policy.limit(4_000_000) == 5.0

@@ -11,7 +11,6 @@ import zarr
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores import signed_get
 
 PART = Region((0, 0, 0), (12, 10, 9))
 
@@ -84,22 +83,3 @@ def test_what_was_asked_for_ahead_is_told_by_the_read(server, client):
     with pytest.raises(VolumeChanged, match="was written again since"):
         volume.read(PART)
     ticket.close()
-
-
-def test_asking_for_a_version_is_learnt_from_too(server, monkeypatch):
-    """The first GET of a bucket names a version; those that follow are sent here all the same."""
-    monkeypatch.setenv("VOXPIPE_REMOTE", "fsspec")
-    signed_get._KNOWN.clear()
-    sent, true = [], signed_get._by_s3fs_if
-
-    async def counted(system, path, asked, etag):
-        sent.append(etag)
-        return await true(system, path, asked, etag)
-
-    monkeypatch.setattr(signed_get, "_by_s3fs_if", counted)
-    written(server.bucket / "a.nii", ".nii", 1)
-    volume = Volume("s3://bucket/a.nii", storage_options=server.storage_options)
-
-    assert (volume.read(PART).array == 1).all()
-    assert len(sent) == 1
-    assert len([line for line in server.requests if line.method == "GET"]) > 1

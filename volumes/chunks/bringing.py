@@ -17,6 +17,7 @@ from ..stores.in_flight import Later
 from ..stores.joining import Joining
 from ..stores.ranges import Joined, ReadRange
 from ..stores.read_ahead import AHEAD, AheadStore, lean
+from ..stores.retry import DAMAGED
 from ..stores.small_answers import SMALL_BYTES
 from .chunk_map import ChunkMap
 from .chunked_array import Index
@@ -106,7 +107,12 @@ class Bringing:
             return found
         lookup = self._map.lookup(chunks)
         indices = await self._indices(lookup.requests, later) if lookup.requests else ()
-        places = lookup.places(indices)
+        try:
+            places = lookup.places(indices)
+        except DAMAGED:
+            # The read asks for it again, and says so.
+            forget_bytes(self._token)
+            return found
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         extents = lookup.extents()
         here = await self._whole([place for _, place in stored], extents, later) if extents else {}

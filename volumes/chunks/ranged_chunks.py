@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from ...core.errors import VoxpipeError
 from ..stores.joining import Joining, joining
 from ..stores.ranges import Joined, LocalRanges, RangeStore, ReadRange
 from ..stores.read_ahead import AHEAD, Ticket, works_ahead
+from ..stores.retry import LOOKS
 from .bringing import Bringing, forgotten
 from .chunk_map import ChunkMap
 from .chunked_array import Index
@@ -71,7 +73,15 @@ class RangedChunks:
         answers = self._read([place for _, place in stored])
         data.update(zip((index for index, _ in stored), answers, strict=True))
         forget = partial(forgotten, self._token)
-        return Bytes(data, dict(stored), self._decoder, forget)
+        again = self._again if works_ahead(self._store) else None
+        return Bytes(data, dict(stored), self._decoder, forget, again)
+
+    def _again(self, index: Index) -> memoryview | None:
+        """Read the stored bytes of a chunk from the store itself; None if it is not stored."""
+        (place,) = self._map.locate([index])
+        (found,) = [None] if place is None else self._read([place])
+        _check_length(found, place)
+        return found
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; the system does so by itself for local files."""
@@ -116,6 +126,8 @@ class Bytes:
     """Makes voxels of them."""
     forget: Callable[[Index], None] = lambda index: None
     """Called with a chunk that is damaged, before that is raised."""
+    again: Callable[[Index], memoryview | None] | None = None
+    """Reads a chunk from a store whose answers may be damaged on their way."""
 
     @property
     def strided(self) -> bool:
@@ -130,10 +142,31 @@ class Bytes:
         try:
             _check_length(found, self.places.get(index))
             self.decoder.decode(found, out, index)
-        except BaseException:
+        except BaseException as error:
             self.forget(index)
-            raise
-        return True
+            if not isinstance(error, Exception) or self.again is None:
+                raise
+        else:
+            return True
+        return self._decode_again(self.again, index, out)
+
+    def _decode_again(
+        self, again: Callable[[Index], memoryview | None], index: Index, out: NDArray[Any]
+    ) -> bool:
+        """Read and decode a chunk whose bytes made no sense: the way here may have done that."""
+        for left in reversed(range(LOOKS - 1)):
+            try:
+                found = again(index)
+                if found is None:
+                    return False
+                self.decoder.decode(found, out, index)
+                return True
+            except (MemoryError, VoxpipeError):
+                raise
+            except Exception:
+                if not left:
+                    raise
+        return False
 
     def place(self, index: Index) -> str:
         """Return the object that holds a chunk."""
@@ -141,8 +174,8 @@ class Bytes:
         return "" if place is None else place.object
 
 
-def _check_length(data: memoryview, place: ReadRange | None) -> None:
+def _check_length(data: memoryview | None, place: ReadRange | None) -> None:
     """Refuse a piece that ends early: some decoders make voxels of it nevertheless."""
     expected = None if place is None else place.length
-    if expected is not None and len(data) < expected:
+    if data is not None and expected is not None and len(data) < expected:
         raise EOFError(f"{len(data)} of {expected} bytes are there")

@@ -25,6 +25,7 @@ from ..stores.coalesce import Span, coalesce
 from ..stores.joining import Joining, joining
 from ..stores.read_ahead import Ticket
 from ..stores.remote_file import Piece, RemoteFile
+from ..stores.retry import read_anew
 from ..voxels import Voxels, plain
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 
@@ -167,10 +168,22 @@ class DecodedRaw(FilesBackend):
         """Return the decoded copy; how it is read depends on where the cache directory is."""
         cache = DecodedCache(cache_directory(), cache_budget())
         key = joined_key([file.cache_key for file in self.files])
-        with cache.open(key, self._fields.end, self._write, self.name) as raw:
+        with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
             # Without a disk that takes it, every handle that is open costs as much.
             self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
             return RawFile(raw, self._fields, self.files[-1].io, self.name)
+
+    def _write_copy(self, raw: BinaryIO) -> None:
+        """Decode into ``raw``; a file behind a URL again where it makes no sense."""
+
+        def write() -> None:
+            raw.seek(0)
+            self._write(raw)
+
+        if isinstance(self.files[-1], RemoteFile):
+            read_anew(write)
+        else:
+            write()
 
 
 class RemoteRaw(FilesBackend):

@@ -26,6 +26,8 @@ from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..stores.coalesce import Span
 from ..stores.ranges import LocalRanges, RangeStore, ReadRange
+from ..stores.read_ahead import works_ahead
+from ..stores.retry import read_anew
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
 
@@ -77,7 +79,13 @@ class ShardedChunks:
     def locate(self, chunks: Sequence[Index]) -> list[ReadRange | None]:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
         lookup = self.lookup(chunks)
-        return lookup.places(self._store.get_ranges(lookup.requests) if lookup.requests else ())
+        if not lookup.requests:
+            return lookup.places(())
+
+        def read() -> list[ReadRange | None]:
+            return lookup.places(self._store.get_ranges(lookup.requests))
+
+        return read_anew(read) if works_ahead(self._store) else read()
 
     def lookup(self, chunks: Sequence[Index]) -> Lookup:
         """Return which indices must be read to say where chunks lie, and how to say it then."""

@@ -11,18 +11,26 @@ from ...core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
 from .location import file_system, remote_errors
 from .ranges import ReadRange
+from .remote_answers import Answer, Asked, Head
 from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, version_of
 from .remote_ranges import RemoteRanges
-from .retry import LEAST_ATTEMPT, Attempts, Retry, default_retry, retried_here
-from .signed_get import can_sign, signed_get
+from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here
 
 _S3 = ("s3", "s3a")
+_S3FS = ("s3fs.core", "S3FileSystem")
+_HTTP = ("fsspec.implementations.http", "HTTPFileSystem")
 _ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
 # What s3fs gives a server, in seconds: to accept a connection, and between two pieces.
-_CONNECTING, _SILENCE = 5.0, 10.0
-# Requests that may hang, one after the other, before the deadline: a server that went away in
-# between answers the next one.
-_TRIES = 3
+CONNECTING, _SILENCE = 5.0, 10.0
+
+
+def is_s3fs(system: Any) -> bool:
+    """Whether a file system is s3fs's own: one that changes it is asked as it wants to be."""
+    return _kind(system) == _S3FS
+
+
+def _kind(system: Any) -> tuple[str, str]:
+    return type(system).__module__, type(system).__name__
 
 
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,11 +48,11 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
-    patience = max(default_retry().deadline / _TRIES, LEAST_ATTEMPT)
+    patience = max(default_retry().deadline / TRIES, LEAST_ATTEMPT)
     config: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "max_pool_connections": MOST_REQUESTS,
-        "connect_timeout": min(_CONNECTING, patience),
+        "connect_timeout": min(CONNECTING, patience),
         "read_timeout": min(_SILENCE, patience),
     }
     config.update(options.get("config_kwargs") or {})
@@ -110,21 +118,40 @@ class FsspecRanges(_Folder, RemoteRanges):
         system, _ = file_system(self._url, with_defaults(self._url, self._options))
         self._use(system)
 
-    async def ask(self, key: str, start: int, stop: int | None) -> Any:
+    async def ask(self, asked: Asked) -> Answer:
         """Send one request."""
-        path = self._path(key)
-        if can_sign(self._system):
-            return await signed_get(self._system, path, start, stop, self._expected.get(key, ""))
-        return await self._system._cat_file(path, start=start or None, end=stop)
+        path = self._path(asked.key)
+        if is_s3fs(self._system):
+            return await self._ask_s3(path, asked)
+        more: dict[str, Any] = {}
+        if asked.condition and _kind(self._system) == _HTTP:
+            headers = self._system.kwargs.get("headers") or {}
+            more["headers"] = {**headers, "If-Match": asked.condition}
+        start = asked.start or None
+        return Answer(await self._system._cat_file(path, start=start, end=asked.stop, **more))
+
+    async def _ask_s3(self, path: str, asked: Asked) -> Answer:
+        """Send one request through s3fs, which hides what an answer says of itself."""
+        bucket, key, version = self._system.split_path(path)
+        # Whole objects as a range, too: only answers to that say where they begin and end.
+        span = asked.range_header or "bytes=0-"
+        wanted = {"Range": span, "IfMatch": asked.condition, "VersionId": version}
+        given = {name: value for name, value in wanted.items() if value}
+        found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
+        async with found["Body"] as body:
+            length, etag = found["ContentLength"], found.get("ETag") or ""
+            head = Head.parse(found.get("ContentRange") or "", length, etag)
+            asked.check(head)
+            return Answer(await body.read(), head)
 
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask for size and version."""
         return _facts(await self._system._info(self._path(key)), self._place(key))
 
     @property
-    def listing(self) -> float | None:
-        """None of S3: each page has its own limit, and there may be a thousand of them."""
-        return None if can_sign(self._system) else self._retry.attempt
+    def limits_listing(self) -> bool:
+        """Not of S3: each page has its own limit, and there may be a thousand of them."""
+        return not is_s3fs(self._system)
 
     async def ask_keys(self, prefix: str) -> list[str]:
         """List everything below."""
@@ -141,14 +168,14 @@ class FsspecRanges(_Folder, RemoteRanges):
             return Entry(key, int(info.get("size") or 0), version_of(info))
 
         self._system.invalidate_cache(self._path(key))
-        found: Entry | None = await self._tried(key, ask, 0, limit=self._retry.attempt)
+        found: Entry | None = await self._tried(key, ask, 0)
         return found
 
     async def ask_entries(self, most: int | None) -> list[Entry]:
         """List everything; s3fs can stop, other clients list all or nothing."""
         # A listing that somebody made earlier in this process may be of an earlier version.
         self._system.invalidate_cache(self._root)
-        if not can_sign(self._system):
+        if not is_s3fs(self._system):
             return self._entries(await self._system._find(self._root, detail=True))
         limit = None if most is None else most + 1
         listed = await self._system._lsdir(self._root, refresh=True, max_items=limit, delimiter="")
@@ -225,7 +252,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
 
     def _tried(self, key: str, call: Callable[[], Any]) -> Any:
         what = f"reading {self._place(key)}"
-        attempts = Attempts(self._retry, what, self._secrets.describe)
+        attempts = Attempts(self._retry, what, self._secrets.describe, health=self._health)
         return retried_here(call, attempts, self._sleep)
 
 

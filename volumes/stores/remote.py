@@ -1,24 +1,18 @@
-"""Which client reads a URL: fsspec for everything, obstore for buckets of which it costs less.
-
-Of S3 it does not: what :mod:`.signed_get` sends for s3fs takes two thirds of obstore's processor
-time, over TLS as well, and goes on in a forked child.
-"""
+"""Which client reads a URL: obstore where it can, fsspec for everything else."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import MissingDependency
-from . import obstore_ranges
 from .fsspec_ranges import SerialFsspecRanges, open_fsspec
 from .location import public_name
+from .obstore_ranges import ObstoreRanges, is_usable, settings_of
 from .remote_ranges import RemoteRanges
 from .retry import Retry
 
-_SENT_HERE = ("s3://", "s3a://")
 CLIENT_VARIABLE = "VOXPIPE_REMOTE"
 """``fsspec`` or ``obstore``: which client to use instead of the one that is chosen."""
 
@@ -48,9 +42,9 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
     if wish not in ("", "fsspec", "obstore"):
         msg = f"{CLIENT_VARIABLE} is fsspec or obstore, got {wish!r}"
         raise ValueError(msg)
-    if wish == "fsspec" or (not wish and url.startswith(_SENT_HERE) and _has_s3fs()):
+    if wish == "fsspec":
         return open_fsspec(url, options, retry)
-    settings = obstore_ranges.settings_of(url, options)
+    settings = settings_of(url, options, os.environ)
     if isinstance(settings, str):
         if wish and not settings.startswith("it is not used for"):
             raise MissingDependency(
@@ -59,17 +53,7 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
                 do=f"Unset {CLIENT_VARIABLE}, or change the storage_options.",
             )
         return open_fsspec(url, options, retry)
-    installed = obstore_ranges.is_installed()
-    if wish and not installed:
-        raise MissingDependency(
-            f"{CLIENT_VARIABLE}=obstore, and it is not installed.",
-            do='Install it: pip install "voxpipe[fast]".',
-        )
     # In a child of a process that used it, only fsspec goes on.
-    if installed and (wish or obstore_ranges.is_usable()):
-        return obstore_ranges.ObstoreRanges(url, options, settings, retry)
+    if wish or is_usable():
+        return ObstoreRanges(url, options, settings, retry, only=bool(wish))
     return open_fsspec(url, options, retry)
-
-
-def _has_s3fs() -> bool:
-    return importlib.util.find_spec("s3fs") is not None

@@ -11,6 +11,8 @@ import errno
 import re
 from enum import Enum
 
+from .remote_answers import NoRanges, WrongAnswer
+
 
 class Failure(Enum):
     """What to do about an error."""
@@ -19,6 +21,8 @@ class Failure(Enum):
     BEYOND = "the range begins behind the end of the object"
     DENIED = "the store refuses"
     CHANGED = "the object is another version by now"
+    NO_RANGES = "the server sends all of an object when asked for a part"
+    WRONG = "the answer is not what was asked for"
     TRANSIENT = "trying again may help"
     FINAL = "trying again would not help"
 
@@ -47,6 +51,11 @@ _DENIED_NAMES = {"PermissionDeniedError", "UnauthenticatedError", "NoCredentials
 # obstore's: the answer's status is in the text, and where there was none, no answer came.
 _STATUS_TEXT = re.compile(r"status code: (\d{3})")
 _NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection", re.IGNORECASE)
+# obstore's, of an answer whose head is not for the range that was asked for.
+_WRONG_HEAD = re.compile(r"Requested \d+\.\.\d+, got|content[-_](range|length)", re.IGNORECASE)
+_NO_RANGES = re.compile(r"non-partial response|Range request not supported")
+# S3 answers 400 to a request that came too slowly, and calls it so.
+_SLOW_REQUEST = "RequestTimeout"
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -59,6 +68,10 @@ def failure_of(error: BaseException) -> Failure:
     >>> failure_of(ValueError("no such option"))
     <Failure.FINAL: 'trying again would not help'>
     """
+    if isinstance(error, NoRanges):
+        return Failure.NO_RANGES
+    if isinstance(error, WrongAnswer):
+        return Failure.WRONG
     status = _status(error)
     if status is not None and status >= 300:
         return _of_status(status, error)
@@ -74,9 +87,18 @@ def failure_of(error: BaseException) -> Failure:
         return Failure.TRANSIENT
     if names & _TRANSIENT_NAMES or getattr(error, "errno", None) in _TRANSIENT_ERRNO:
         return Failure.TRANSIENT
-    if "GenericError" in names and _NO_ANSWER.search(str(error)):
-        return Failure.TRANSIENT
+    if "obstore" in type(error).__module__:
+        return _of_obstore(str(error))
     return Failure.FINAL
+
+
+def _of_obstore(text: str) -> Failure:
+    """Return what a failure without a status means."""
+    if _NO_RANGES.search(text):
+        return Failure.NO_RANGES
+    if _WRONG_HEAD.search(text):
+        return Failure.WRONG
+    return Failure.TRANSIENT if _NO_ANSWER.search(text) else Failure.FINAL
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -102,6 +124,8 @@ def _of_status(status: int, error: BaseException) -> Failure:
         return Failure.BEYOND
     if status in _DENIED:
         return Failure.DENIED
+    if status == 400 and _SLOW_REQUEST in f"{error} {error.__cause__}":
+        return Failure.TRANSIENT
     return Failure.TRANSIENT if status in _TRANSIENT else Failure.FINAL
 
 

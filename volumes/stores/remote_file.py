@@ -35,7 +35,7 @@ class RemoteFile:
         self._store = open_remote(url, options)
         self._facts = self._store.facts("")
         if isinstance(self._store, RemoteRanges):
-            self._store.expect("", self._facts.etag)
+            self._store.expect("", self._facts)
         self._token = f"{self.cache_key} spans"
 
     @property

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..content import content_key
 from .location import public_name
 from .ranges import ReadRange
 from .redaction import Secrets
-from .retry import Retry, default_retry
+from .retry import Health, Retry, default_retry
 from .small_answers import DOCUMENTS
 
 # What an object store sends during one round trip: a request costs as much as these bytes.
@@ -52,6 +53,19 @@ def version_of(info: Mapping[str, Any]) -> str:
     return next((str(info[key]) for key in VERSIONS if info.get(key)), "")
 
 
+_HEALTH: dict[str, Health] = {}
+"""How each store answers, by host or bucket and options."""
+
+
+def _health_of(url: str, options: Mapping[str, Any]) -> Health:
+    scheme, _, rest = url.partition("://")
+    # Digested: options hold credentials.
+    place = content_key(
+        f"{scheme}://{rest.partition('/')[0]}", (sorted(map(repr, options.items())),)
+    )
+    return _HEALTH.setdefault(place, Health())
+
+
 class RemoteObjects(ABC):
     """Objects below a URL.
 
@@ -72,6 +86,7 @@ class RemoteObjects(ABC):
         self._name = public_name(url).rstrip("/")
         self._retry = retry or default_retry()
         self._secrets = Secrets(options, url)
+        self._health = _health_of(url, options)
         self._documents = ""
 
     @property

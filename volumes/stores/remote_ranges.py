@@ -1,8 +1,8 @@
 """Ranges of remote objects, many at once: what every client of an object store shares.
 
-A client says how one range is asked for, once. Here are the bound on what is under way, the
-time limit of an attempt, the retries, and errors that name the object and no secret. Requests
-run in the event loop that fsspec keeps in a thread of its own.
+A client says how one range is asked for, once. Here are the check of what it answers, the bound on
+what is under way, the time limit of an attempt, the retries, and errors that name the object and
+no secret. Requests run in the event loop that fsspec keeps in a thread of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -24,9 +25,10 @@ from ...core.errors import (
 )
 from .in_flight import InFlight, Later
 from .ranges import ReadRange
+from .remote_answers import Answer, Asked, OtherVersion
 from .remote_failure import Failure, failure_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
-from .retry import Attempts, Retry, retried
+from .retry import Attempts, Retry, hedged, retried
 
 T = TypeVar("T")
 
@@ -50,21 +52,21 @@ class RemoteRanges(RemoteObjects):
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
         super().__init__(url, options, retry)
         self._owner = os.getpid()
-        self._expected: dict[str, str] = {}
+        self._expected: dict[str, ObjectFacts] = {}
         self.rewritten: set[str] = set()
         """Objects of which another version was found than the expected one."""
 
-    def expect(self, key: str, etag: str) -> None:
+    def expect(self, key: str, facts: ObjectFacts) -> None:
         """Read only this version of an object from now on; ``CorruptVolume`` for another one.
 
-        Nothing is checked where the ETag is empty, or the client cannot tell that of an answer.
+        It is told by its size, and by its ETag where there is one and the client sees those of
+        answers.
         """
-        if etag:
-            self._expected[key] = etag
+        self._expected[key] = facts
 
     @abstractmethod
-    async def ask(self, key: str, start: int, stop: int | None) -> Any:
-        """Send one request and return the bytes-like answer; negative ``start`` from the end."""
+    async def ask(self, asked: Asked) -> Answer:
+        """Send one request; checks the head of the answer, where there is one, before the body."""
 
     @abstractmethod
     async def ask_facts(self, key: str) -> ObjectFacts:
@@ -79,9 +81,9 @@ class RemoteRanges(RemoteObjects):
         return [Entry(key, 0, "") for key in await self.ask_keys("")]
 
     @property
-    def listing(self) -> float | None:
-        """Seconds that one listing may take; None where its requests have limits of their own."""
-        return self._retry.attempt
+    def limits_listing(self) -> bool:
+        """Whether one listing has a limit; not where each of its requests has one of its own."""
+        return True
 
     def after_fork(self) -> None:
         """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
@@ -134,9 +136,7 @@ class RemoteRanges(RemoteObjects):
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
-        found = self._wait(
-            self._tried(key, lambda: self.ask_facts(key), 0, limit=self._retry.attempt)
-        )
+        found = self._wait(self._tried(key, lambda: self.ask_facts(key), 0))
         if found is None:
             raise VolumeNotFound(
                 f"there is nothing at {self._place(key)}.",
@@ -150,34 +150,39 @@ class RemoteRanges(RemoteObjects):
 
     async def entries_async(self, most: int | None = None) -> list[Entry]:
         """Return the same; for coroutines given to :meth:`begin`."""
-        asked = self._tried("", lambda: self.ask_entries(most), 0, limit=self.listing)
+        asked = self._listed("", lambda: self.ask_entries(most))
         return await asked or []
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
-        asked = self._tried(prefix, lambda: self.ask_keys(prefix), 0, limit=self.listing)
+        asked = self._listed(prefix, lambda: self.ask_keys(prefix))
         yield from self._wait(asked) or ()
 
     async def _one(self, wanted: ReadRange, ahead: Later | None, whole: int) -> bytes | None:
+        asked = self._asked(wanted, whole)
         key, start, stop = wanted
-        unknown = max(0, (whole or _USUAL_BYTES) - start)
+        if start == stop:
+            return b""
+        unknown = max(0, (asked.size or whole or _USUAL_BYTES) - start)
         size = -start if start < 0 else unknown if stop is None else stop - start
-        found: bytes | None = await self._tried(
-            key,
-            lambda: self.ask(key, start, stop),
-            size,
-            ahead=ahead,
-            limit=self._retry.attempt,
-        )
-        if found is None or stop is None:
-            return found
-        if len(found) > size:
-            raise VolumeReadError(
-                f"the server of {self._place(key)} sent {len(found)} bytes instead of {size}: "
-                "it does not know ranges.",
-                do="Copy the file to a local disk or to an object store.",
-            )
-        return found
+
+        async def checked() -> Any:
+            answer = await self.ask(asked)
+            asked.check_body(answer)
+            return answer.body
+
+        return await self._tried(key, checked, size, ahead=ahead)
+
+    def _asked(self, wanted: ReadRange, whole: int = 0) -> Asked:
+        """Return what is asked for, with what is known of the object."""
+        known = self._expected.get(wanted.object)
+        if known is None:
+            return Asked(*wanted, most=whole)
+        return Asked(*wanted, etag=known.etag, size=known.size)
+
+    async def _listed(self, prefix: str, call: Callable[[], Awaitable[T]]) -> T | Any:
+        """Return what a listing returns; it is not sent twice."""
+        return await self._tried(prefix, call, 0, once=True, limited=self.limits_listing)
 
     async def _tried(
         self,
@@ -186,15 +191,19 @@ class RemoteRanges(RemoteObjects):
         size: int,
         *,
         ahead: Later | None = None,
-        limit: float | None,
+        once: bool = False,
+        limited: bool = True,
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
-        room = _in_flight()
+        room, health = _in_flight(), self._health
         await room.enter(size, ahead=ahead)
-        # The time begins here: what waits for others has not failed.
-        attempts = Attempts(self._retry, f"reading {self._place(key)}", self._secrets.describe)
         try:
-            return await retried(call, attempts, limit)
+            # The time begins here: what waits for others has not failed.
+            what = f"reading {self._place(key)}"
+            describe = self._secrets.describe
+            attempts = Attempts(self._retry, what, describe, health=health, size=size)
+            each = call if once else partial(hedged, call, health)
+            return await retried(each, attempts, limited=limited)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:
@@ -208,11 +217,17 @@ class RemoteRanges(RemoteObjects):
             return None
         if failure is Failure.BEYOND:
             return b""
-        if failure is Failure.CHANGED:
+        if failure is Failure.CHANGED or isinstance(error, OtherVersion):
             self.rewritten.add(key)
             raise CorruptVolume(
                 f"{place} was written again since its header was read.",
                 do="Make a new Volume once the file is written.",
+            ) from None
+        if failure is Failure.NO_RANGES:
+            raise VolumeReadError(
+                f"the server of {place} sends all of it when asked for a part: it does not know "
+                "ranges.",
+                do="Copy the file to a local disk or to an object store.",
             ) from None
         if failure is Failure.DENIED:
             raise AccessDenied(

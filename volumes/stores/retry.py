@@ -2,6 +2,10 @@
 
 One policy for every client. Those that retry by themselves are told not to: where two layers
 retry, their counts multiply, and a store that is down for good is noticed after 25 requests.
+A request that takes much longer than others is sent once more beside itself, and the first answer
+counts. Of a store that kept failing until the deadline who asks next gets one short attempt, and
+those right behind it none: it is told after one deadline, however many files are asked for.
+Bytes that came and make no sense are read again, too, before a file is called damaged.
 """
 
 from __future__ import annotations
@@ -10,18 +14,19 @@ import asyncio
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from statistics import median
+from typing import Any, Generic, TypeVar
 
-from ...core.errors import StoreUnavailable
+from ...core.errors import BadHeader, CorruptVolume, StoreUnavailable, TruncatedVolume
+from .remote_answers import OtherVersion
 from .remote_failure import Failure, failure_of
 
 T = TypeVar("T")
 Clock = Callable[[], float]
-
-# A timer and no task, which takes a third of the time. Python 3.10 has none.
-_timeout: Any = getattr(asyncio, "timeout", None)
 
 DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"
 """Seconds that a request which keeps failing may take."""
@@ -29,6 +34,30 @@ DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"
 _DEADLINE = 30.0
 # What an attempt is given at least: to find a server and to connect takes a part of it.
 LEAST_ATTEMPT = 1.0
+# Attempts, one after the other, before the deadline, whether a server is silent or sends drop by
+# drop: one that went away in between answers the next.
+TRIES = 3
+# A connection in bytes per second that is slow and not broken.
+_SLOWEST = 0.8e6
+# A faulty proxy gives the right answer to one of these; a store that means it gives none.
+MOST_WRONG = 5
+# A second request beside the first: after so many times what recent ones took, at least, and
+# before anything is known. Less is what a busy machine takes to look at an answer.
+HEDGE_FACTOR = 4.0
+HEDGE_LEAST = 0.1
+HEDGE_UNKNOWN = 0.5
+_RECENT, _KNOWN = 32, 8
+# Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
+_HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
+# How often bytes are read that make no sense, before the file is called damaged.
+LOOKS = 3
+DAMAGED = (BadHeader, CorruptVolume, TruncatedVolume)
+"""What is told of bytes that make no sense."""
+# How long a store that kept failing gets short attempts only, in seconds, or until it answers: what
+# a loader takes to be opened and to begin an epoch.
+OUTAGE = 60.0
+# How long nobody looks again whether a store is back that kept failing, in seconds.
+OUTAGE_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +78,7 @@ class Retry:
     most: float = 5.0
     """Longest pause of all, in seconds."""
     attempt: float = 20.0
-    """Seconds without an answer after which one attempt has failed: 16 MiB at 0.8 MB/s."""
+    """Most seconds that one attempt may take: 16 MiB at 0.8 MB/s."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -64,6 +93,17 @@ class Retry:
         """
         longest = min(self.most, self.first * 2.0 ** min(failures - 1, 60))
         return longest * (1 + draw) / 2
+
+    def limit(self, size: int) -> float:
+        """Return how long one attempt at so many bytes may take, in seconds.
+
+        Examples
+        --------
+        >>> [Retry(deadline=30.0).limit(size) for size in (0, 150_000, 12_000_000, 10**9)]
+        [10.0, 10.0, 15.0, 20.0]
+        """
+        share = max(self.deadline / TRIES, LEAST_ATTEMPT)
+        return min(self.attempt, max(share, size / _SLOWEST))
 
 
 def default_retry() -> Retry:
@@ -86,6 +126,10 @@ class Attempts:
         Return the time in seconds, and a random number in 0..1.
     setting
         What to set for another deadline, for the message.
+    health
+        That of the store.
+    size
+        Bytes that an answer has at most, where that is known.
     """
 
     def __init__(
@@ -96,17 +140,29 @@ class Attempts:
         clock: Clock = time.monotonic,
         draw: Callable[[], float] = random.random,
         setting: str = DEADLINE_VARIABLE,
+        health: Health | None = None,
+        size: int = 0,
     ) -> None:
         self._policy, self._what, self._describe = policy, what, describe
-        self._setting = setting
+        self._setting, self._size = setting, size
         self._clock, self._draw = clock, draw
         self._begin = clock()
-        self._failures = 0
+        self._failures = self._wrong = 0
+        self._health = Health(clock) if health is None else health
+        self._health.refuse(what)
+        self._looks = self._health.is_out
 
     @property
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        return max(0.0, self._begin + self._policy.deadline - self._clock())
+    def limit(self) -> float:
+        """Seconds that the next attempt may take."""
+        if self._looks:
+            return LEAST_ATTEMPT
+        left = self._begin + self._policy.deadline - self._clock()
+        return min(self._policy.limit(self._size), max(left, LEAST_ATTEMPT))
+
+    def succeeded(self) -> None:
+        """Note that the store has answered."""
+        self._health.answered()
 
     def failed(self, error: BaseException) -> float:
         """Return the pause before the next attempt.
@@ -118,33 +174,133 @@ class Attempts:
         Exception
             The error itself, where trying again would not help.
         """
-        if failure_of(error) is not Failure.TRANSIENT:
-            try:
+        try:
+            return self._pause(error)
+        finally:
+            # Its traceback holds this call, which shall not hold it: all that was read
+            # on the way here would wait for a collection of garbage.
+            del error
+
+    def _pause(self, error: BaseException) -> float:
+        try:
+            failure = failure_of(error)
+            if failure not in (Failure.TRANSIENT, Failure.WRONG):
+                self._health.answered()
                 raise error
-            finally:
-                # Its traceback holds this call, which shall not hold it: all that was read
-                # on the way here would wait for a collection of garbage.
-                del error
-        self._failures += 1
-        pause = self._policy.pause(self._failures, self._draw())
-        spent = self._clock() - self._begin
-        if spent + pause >= self._policy.deadline:
-            times = "once" if self._failures == 1 else f"{self._failures} times"
-            # Not chained: the text of the original may hold a signed URL or a key.
+            self._failures += 1
+            self._wrong = self._wrong + 1 if failure is Failure.WRONG else 0
+            pause = self._policy.pause(self._failures, self._draw())
+            spent = self._clock() - self._begin
+            if self._wrong >= MOST_WRONG:
+                if isinstance(error, OtherVersion):
+                    raise error
+                do = "Look for a proxy or a cache on the way to the store that changes answers."
+                raise self._told(spent, error, do) from None
+            if spent + pause >= self._policy.deadline or self._looks or self._health.is_out:
+                raise self._given_up(spent, error) from None
+            return pause
+        finally:
+            del error
+
+    def _given_up(self, spent: float, error: BaseException) -> StoreUnavailable:
+        deadline = self._policy.deadline
+        do = f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
+        told = self._told(spent, error, do)
+        if self._looks:
+            self._health.looked(self._describe(error))
+        else:
+            self._health.gave_up(self._begin, deadline)
+        return told
+
+    def _told(self, spent: float, error: BaseException, do: str) -> StoreUnavailable:
+        times = "once" if self._failures == 1 else f"{self._failures} times"
+        # Not chained: the text of the original may hold a signed URL or a key.
+        return StoreUnavailable(
+            f"{self._what} failed {times} in {spent:.1f} s, at last with {self._describe(error)}.",
+            do=do,
+        )
+
+
+class Health:
+    """How one store answers: how long it takes, and whether it kept failing until a deadline.
+
+    Parameters
+    ----------
+    clock
+        Returns the time in seconds.
+
+    Examples
+    --------
+    >>> health = Health(lambda: 100.0)
+    >>> health.hedge_after
+    0.5
+    >>> for _ in range(8):
+    ...     health.took(0.05)
+    >>> health.hedge_after
+    0.2
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._hedges = _HEDGES_AT_ONCE
+        self._answered = -float("inf")
+        self._out_until = self._quiet_until = -float("inf")
+        self._told = ""
+
+    @property
+    def hedge_after(self) -> float:
+        """Seconds after which a request is sent once more."""
+        if len(self._recent) < _KNOWN:
+            return HEDGE_UNKNOWN
+        return max(HEDGE_LEAST, HEDGE_FACTOR * median(self._recent))
+
+    def may_hedge(self) -> bool:
+        """Whether one more request may be sent a second time; counts it."""
+        if self._hedges < 1:
+            return False
+        self._hedges -= 1
+        return True
+
+    def took(self, seconds: float) -> None:
+        """Note how long an answer took."""
+        self._recent.append(seconds)
+        self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
+
+    def answered(self) -> None:
+        """Note that the store answers."""
+        self._answered = self._clock()
+        self._out_until = -float("inf")
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it kept failing and has not answered since: one attempt has to do."""
+        return self._clock() < self._out_until
+
+    def gave_up(self, begin: float, deadline: float) -> None:
+        """Note that a request which began at ``begin`` was given up after its deadline."""
+        if self._answered < begin:  # else it answers others
+            self._out_until = self._clock() + max(OUTAGE, deadline)
+
+    def looked(self, told: str) -> None:
+        """Note that a request which looked whether it is back failed, and what was told of it."""
+        self._quiet_until, self._told = self._clock() + OUTAGE_PAUSE, told
+
+    def refuse(self, what: str) -> None:
+        """Raise ``StoreUnavailable`` where somebody looked a moment ago."""
+        if self.is_out and self._clock() < self._quiet_until:
             raise StoreUnavailable(
-                f"{self._what} failed {times} in {spent:.1f} s, at last with "
-                f"{self._describe(error)}.",
-                do=f"Check the store, or give it more time: {self._setting}=seconds, now "
-                f"{self._policy.deadline:g}.",
-            ) from None
-        return pause
+                f"{what} was not tried: the store failed a moment ago, with {self._told}.",
+                do="Check the store, and try again.",
+            )
 
 
 async def retried(
     call: Callable[[], Awaitable[T]],
     attempts: Attempts,
-    limit: float | None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    *,
+    limited: bool = True,
 ) -> T:
     """Return what ``call`` returns, trying again as ``attempts`` says.
 
@@ -154,28 +310,129 @@ async def retried(
         Begins one attempt.
     attempts
         Decides after each failure.
-    limit
-        Seconds that one attempt may take, as far as the deadline is not before; None where the
-        requests of one attempt have limits of their own.
     sleep
         Waits.
+    limited
+        Whether one attempt has a limit; not where its requests have limits of their own.
     """
     while True:
         try:
-            if limit is None:
-                return await call()
-            return await _within(min(limit, max(attempts.left, LEAST_ATTEMPT)), call)
+            async with asyncio.timeout(attempts.limit if limited else None):
+                found = await call()
+            attempts.succeeded()
+            return found
         except Exception as error:
             pause = attempts.failed(error)
         await sleep(pause)
 
 
-async def _within(limit: float, call: Callable[[], Awaitable[T]]) -> T:
-    """Return what ``call`` returns, unless that takes too long."""
-    if _timeout is not None:
-        async with _timeout(limit):
-            return await call()
-    return await asyncio.wait_for(call(), limit)
+async def hedged(call: Callable[[], Awaitable[T]], health: Health) -> T:
+    """Return what ``call`` returns, called once more beside itself where that takes long.
+
+    The first that succeeds counts; the other is given up. A second one that fails while the first
+    still takes long is followed by another. Where both fail, the first error counts.
+    """
+    hedge = _Hedge(call, health)
+    try:
+        return await _timed(call, health)
+    except asyncio.CancelledError:
+        if not hedge.has_won or hedge.uncancel():
+            raise
+        return await hedge.answer()
+    except Exception:
+        if not hedge.stop():
+            raise
+        with suppress(Exception):
+            return await hedge.answer()
+        raise
+    finally:
+        hedge.close()
+
+
+class _Hedge(Generic[T]):
+    """The second request. A timer begins it, because nearly none is needed."""
+
+    def __init__(self, call: Callable[[], Awaitable[T]], health: Health) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] | None = task
+        self._call, self._health = call, health
+        self._second: asyncio.Future[T] | None = None
+        self._timer = self._later()
+        self._stopped = False
+        self.has_won = False
+        """Whether it was answered, and the task cancelled for that."""
+
+    def uncancel(self) -> int:
+        """Take the cancelling back; return how often others asked for it."""
+        assert self._task is not None
+        return self._task.uncancel()
+
+    def stop(self) -> bool:
+        """Begin none, and cancel nothing any more; say whether one is under way."""
+        self._stopped = True
+        self._timer.cancel()
+        return self._second is not None
+
+    async def answer(self) -> T:
+        """Return what the second request brings."""
+        assert self._second is not None
+        return await self._second
+
+    def close(self) -> None:
+        """Give up what nobody waits for."""
+        if self.stop() and self._second is not None:
+            self._second.cancel()
+        # The task holds what it raised, and that this: a circle.
+        self._task = None
+
+    def _later(self) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self._health.hedge_after, self._start)
+
+    def _start(self) -> None:
+        if self._health.may_hedge():
+            self._second = asyncio.ensure_future(_timed(self._call, self._health))
+            self._second.add_done_callback(self._ended)
+
+    def _ended(self, second: asyncio.Future[T]) -> None:
+        # Looking at an error says that somebody did: nobody else may.
+        good = not second.cancelled() and second.exception() is None
+        if self._stopped or self._task is None:
+            return
+        if good:
+            self.has_won = True
+            self._task.cancel()
+        elif not second.cancelled():
+            self._second = None
+            self._timer = self._later()
+
+
+async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
+    begin = time.monotonic()
+    found = await call()
+    health.took(time.monotonic() - begin)
+    return found
+
+
+def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
+    """Return what ``read`` makes of remote bytes; once more, and again, where they make no sense.
+
+    A bad proxy or a cut connection gives such bytes, and the next one does not.
+
+    Parameters
+    ----------
+    read
+        Reads and decodes.
+    forget
+        Drops what is kept of the bytes that were read.
+    """
+    for _ in range(LOOKS - 1):
+        try:
+            return read()
+        except DAMAGED:
+            forget()
+    return read()
 
 
 def retried_here(
@@ -184,7 +441,9 @@ def retried_here(
     """Return what ``call`` returns, trying again in this thread; it cannot be interrupted."""
     while True:
         try:
-            return call()
+            found = call()
+            attempts.succeeded()
+            return found
         except Exception as error:
             pause = attempts.failed(error)
         sleep(pause)

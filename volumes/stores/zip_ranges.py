@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
 from .ranges import RangeStore, ReadRange, read_joined
+from .read_ahead import works_ahead
+from .retry import read_anew
 from .seekable import Seekable
 
 # PKWARE's APPNOTE 4.3.7: signature, 22 bytes that the directory repeats, two lengths.
@@ -74,6 +76,11 @@ class ZipRanges:
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         """Return the bytes of each range of a member."""
+        if works_ahead(self._outer):  # what comes from far away may be damaged on its way
+            return read_anew(lambda: self._members_of(ranges))
+        return self._members_of(ranges)
+
+    def _members_of(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
         found: list[bytes | None] = [None] * len(ranges)
         present = [n for n, wanted in enumerate(ranges) if wanted.object in self._members]
         self._find_starts({ranges[n].object for n in present})

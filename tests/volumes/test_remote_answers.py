@@ -1,0 +1,167 @@
+"""Answers that are not what was asked for: tried again, then told, and never taken for voxels."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from voxpipe.core.errors import CorruptVolume, StoreUnavailable, VolumeReadError
+from voxpipe.testing.s3 import Fault, FaultMix
+from voxpipe.volumes.stores.ranges import ReadRange
+from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.volumes.stores.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
+from voxpipe.volumes.stores.remote_file import RemoteFile
+from voxpipe.volumes.stores.retry import MOST_WRONG, Retry
+
+CONTENT = bytes(n * n % 251 for n in range(20_000))
+QUICK = Retry(deadline=10.0, first=0.001, most=0.002)
+RANGES = [ReadRange("a", 3, 5000), ReadRange("a", -700), ReadRange("a", 15_000), ReadRange("a")]
+
+
+@st.composite
+def asked(draw):
+    """A range of an object, its size, and what the right answer says."""
+    size = draw(st.integers(1, 30))
+    start = draw(st.integers(-30, size - 1))
+    stop = None if start < 0 else draw(st.none() | st.integers(start + 1, 40))
+    first = max(0, size + start) if start < 0 else start
+    return Asked("a", start, stop), Head(first, min(stop or size, size), size, "v")
+
+
+@given(asked(), st.booleans(), st.integers(-3, 3), st.integers(-3, 3), st.integers(-3, 3))
+def test_only_what_was_asked_for_is_taken(pair, known, start, stop, total):
+    """Of all answers nearby, one that says to hold something else is refused."""
+    wanted, right = pair
+    wanted = wanted._replace(size=right.total if known else None)
+    wanted.check(right)
+    told = Head(right.start + start, right.stop + stop, right.total + total, "v")
+    assume(told != right and told.total >= 0)
+    # An object of unknown size may be longer than it was: other ends are right then.
+    size = told.total
+    first = max(0, size + wanted.start) if wanted.start < 0 else wanted.start
+    other = Head(first, size if wanted.stop is None else min(wanted.stop, size), size, "v")
+    if not known and told == other:
+        wanted.check(told)
+    else:
+        with pytest.raises(WrongAnswer):
+            wanted.check(told)
+
+
+@given(asked(), st.integers(0, 60))
+def test_only_as_many_bytes_as_that_are_taken(pair, length):
+    """With what the answer says of itself, or the size that is known; else up to the end."""
+    wanted, right = pair
+    expected = right.stop - right.start
+    for told in (
+        (wanted, Answer(bytes(length), right)),
+        (wanted._replace(size=right.total), Answer(bytes(length))),
+    ):
+        if length == expected:
+            told[0].check_body(told[1])
+        else:
+            with pytest.raises((WrongAnswer, NoRanges)):
+                told[0].check_body(told[1])
+
+
+@pytest.fixture
+def store(server, client):
+    """Return the bucket, with an object in it."""
+    (server.bucket / "a").write_bytes(CONTENT)
+    return open_remote("s3://bucket", server.storage_options, QUICK)
+
+
+@pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
+@pytest.mark.parametrize("kind", ["short", "shift", "timeout", "stall", "close", "truncate"])
+def test_what_is_wrong_once_is_asked_for_again(server, store, wanted, kind):
+    """The bytes are right, and one request more was sent."""
+    store._retry = Retry(deadline=60.0, first=0.001, most=0.002, attempt=1.0)
+    server.forget()
+    server.fail(Fault(kind, times=1))
+
+    (found,) = store.get_ranges([wanted])
+
+    assert bytes(found) == CONTENT[wanted.start : wanted.stop]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
+@pytest.mark.parametrize("kind", ["short", "shift"])
+def test_what_is_always_wrong_is_told(server, store, wanted, kind):
+    """After a few attempts, not at the deadline: it has the answers."""
+    server.forget()
+    server.fail(Fault(kind))
+
+    with pytest.raises(StoreUnavailable, match=r"reading s3://bucket/a failed"):
+        store.get_ranges([wanted])
+    assert len(server.requests) == MOST_WRONG
+
+
+def test_another_version_is_asked_for_again_and_then_told(server, client):
+    """A proxy may hold an old one; where every answer is another one, the file is."""
+    (server.bucket / "a").write_bytes(CONTENT)
+    file = RemoteFile("s3://bucket/a", server.storage_options, "s3://bucket/a")
+    file.store._retry = QUICK
+    server.fail(Fault("etag", times=2))
+    assert bytes(file.ranges([(5, 50)])[0]) == CONTENT[5:50]
+    assert file.is_current
+
+    server.fail(Fault("etag"))
+    with pytest.raises(CorruptVolume, match="was written again since"):
+        file.ranges([(5, 50)])
+    assert not file.is_current
+
+
+@pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
+def test_a_length_of_an_exbibyte_takes_no_memory(server, store, wanted):
+    """What an answer claims is compared before anything is taken for it."""
+    store._retry = Retry(deadline=0.3, first=0.05, most=0.1, attempt=1.0)
+    server.fail(Fault("claim"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreUnavailable):
+            store.get_ranges([wanted])
+        assert tracemalloc.get_traced_memory()[1] < 8 * 1024**2
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("wish", ["", "fsspec"])
+def test_a_web_server(server, monkeypatch, wish):
+    """By URL, with what is wrong once: version, length, and range where the client sees it."""
+    monkeypatch.setenv("VOXPIPE_REMOTE", wish)
+    (server.bucket / "a b.nii").write_bytes(CONTENT)
+    file = RemoteFile(f"{server.url}/bucket/a%20b.nii?x=1", {}, "there")
+    file.store._retry = QUICK
+    server.fail(Fault("short", times=1), Fault("slow_down", times=1))
+
+    assert [bytes(piece) for piece in file.ranges([(3, 90), (5000, 6000)])] == [
+        CONTENT[3:90],
+        CONTENT[5000:6000],
+    ]
+    assert file.size == len(CONTENT)
+    (server.bucket / "a b.nii").write_bytes(CONTENT[::-1])
+    with pytest.raises(CorruptVolume, match="was written again"):
+        file.ranges([(3, 90)])
+
+
+def test_a_server_without_ranges_is_told(server, monkeypatch):
+    """At once, where a part is asked for."""
+    monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
+    (server.bucket / "a").write_bytes(CONTENT)
+    monkeypatch.setattr("voxpipe.testing.s3_http.Question.range", "")
+    file = RemoteFile(f"{server.url}/bucket/a", {}, "there")
+
+    with pytest.raises(VolumeReadError, match="does not know ranges"):
+        file.ranges([(3, 90)])
+
+
+def test_a_mix_is_drawn_from_its_seed():
+    """The same seed draws the same faults for as many requests."""
+    drawn = []
+    for seed in (1, 1, 2):
+        mix = FaultMix(0.5, seed)
+        drawn.append([getattr(mix.draw("GET"), "kind", None) for _ in range(50)])
+
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert 10 < sum(kind is not None for kind in drawn[0]) < 40
