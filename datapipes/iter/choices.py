@@ -70,7 +70,7 @@ class ChoicePipe(PerItem):
             msg = f"{field}= says how voxels are sampled, and none of {choices.choice.rule}() is"
             do = "Leave it out, or give it to a spatial pipe."
             raise PolicyConflict(f"{msg} a spatial op", do=do).at(self.origin)
-        how = {"shared": bool(name)}
+        how: dict[str, Any] = {"shared": bool(name)}
         self.adding = None
         if spatial is not None:
             self.adding = Adding([Step(spatial, stream, self.origin, **how)])

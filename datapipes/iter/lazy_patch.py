@@ -302,7 +302,7 @@ class LazyPatches(DataPipe):
             yield patch
 
     def _adding(self, patch: SpatialOp, region: SpatialOp | None) -> tuple[Adding, Adding | None]:
-        how = {"shared": self._shared}
+        how: dict[str, Any] = {"shared": self._shared}
         adding = Adding([Step(patch, self.stream_names[0], self.origin, **how)])
         if region is None:
             return adding, None
