@@ -21,7 +21,7 @@ import numpy as np
 
 from ..core import Grid
 from ..core.errors import VolumeNotFound, VoxpipeError, WorkerDied
-from ..datapipes.iter import OpenVolume, from_cases, from_manifest
+from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
 from ..datapipes.iter.case_names import CASE
 from ..datapipes.iter.cases import FromCases, ListCases
 from ..datapipes.iter.open_volume import LABELS
@@ -35,7 +35,9 @@ from ..volumes import (
     custom_backends,
     custom_decoders,
     find_volumes,
+    is_glob,
     is_volume,
+    matches_volumes,
     serve,
 )
 
@@ -91,7 +93,8 @@ def check(
     cases
         A pipe of cases (``list_cases``, ``from_cases``, ``from_manifest``, with or without
         ``open_volume()``), a list of mappings of key to path, a folder or its URL, one volume,
-        or the path of a manifest (``.json``).
+        a glob of folders, or of volumes (``image=`` of ``list_cases``), or the path of a manifest
+        (``.json``).
     workers
         Processes that read.
     voxels
@@ -188,6 +191,10 @@ def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
         place = os.fspath(cases)
         if place.lower().endswith(".json"):
             return from_manifest(place, storage_options=storage_options)
+        # Without a single star nothing names a case: such volumes are called by their files.
+        names_cases = is_glob(place) and "*" in place and "**" not in place
+        if names_cases and matches_volumes(place, storage_options):
+            return list_cases(image=place, storage_options=storage_options)
         if is_volume(place):
             return from_cases([{"image": place}])
         found = find_volumes(place, storage_options)

@@ -24,8 +24,8 @@ def add(commands: Any) -> None:
     command.add_argument(
         "data",
         metavar="DATA",
-        help="a manifest (.json), a folder or URL, or one volume; with patterns, a glob of case "
-        "folders (in quotes), or the first pattern",
+        help="a manifest (.json), a folder or URL, one volume, or a glob (in quotes) of volumes or "
+        "folders; with patterns, a glob of case folders, or the first pattern",
     )
     add_patterns(command)
     command.add_argument(

@@ -23,8 +23,8 @@ def add(commands: Any) -> None:
     command.add_argument(
         "url",
         metavar="URL",
-        help="a folder of cases, or one volume; with patterns, a glob of case folders, or the "
-        "first pattern",
+        help="a folder of cases, one volume, or a glob (in quotes) of volumes or folders; with "
+        "patterns, a glob of case folders, or the first pattern",
     )
     add_patterns(command)
     command.add_argument(

@@ -8,7 +8,9 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.__main__ import main
+from voxpipe.dataloader2.check import volumes_of
 from voxpipe.volumes import close_volumes, read_manifest
+from voxpipe.volumes.stores.location import file_system
 
 pytest.importorskip("zarr", minversion="3")
 
@@ -170,3 +172,99 @@ def test_options_of_the_format_are_those_of_open_volume(tmp_path, capsys):
     capsys.readouterr()
     assert main(["check", manifest, *named]) == 1
     assert "Leave --reader out" in capsys.readouterr().err
+
+
+@pytest.fixture
+def bids(tmp_path):
+    """Three subjects of one T1w image each, below a folder that only a star names."""
+    for number in range(3):
+        anat = tmp_path / "bids" / f"sub-0{number}" / "anat"
+        anat.mkdir(parents=True)
+        image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+        nibabel.save(image, anat / f"sub-0{number}_T1w.nii.gz")
+    yield tmp_path / "bids"
+    close_volumes()
+
+
+def keys_of(manifest):
+    """Return case and key of the entries of a manifest."""
+    return [(entry.case, entry.key) for entry in read_manifest(manifest).entries]
+
+
+def test_a_starred_pattern_of_volumes_is_that_of_the_images(bids, tmp_path, capsys):
+    """What ``image=PATTERN`` finds, in both commands and in Python."""
+    pattern, manifest = f"{bids}/sub-*/anat/sub-*_T1w.nii.gz", str(tmp_path / "m.json")
+
+    assert main(["check", pattern, "--workers", "1"]) == 0
+    assert "3 checked, 0 bad" in capsys.readouterr().out
+    assert main(["index", pattern, "-o", manifest, "--no-statistics"]) == 0
+    assert keys_of(manifest) == [("00", "image"), ("01", "image"), ("02", "image")]
+
+
+@pytest.mark.parametrize("pattern", ["in/*/", "in/*", "in/[ab]", "in/?/", "**/in/*/"])
+def test_a_starred_pattern_of_folders_is_all_cases_below(folder, pattern):
+    """Named and keyed as below the folder that holds them."""
+    manifest = f"{folder}/m.json"
+    (folder / "in" / "notes.txt").write_text("no volume")
+
+    assert main(["index", f"{folder}/{pattern}", "-o", manifest, "--no-statistics"]) == 0
+    above = "in/" if pattern.startswith("**") else ""
+    assert keys_of(manifest) == [
+        (f"{above}{case}", key) for case in ("a", "b") for key in ("ct", "label")
+    ]
+
+
+def test_stars_that_name_folders_and_volumes_leave_none_out(folder):
+    """A volume beside folders is a case of its own; one of two stars is found at any depth."""
+    image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+    nibabel.save(image, folder / "in" / "c.nii")
+
+    for pattern in ("in/*", "in/**/*.nii*"):
+        assert len(volumes_of(f"{folder}/{pattern}")) == 5
+
+
+def test_convert_takes_a_starred_pattern(folder):
+    """Folders and volumes alike; names stay those below the first star."""
+    assert main(["convert", f"{folder}/in/*/ct.nii.gz", f"{folder}/out"]) == 0
+    assert main(["convert", f"{folder}/in/a*/", f"{folder}/all"]) == 0
+
+    written = sorted(str(p.relative_to(folder)) for p in folder.glob("*/*/*.zarr"))
+    assert written == [
+        "all/a/ct.nii.zarr",
+        "all/a/label.nii.zarr",
+        "out/a/ct.nii.zarr",
+        "out/b/ct.nii.zarr",
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["x*/", "*/pet.nii.gz"])
+def test_a_starred_pattern_that_finds_nothing_says_so(folder, pattern, capsys):
+    """And how a key is given, which may have been meant."""
+    for command in ("check", "index"):
+        assert main([command, f"{folder}/in/{pattern}"]) == 1
+        told = capsys.readouterr().err
+        assert f"nothing matches {folder}/in/{pattern}" in told
+        assert "did you mean image=" in told
+
+
+def test_a_name_that_holds_a_star_is_no_pattern(folder):
+    """What is there by that name is meant."""
+    os.rename(folder / "in" / "a", folder / "in" / "[a]*")
+
+    assert len(volumes_of(f"{folder}/in/[a]*")) == 2
+
+
+def test_stars_below_a_url(capsys):
+    """Folders and volumes of a bucket are found as local ones are."""
+    files = file_system("memory://starred", {})[0]
+    image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+    for case in ("a", "b"):
+        files.pipe_file(f"/starred/{case}/ct.nii", image.to_bytes())
+    try:
+        for pattern, keys in (("*/", ["a/ct", "b/ct"]), ("*/ct.nii", ["a/image", "b/image"])):
+            found = volumes_of(f"memory://starred/{pattern}")
+            assert [f"{case}/{key}" for case, key, _ in found] == keys
+        assert main(["check", "memory://starred/c*/"]) == 1
+        assert "nothing matches memory://starred/c*/" in capsys.readouterr().err
+    finally:
+        files.rm("/starred", recursive=True)
