@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cases(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
-    cases = cases_of(options.data, options.patterns, store)
+    cases = cases_of(options.data, options.patterns, store, options.optional)
     if options.reader and options.data.endswith(".json"):
         what = f"{options.data} is a manifest, which says how its volumes are read."
         raise SampleError(what, do="Leave --reader out, or give the folder.")

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     labels = {} if options.labels is None else {"labels": options.labels}
     with progress("index", "volume") as told:
         report = index(
-            cases_of(options.url, options.patterns, store),
+            cases_of(options.url, options.patterns, store, options.optional),
             options.output,
             statistics=options.statistics,
             full_hash=options.hash == "full",

@@ -268,3 +268,57 @@ def test_stars_below_a_url(capsys):
         assert "nothing matches memory://starred/c*/" in capsys.readouterr().err
     finally:
         files.rm("/starred", recursive=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{in}/*/", "-o", "{m}", "image=ct.nii.gz", "label=label.nii"],
+        ["-o", "{m}", "{in}/*/", "image=ct.nii.gz", "--no-statistics", "label=label.nii"],
+        ["{in}/*/", "image=ct.nii.gz", "--labels", "label", "label=label.nii", "-o", "{m}"],
+        ["image={in}/*/ct.nii.gz", "-o", "{m}", "label={in}/*/label.nii"],
+    ],
+)
+def test_patterns_may_come_after_options(folder, arguments):
+    """Wherever they stand, also after an option that takes several values."""
+    places = {"{in}": f"{folder}/in", "{m}": f"{folder}/m.json"}
+    for short, place in places.items():
+        arguments = [argument.replace(short, place) for argument in arguments]
+
+    assert main(["index", *arguments]) == 0
+
+    assert keys_of(f"{folder}/m.json") == [
+        (case, key) for case in ("a", "b") for key in ("image", "label")
+    ]
+    kinds = {entry.key: entry.kind for entry in read_manifest(folder / "m.json").entries}
+    assert kinds == {"image": "intensity", "label": "label"}
+
+
+@pytest.mark.parametrize("left", [["-o", "m.json", "more"], ["--speed", "9"], ["--speed=9"]])
+def test_other_leftovers_are_refused_as_ever(folder, left, capsys):
+    """A word after an option, an option that is none; in a command without patterns, too."""
+    for command in (["index", f"{folder}/in"], ["demo-data"]):
+        with pytest.raises(SystemExit) as caught:
+            main([*command, *left])
+        assert caught.value.code == 2
+        assert "unrecognized arguments: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["demo-data", "image=ct.nii.gz"])
+    assert "unrecognized arguments: image=ct.nii.gz" in capsys.readouterr().err
+
+
+def test_keys_that_a_case_may_lack_are_optional(folder, capsys):
+    """As ``optional=`` of ``list_cases()``; without patterns they would speak of nothing."""
+    (folder / "in" / "b" / "label.nii").unlink()
+    patterns = [f"{folder}/in/*/", "image=ct.nii.gz", "label=label.nii"]
+    to = ["-o", f"{folder}/m.json", "--no-statistics"]
+
+    assert main(["index", *patterns, *to]) == 1
+    assert main(["index", patterns[0], "--optional", "label", *patterns[1:], *to]) == 0
+    assert keys_of(f"{folder}/m.json") == [("a", "image"), ("a", "label"), ("b", "image")]
+    assert main(["check", *patterns, "--workers", "1", "--optional", "label"]) == 0
+    assert "3 checked, 0 bad" in capsys.readouterr().out
+    assert main(["check", *patterns, "--optional", "labl"]) == 1
+    assert "did you mean --optional label?" in capsys.readouterr().err
+    assert main(["index", f"{folder}/in", "--optional", "label"]) == 1
+    assert "--optional needs patterns" in capsys.readouterr().err
