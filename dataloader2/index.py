@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import VoxpipeError
+from ..core.errors import SampleError, VoxpipeError
+from ..core.hidden import public_name
 from ..datapipes.iter.open_volume import LABELS
 from ..volumes import Finding, Manifest, Volume, index_cases, read_manifest, write_manifest
+from ..volumes.stores.location import absolute_place
 from .check import Report, no_cases, silent, volumes_and_gaps
+
+_DIGITS = re.compile(r"\d+")
 
 
 def index(
@@ -54,6 +59,8 @@ def index(
     ------
     VolumeNotFound
         There are no cases at all.
+    SampleError
+        The volumes below a folder have other keys in every case.
     BadManifest
         The destination cannot be written.
 
@@ -65,6 +72,8 @@ def index(
     volumes, missing = volumes_and_gaps(cases, storage_options, labels=labels, **reader_kwargs)
     if not volumes:
         raise no_cases()
+    if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
+        _refuse_other_keys(os.fspath(cases), volumes)
 
     def counted() -> Iterator[tuple[str, str, Volume]]:
         progress(0, len(volumes))
@@ -80,6 +89,23 @@ def index(
         write_manifest(Manifest(kept), destination, storage_options)
     sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in kept]
     return Report((*sound, *bad, *missing), len(volumes))
+
+
+def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -> None:
+    """Raise where no two of several cases below a place share a key: no chain could use them."""
+    of_case: dict[str, str] = {}
+    for case, key, _ in volumes:
+        of_case.setdefault(case, key)
+    if len(of_case) < 2 or len({key for _, key, _ in volumes}) < len(volumes):
+        return
+    shown = ", ".join(f"{case} has {key}" for case, key in list(of_case.items())[:2])
+    name, below = volumes[0][2].name, public_name(absolute_place(place)).rstrip("/")
+    start = len(below) if name.startswith(below) else 0
+    pattern = f"{name[:start]}{_DIGITS.sub('*', name[start:])}"
+    raise SampleError(
+        f"no two cases share a key: {shown}.",
+        do=f'Give a pattern of files for each key, in quotes: "image={pattern}", for instance.',
+    )
 
 
 def _earlier(

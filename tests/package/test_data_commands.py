@@ -322,3 +322,28 @@ def test_keys_that_a_case_may_lack_are_optional(folder, capsys):
     assert "did you mean --optional label?" in capsys.readouterr().err
     assert main(["index", f"{folder}/in", "--optional", "label"]) == 1
     assert "--optional needs patterns" in capsys.readouterr().err
+
+
+def test_a_folder_of_bids_is_indexed_by_what_is_common(bids, tmp_path):
+    """The key is the suffix that all subjects share."""
+    manifest = str(tmp_path / "m.json")
+
+    assert main(["index", str(bids), "-o", manifest, "--no-statistics"]) == 0
+    assert keys_of(manifest) == [(f"sub-0{n}/anat", "T1w") for n in range(3)]
+
+
+def test_keys_that_differ_in_every_case_are_refused(tmp_path, capsys):
+    """No chain could use such a manifest; one sentence says what to give."""
+    image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+    for name in ("p1/scan71.nii", "p2/scan72.nii"):
+        (tmp_path / name).parent.mkdir()
+        nibabel.save(image, tmp_path / name)
+    manifest = tmp_path / "m.json"
+
+    assert main(["index", str(tmp_path), "-o", str(manifest)]) == 1
+
+    told = capsys.readouterr().err
+    assert "no two cases share a key: p1 has scan71, p2 has scan72" in told
+    assert f'"image={tmp_path}/p*/scan*.nii"' in told
+    assert not manifest.exists()
+    assert main(["check", str(tmp_path), "--workers", "1"]) == 0

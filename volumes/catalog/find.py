@@ -56,7 +56,9 @@ def find_volumes(
     Of a glob these are the volumes that it matches, and those below the folders that it matches,
     called as below the folder before its first wildcard.
 
-    The folder of a volume is its case, and its name without suffixes its key. In a folder of
+    The folder of a volume is its case, and its name without suffixes its key, without the name
+    of the case too: ``"T1w"`` of ``sub-01/anat/sub-01_T1w.nii``, ``"image"`` where nothing else
+    is left. In a folder of
     many cases, each volume is a case of its own, with the key ``"image"``: that is so
 
     - directly in the folder given, where ``CASE_seg`` beside ``CASE`` is its key ``"seg"``;
@@ -78,6 +80,7 @@ def find_volumes(
     """
     folders, places = _below(location, storage_options)
     flat = {folder for folder in folders if not folder or _holds_cases(folder, folders)}
+    keys = _keys({folder: names for folder, names in folders.items() if folder not in flat})
     cases: dict[tuple[str, str], dict[str, str]] = {}
     for folder, names in folders.items():
         parent, last = posixpath.split(folder)
@@ -89,7 +92,7 @@ def find_volumes(
             beside = sum(posixpath.dirname(other) == parent for other in flat if other)
             found = _of_flat(names, _KEYS_OF_FOLDERS.get(last, last if beside > 1 else IMAGE))
         else:
-            parent, found = "", ((folder, plain_name(name), name) for name in names)
+            parent, found = "", ((folder, keys[name], name) for name in names)
         for case, key, name in found:
             whole = posixpath.basename(name)
             volumes = cases.setdefault(
@@ -183,6 +186,36 @@ def _holds_cases(folder: str, folders: Mapping[str, Sequence[str]]) -> bool:
 
 def _without_number(folder: str) -> str:
     return _DIGITS.sub("0", posixpath.basename(folder))
+
+
+def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the key of each volume in folders that are a case each."""
+    short = {name: _short(folder, name) for folder, names in folders.items() for name in names}
+    plain = Counter(plain_name(name) for name in short)
+    common = Counter(key for names in folders.values() for key in {short[n] for n in names})
+
+    def is_better(folder: str, name: str) -> bool:
+        whole, key = plain_name(name), short[name]
+        beside = {plain_name(other) for other in folders[folder] if short[other] == key}
+        # What holds a number tells cases apart; a word does if the rest is found elsewhere.
+        numbered = _short(folder, name, _DIGITS) == key
+        return len(beside) == 1 and (
+            (numbered and plain[whole] == 1) if key == IMAGE else (numbered or common[key] > 1)
+        )
+
+    return {
+        name: short[name] if is_better(folder, name) else plain_name(name)
+        for folder, names in folders.items()
+        for name in names
+    }
+
+
+def _short(folder: str, name: str, having: re.Pattern[str] = re.compile("")) -> str:
+    """Return the name of a volume without those of the folders that it lies in."""
+    left = plain_name(name)
+    for part in filter(having.search, folder.split("/")):
+        left = re.sub(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])[-_. ]*", "", left).rstrip("-_. ")
+    return f"{IMAGE}_{left}" if left[:1].isdigit() and left != plain_name(name) else left or IMAGE
 
 
 def _of_split(
