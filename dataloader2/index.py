@@ -12,7 +12,15 @@ from ..core.hidden import public_name
 from ..datapipes.iter.open_volume import LABELS
 from ..volumes import Finding, Manifest, Volume, index_cases, read_manifest, write_manifest
 from ..volumes.stores.location import absolute_place
-from .check import Report, no_cases, silent, volumes_and_gaps
+from .check import (
+    Report,
+    is_opened,
+    labels_among,
+    no_cases,
+    silent,
+    tell_likely_labels,
+    volumes_and_gaps,
+)
 
 _DIGITS = re.compile(r"\d+")
 
@@ -38,7 +46,8 @@ def index(
         Path or URL of the manifest. What is there already is used: volumes that did not change
         since are not read again.
     labels
-        Keys that hold labels, if the cases are not opened yet.
+        Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
+        looks like a label but is none of these brings a ``LikelyLabel`` warning.
     statistics
         Whether to read every voxel for mean, range, percentiles and classes.
     full_hash
@@ -72,6 +81,8 @@ def index(
     volumes, missing = volumes_and_gaps(cases, storage_options, labels=labels, **reader_kwargs)
     if not volumes:
         raise no_cases()
+    likely, sure = labels_among(volumes, labels is LABELS and not is_opened(cases))
+    tell_likely_labels(likely, sure)
     if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
         _refuse_other_keys(os.fspath(cases), volumes)
 
@@ -88,7 +99,7 @@ def index(
     if kept:
         write_manifest(Manifest(kept), destination, storage_options)
     sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in kept]
-    return Report((*sound, *bad, *missing), len(volumes))
+    return Report((*sound, *bad, *missing), len(volumes), likely, sure)
 
 
 def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from .core.errors import SampleError
+from .beside_output import remark
+from .core.errors import LikelyLabel, SampleError
 
 
 def add_patterns(command: argparse.ArgumentParser) -> None:
@@ -27,6 +30,12 @@ def add_patterns(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY",
         help="keys that a case may lack, as in list_cases(); each is one of the patterns",
+    )
+    command.add_argument(
+        "--labels",
+        nargs="+",
+        metavar="KEY",
+        help="keys that hold labels (default: those of open_volume())",
     )
 
 
@@ -61,6 +70,25 @@ def gather_patterns(options: argparse.Namespace, left: Sequence[str]) -> list[st
         return list(left)
     options.patterns += [text for text in left if _is_pattern(text)]
     return [text for text in left if not _is_pattern(text)]
+
+
+@contextmanager
+def labels_told_here() -> Iterator[None]:
+    """Leave out what functions warn of likely labels: :func:`tell_likely_labels` says it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LikelyLabel)
+        yield
+
+
+def tell_likely_labels(report: Any) -> None:
+    """Print a line for each key that looks like a label and counts as an image."""
+    for key in report.likely_labels:
+        all_of_them = " ".join((*report.labels, *report.likely_labels))
+        others = " ".join(report.labels) or "label"
+        remark(
+            f"{key}: LikelyLabel: it looks like a label, and counts as an image. If it holds "
+            f"classes, give --labels {all_of_them}; if not, --labels {others}."
+        )
 
 
 def _is_pattern(text: str) -> bool:

@@ -347,3 +347,26 @@ def test_keys_that_differ_in_every_case_are_refused(tmp_path, capsys):
     assert f'"image={tmp_path}/p*/scan*.nii"' in told
     assert not manifest.exists()
     assert main(["check", str(tmp_path), "--workers", "1"]) == 0
+
+
+def test_likely_labels_are_told_in_words_of_the_command(folder, capsys, recwarn):
+    """One line for a key, without a line of code; ``--labels`` answers it in both commands."""
+    for case in ("a", "b"):
+        os.rename(folder / "in" / case / "ct.nii.gz", folder / "in" / case / "gt.nii.gz")
+    check = ["check", f"{folder}/in", "--workers", "1"]
+    index = ["index", f"{folder}/in", "--no-statistics", "-o", f"{folder}/m.json"]
+
+    for command in (check, index):
+        assert main(command) == 0
+        told = capsys.readouterr().err
+        assert told.count("gt: LikelyLabel: ") == 1
+        assert "--labels label gt" in told
+        assert "--labels label;" in told or "--labels label." in told
+        assert not any(word in told for word in ("open_volume", ".py", "main", "vp."))
+        for labels in (["gt", "label"], ["label"]):
+            assert main([*command, "--labels", *labels]) == 0
+            assert "LikelyLabel" not in capsys.readouterr().err
+    assert not list(recwarn)
+
+    assert main(["check", f"{folder}/m.json", "--labels", "gt"]) == 1
+    assert "Leave --labels out" in capsys.readouterr().err
