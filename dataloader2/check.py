@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from ..core import Grid
-from ..core.errors import VolumeNotFound, VoxpipeError, WorkerDied
-from ..datapipes.iter import OpenVolume, from_cases, from_manifest
+from ..core.errors import LikelyLabel, VolumeNotFound, VoxpipeError, WorkerDied
+from ..core.origin import looking_ahead, warn
+from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
 from ..datapipes.iter.case_names import CASE
 from ..datapipes.iter.cases import FromCases, ListCases
+from ..datapipes.iter.likely_labels import looks_like_label
 from ..datapipes.iter.open_volume import LABELS
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, not_sent
@@ -35,7 +37,9 @@ from ..volumes import (
     custom_backends,
     custom_decoders,
     find_volumes,
+    is_glob,
     is_volume,
+    matches_volumes,
     serve,
 )
 
@@ -58,6 +62,10 @@ class Report:
     """One per volume, and one more per case whose volumes do not fit each other."""
     volumes: int = 0
     """How many volumes were looked at."""
+    likely_labels: tuple[str, ...] = ()
+    """Keys that look like labels, and count as images since no ``labels=`` was given."""
+    labels: tuple[str, ...] = ()
+    """Keys that hold labels."""
 
     @property
     def bad(self) -> tuple[Finding, ...]:
@@ -80,6 +88,7 @@ def check(
     workers: int = 2,
     voxels: bool = False,
     timeout: float = TIMEOUT,
+    labels: Collection[str] = LABELS,
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **reader_kwargs: Any,
@@ -91,13 +100,17 @@ def check(
     cases
         A pipe of cases (``list_cases``, ``from_cases``, ``from_manifest``, with or without
         ``open_volume()``), a list of mappings of key to path, a folder or its URL, one volume,
-        or the path of a manifest (``.json``).
+        a glob of folders, or of volumes (``image=`` of ``list_cases``), or the path of a manifest
+        (``.json``).
     workers
         Processes that read.
     voxels
         Whether to read and decode every voxel too. Only this finds damage inside a file.
     timeout
         Longest time for one volume, in seconds; raise it with ``voxels``.
+    labels
+        Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
+        looks like a label but is none of these brings a ``LikelyLabel`` warning.
     progress
         ``progress(done, total)`` in volumes.
     storage_options
@@ -123,12 +136,14 @@ def check(
     if not timeout > 0:
         msg = f"timeout is a number of seconds above 0, got {timeout}"
         raise ValueError(msg)
-    volumes, missing = volumes_and_gaps(cases, storage_options, **reader_kwargs)
+    volumes, missing = volumes_and_gaps(cases, storage_options, labels=labels, **reader_kwargs)
+    likely, sure = labels_among(volumes, labels is LABELS and not is_opened(cases))
+    tell_likely_labels(likely, sure)
     tasks = [(volume, case, key) for case, key, volume in volumes]
     if not tasks:
         raise no_cases()
     findings = _run(tasks, workers, voxels, timeout, progress or silent)
-    return Report((*findings, *missing, *_mismatches(findings)), len(tasks))
+    return Report((*findings, *missing, *_mismatches(findings)), len(tasks), likely, sure)
 
 
 def volumes_of(
@@ -172,15 +187,46 @@ def volumes_and_gaps(
                 what = f"{error.what}. Add the file, or narrow the pattern."
                 missing.append(Finding.of_missing(case[CASE], key, labels, what))
         pipe = replace_pipe(pipe, listing, lenient)
-    if not any(traits_of(p).opens for p in walk(pipe)):
+    # What the user did not open is told in words of the function that was called.
+    telling: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if not is_opened(pipe):
         given = storage_options or getattr(pipe, "storage_options", None)
         pipe = OpenVolume(pipe, storage_options=given, labels=labels, **reader_kwargs)
-    return [
-        (item.case, key, value.volume)  # type: ignore[misc]
-        for item in pipe
-        for key, value in item.items()
-        if isinstance(value, LazyPatch)
-    ], missing
+        telling = looking_ahead()
+    with telling:
+        return [
+            (item.case, key, value.volume)  # type: ignore[misc]
+            for item in pipe
+            for key, value in item.items()
+            if isinstance(value, LazyPatch)
+        ], missing
+
+
+def is_opened(cases: Any) -> bool:
+    """Return whether the user opened the volumes: then that pipe tells of likely labels."""
+    return is_pipe(cases) and any(traits_of(pipe).opens for pipe in walk(cases))
+
+
+def labels_among(
+    volumes: Sequence[tuple[str, str, Volume]], guesses: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the keys of images that look like labels, and those of labels."""
+    kinds = {key: volume.kind for _, key, volume in volumes}
+    sure = tuple(key for key, kind in kinds.items() if kind == "label")
+    if not guesses:
+        return (), sure
+    return tuple(k for k, kind in kinds.items() if kind != "label" and looks_like_label(k)), sure
+
+
+def tell_likely_labels(likely: Sequence[str], sure: Sequence[str]) -> None:
+    """Warn of each key of an image that looks like a label."""
+    for key in likely:
+        text = (
+            f"{key!r} looks like a label, and counts as an image\n"
+            f"  If it holds classes, give labels={(*sure, *likely)!r}, or a Volume its kind. "
+            "If not, give labels= without it: then nothing is guessed."
+        )
+        warn(text, LikelyLabel)
 
 
 def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
@@ -188,6 +234,10 @@ def _pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
         place = os.fspath(cases)
         if place.lower().endswith(".json"):
             return from_manifest(place, storage_options=storage_options)
+        # Without a single star nothing names a case: such volumes are called by their files.
+        names_cases = is_glob(place) and "*" in place and "**" not in place
+        if names_cases and matches_volumes(place, storage_options):
+            return list_cases(image=place, storage_options=storage_options)
         if is_volume(place):
             return from_cases([{"image": place}])
         found = find_volumes(place, storage_options)

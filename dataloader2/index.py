@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import VoxpipeError
+from ..core.errors import SampleError, VoxpipeError
+from ..core.hidden import public_name
 from ..datapipes.iter.open_volume import LABELS
 from ..volumes import Finding, Manifest, Volume, index_cases, read_manifest, write_manifest
-from .check import Report, no_cases, silent, volumes_and_gaps
+from ..volumes.stores.location import absolute_place
+from .check import (
+    Report,
+    is_opened,
+    labels_among,
+    no_cases,
+    silent,
+    tell_likely_labels,
+    volumes_and_gaps,
+)
+
+_DIGITS = re.compile(r"\d+")
 
 
 def index(
@@ -33,7 +46,8 @@ def index(
         Path or URL of the manifest. What is there already is used: volumes that did not change
         since are not read again.
     labels
-        Keys that hold labels, if the cases are not opened yet.
+        Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
+        looks like a label but is none of these brings a ``LikelyLabel`` warning.
     statistics
         Whether to read every voxel for mean, range, percentiles and classes.
     full_hash
@@ -54,6 +68,8 @@ def index(
     ------
     VolumeNotFound
         There are no cases at all.
+    SampleError
+        The volumes below a folder have other keys in every case.
     BadManifest
         The destination cannot be written.
 
@@ -65,6 +81,10 @@ def index(
     volumes, missing = volumes_and_gaps(cases, storage_options, labels=labels, **reader_kwargs)
     if not volumes:
         raise no_cases()
+    likely, sure = labels_among(volumes, labels is LABELS and not is_opened(cases))
+    tell_likely_labels(likely, sure)
+    if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
+        _refuse_other_keys(os.fspath(cases), volumes)
 
     def counted() -> Iterator[tuple[str, str, Volume]]:
         progress(0, len(volumes))
@@ -79,7 +99,24 @@ def index(
     if kept:
         write_manifest(Manifest(kept), destination, storage_options)
     sound = [Finding(e.case, e.key, e.location, shape=e.header.shape) for e in kept]
-    return Report((*sound, *bad, *missing), len(volumes))
+    return Report((*sound, *bad, *missing), len(volumes), likely, sure)
+
+
+def _refuse_other_keys(place: str, volumes: Sequence[tuple[str, str, Volume]]) -> None:
+    """Raise where no two of several cases below a place share a key: no chain could use them."""
+    of_case: dict[str, str] = {}
+    for case, key, _ in volumes:
+        of_case.setdefault(case, key)
+    if len(of_case) < 2 or len({key for _, key, _ in volumes}) < len(volumes):
+        return
+    shown = ", ".join(f"{case} has {key}" for case, key in list(of_case.items())[:2])
+    name, below = volumes[0][2].name, public_name(absolute_place(place)).rstrip("/")
+    start = len(below) if name.startswith(below) else 0
+    pattern = f"{name[:start]}{_DIGITS.sub('*', name[start:])}"
+    raise SampleError(
+        f"no two cases share a key: {shown}.",
+        do=f'Give a pattern of files for each key, in quotes: "image={pattern}", for instance.',
+    )
 
 
 def _earlier(

@@ -10,6 +10,7 @@ from pathlib import Path
 from . import __version__, check_command, convert_command, index_command
 from .beside_output import remark
 from .core.errors import VoxpipeError
+from .patterns_argument import gather_patterns
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,7 +61,10 @@ _INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; ``arguments`` are the process's by default."""
-    options = parser().parse_args(arguments)
+    top = parser()
+    options, left = top.parse_known_args(arguments)
+    if unknown := gather_patterns(options, left):
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         if "run" in options:
             return int(options.run(options))

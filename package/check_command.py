@@ -8,7 +8,7 @@ from typing import Any
 
 from .beside_output import progress, remark
 from .core.errors import SampleError
-from .patterns_argument import add_patterns, cases_of
+from .patterns_argument import add_patterns, cases_of, labels_told_here, tell_likely_labels
 from .storage_option import add_options, add_reader, options_of
 
 
@@ -24,8 +24,8 @@ def add(commands: Any) -> None:
     command.add_argument(
         "data",
         metavar="DATA",
-        help="a manifest (.json), a folder or URL, or one volume; with patterns, a glob of case "
-        "folders (in quotes), or the first pattern",
+        help="a manifest (.json), a folder or URL, one volume, or a glob (in quotes) of volumes or "
+        "folders; with patterns, a glob of case folders, or the first pattern",
     )
     add_patterns(command)
     command.add_argument(
@@ -51,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
 
     store = options_of(options, options.data, *options.patterns)
     cases = _cases(options, store)
-    with progress("check", "volume") as told:
+    labels = {} if options.labels is None else {"labels": options.labels}
+    with progress("check", "volume") as told, labels_told_here():
         report = check(
             cases,
             workers=options.workers,
@@ -59,19 +60,22 @@ def run(options: argparse.Namespace) -> int:
             timeout=options.timeout or (600.0 if options.voxels else 60.0),
             progress=told,
             storage_options=store,
+            **labels,
             **dict(options.reader),
         )
     print(report)
+    tell_likely_labels(report)
     if not options.voxels:
         remark("headers only; --voxels also finds damage inside of files")
     return 0 if report.ok else 1
 
 
 def _cases(options: argparse.Namespace, store: Mapping[str, Any]) -> Any:
-    cases = cases_of(options.data, options.patterns, store)
-    if options.reader and options.data.endswith(".json"):
+    cases = cases_of(options.data, options.patterns, store, options.optional)
+    given = "--reader" if options.reader else "--labels" if options.labels else ""
+    if given and options.data.lower().endswith(".json"):
         what = f"{options.data} is a manifest, which says how its volumes are read."
-        raise SampleError(what, do="Leave --reader out, or give the folder.")
+        raise SampleError(what, do=f"Leave {given} out, or give the folder.")
     return cases
 
 

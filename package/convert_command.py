@@ -20,7 +20,11 @@ def add(commands: Any) -> None:
         "stored type. A command that was killed continues where it was when given again; what is "
         "at the destination is whole or absent.",
     )
-    command.add_argument("source", metavar="SRC", help="a volume or a folder of cases; path or URL")
+    command.add_argument(
+        "source",
+        metavar="SRC",
+        help="a volume, a folder of cases, or a glob of either; path or URL",
+    )
     command.add_argument(
         "destination", metavar="DST", help="the zarr to write, or the folder for all of them"
     )

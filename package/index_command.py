@@ -7,7 +7,7 @@ from typing import Any
 
 from .beside_output import progress, remark
 from .core.amounts import count_text
-from .patterns_argument import add_patterns, cases_of
+from .patterns_argument import add_patterns, cases_of, labels_told_here, tell_likely_labels
 from .storage_option import add_options, add_reader, options_of
 
 
@@ -23,8 +23,8 @@ def add(commands: Any) -> None:
     command.add_argument(
         "url",
         metavar="URL",
-        help="a folder of cases, or one volume; with patterns, a glob of case folders, or the "
-        "first pattern",
+        help="a folder of cases, one volume, or a glob (in quotes) of volumes or folders; with "
+        "patterns, a glob of case folders, or the first pattern",
     )
     add_patterns(command)
     command.add_argument(
@@ -33,12 +33,6 @@ def add(commands: Any) -> None:
         default="manifest.json",
         metavar="FILE",
         help="path or URL (default: %(default)s)",
-    )
-    command.add_argument(
-        "--labels",
-        nargs="+",
-        metavar="KEY",
-        help="keys that hold labels (default: those of open_volume())",
     )
     command.add_argument(
         "--no-statistics",
@@ -64,9 +58,9 @@ def run(options: argparse.Namespace) -> int:
 
     store = options_of(options, options.url, *options.patterns, options.output)
     labels = {} if options.labels is None else {"labels": options.labels}
-    with progress("index", "volume") as told:
+    with progress("index", "volume") as told, labels_told_here():
         report = index(
-            cases_of(options.url, options.patterns, store),
+            cases_of(options.url, options.patterns, store, options.optional),
             options.output,
             statistics=options.statistics,
             full_hash=options.hash == "full",
@@ -77,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
         )
     for finding in report.bad:
         remark(finding)
+    tell_likely_labels(report)
     sound = [finding for finding in report.findings if not finding.is_bad]
     if sound:
         counted = (

@@ -5,7 +5,14 @@ from .axis_map import AxisMap
 from .backend import Backend
 from .catalog.catalog import catalogued, describe_volume, index_cases
 from .catalog.examine import Finding, examine, serve
-from .catalog.find import cases_without_label, find_by_folder, find_volumes, is_volume
+from .catalog.find import (
+    cases_without_label,
+    find_by_folder,
+    find_volumes,
+    is_glob,
+    is_volume,
+    matches_volumes,
+)
 from .catalog.histogram import volume_histogram
 from .catalog.manifest import Entry, Manifest, read_manifest, write_manifest
 from .catalog.statistics import Statistics, volume_statistics
@@ -49,7 +56,9 @@ __all__ = [
     "find_by_folder",
     "find_volumes",
     "index_cases",
+    "is_glob",
     "is_volume",
+    "matches_volumes",
     "normalize_index",
     "read_manifest",
     "recached",

@@ -177,7 +177,10 @@ class Unstack(Regrouped):
 
 
 def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return one name or more, of which none comes twice."""
+    """Return one name or more, of which none comes twice; a word is no list of names."""
+    if isinstance(names, str):
+        msg = f"{argument} takes a list of names, got {names!r}; did you mean [{names!r}]?"
+        raise ValueError(msg)
     found = tuple(as_keys(argument, names))
     if not found or len(set(found)) < len(found):
         msg = f"{argument} takes one name or more, each once, got {names!r}"

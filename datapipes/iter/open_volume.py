@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core import Origin, Sample
+from ...core.amounts import as_keys
 from ...core.errors import LikelyLabel, LikelyMistake, SampleError, about_lacking, placed
 from ...core.hidden import Hidden
 from ...core.likely_mistakes import colours
@@ -140,7 +141,10 @@ class OpenVolume(Seeded):
             **self._by_key,
         }
         self._named = {argument: tuple(keys) for argument, keys in named.items()}
-        self.keys = None if keys is None else tuple(keys)
+        self.keys = None if keys is None else as_keys("open_volume(keys=)", keys)
+        if self.keys == ():
+            msg = f"open_volume(keys=) takes one key or more, got {keys!r}; leave it out for all"
+            raise ValueError(msg)
         # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
         self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
         self._objects_last = _yields_the_same_objects(parent)
@@ -192,6 +196,11 @@ class OpenVolume(Seeded):
             raise SampleError(msg, do=_meant(missing[0], list(sample), "keys")).at(
                 self.origin, sample.case
             )
+        for key in sample if self.keys is None else keys:
+            if _is_nested(sample[key]):
+                msg = f"{key!r} is a list in a list, {shorten(sample[key])}"
+                do = "Write one list: its volumes are the channels of one."
+                raise SampleError(msg, do=do).at(self.origin, sample.case)
         if not keys:
             held = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
             msg = f"there is no volume to open among {held}"
@@ -412,6 +421,13 @@ def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
             msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(one)}"
             raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
     return given  # type: ignore[no-any-return]
+
+
+def _is_nested(value: Any) -> bool:
+    """Whether it is a list of lists of volumes, and not of numbers or words."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    return any(isinstance(one, (list, tuple)) and is_volume(one) for one in value)
 
 
 def is_volume(value: Any) -> bool:

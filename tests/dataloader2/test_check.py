@@ -126,3 +126,18 @@ def test_no_cases_are_an_error():
     """Nothing that was looked at is nothing that is sound."""
     with pytest.raises(VolumeNotFound, match="no cases"):
         vp.check([])
+
+
+def test_likely_labels_are_told_by_what_was_called(folder):
+    """At the user's line, by the argument of that function; the report holds the keys."""
+    given = vp.list_cases(f"{folder}/p*/", gt="seg.nii")
+    for call in (
+        lambda **labels: vp.check(given, workers=1, **labels),
+        lambda **labels: vp.index(given, folder / "m.json", statistics=False, **labels),
+    ):
+        with pytest.warns(vp.errors.LikelyLabel, match=r"give labels=\('gt',\)") as told:
+            report = call()
+        assert report.likely_labels == ("gt",)
+        assert [w.filename for w in told] == [__file__]
+        assert "open_volume" not in str(told[0].message)
+        assert call(labels=("gt",)).likely_labels == ()

@@ -269,3 +269,28 @@ def test_a_second_pass_that_begins_in_the_first_is_told():
 
     with pytest.raises(IteratorInvalidated, match=r"lazy_patch.*was iterated anew(.|\n)*fork\(2\)"):
         next(first)
+
+
+def test_names_where_a_list_of_them_is_meant():
+    """A word is no list of keys; a list of one is, and no list at all names nothing."""
+    scan = np.zeros((4, 5, 6))
+    opened = vp.from_cases([{"image": scan}]).open_volume()
+
+    with pytest.raises(ValueError, match=r"did you mean \['image'\]\?"):
+        opened.stack("image", "x")
+    with pytest.raises(ValueError, match=r"did you mean \['x'\]\?"):
+        opened.unstack("image", "x")
+    assert list(next(iter(opened.stack(["image"], "x")))) == ["x"]
+    with pytest.raises(ValueError, match=r"open_volume\(keys=\) takes one key or more, got \[\]"):
+        vp.from_cases([{"image": scan}]).open_volume(keys=[])
+
+
+@pytest.mark.parametrize("keys", [None, ["image"]])
+def test_a_list_in_a_list_of_files_is_told(keys):
+    """Where the chain opens it, with the key and the case."""
+    pipe = vp.from_cases([{"image": [["a.nii", "b.nii"]], "case": "p1"}]).open_volume(keys=keys)
+
+    with pytest.raises(SampleError, match="'image' is a list in a list") as caught:
+        next(iter(pipe))
+    assert "in case p1" in str(caught.value)
+    assert "test_mistakes.py" in str(caught.value)

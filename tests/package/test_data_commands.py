@@ -8,7 +8,9 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.__main__ import main
+from voxpipe.dataloader2.check import volumes_of
 from voxpipe.volumes import close_volumes, read_manifest
+from voxpipe.volumes.stores.location import file_system
 
 pytest.importorskip("zarr", minversion="3")
 
@@ -170,3 +172,201 @@ def test_options_of_the_format_are_those_of_open_volume(tmp_path, capsys):
     capsys.readouterr()
     assert main(["check", manifest, *named]) == 1
     assert "Leave --reader out" in capsys.readouterr().err
+
+
+@pytest.fixture
+def bids(tmp_path):
+    """Three subjects of one T1w image each, below a folder that only a star names."""
+    for number in range(3):
+        anat = tmp_path / "bids" / f"sub-0{number}" / "anat"
+        anat.mkdir(parents=True)
+        image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+        nibabel.save(image, anat / f"sub-0{number}_T1w.nii.gz")
+    yield tmp_path / "bids"
+    close_volumes()
+
+
+def keys_of(manifest):
+    """Return case and key of the entries of a manifest."""
+    return [(entry.case, entry.key) for entry in read_manifest(manifest).entries]
+
+
+def test_a_starred_pattern_of_volumes_is_that_of_the_images(bids, tmp_path, capsys):
+    """What ``image=PATTERN`` finds, in both commands and in Python."""
+    pattern, manifest = f"{bids}/sub-*/anat/sub-*_T1w.nii.gz", str(tmp_path / "m.json")
+
+    assert main(["check", pattern, "--workers", "1"]) == 0
+    assert "3 checked, 0 bad" in capsys.readouterr().out
+    assert main(["index", pattern, "-o", manifest, "--no-statistics"]) == 0
+    assert keys_of(manifest) == [("00", "image"), ("01", "image"), ("02", "image")]
+
+
+@pytest.mark.parametrize("pattern", ["in/*/", "in/*", "in/[ab]", "in/?/", "**/in/*/"])
+def test_a_starred_pattern_of_folders_is_all_cases_below(folder, pattern):
+    """Named and keyed as below the folder that holds them."""
+    manifest = f"{folder}/m.json"
+    (folder / "in" / "notes.txt").write_text("no volume")
+
+    assert main(["index", f"{folder}/{pattern}", "-o", manifest, "--no-statistics"]) == 0
+    above = "in/" if pattern.startswith("**") else ""
+    assert keys_of(manifest) == [
+        (f"{above}{case}", key) for case in ("a", "b") for key in ("ct", "label")
+    ]
+
+
+def test_stars_that_name_folders_and_volumes_leave_none_out(folder):
+    """A volume beside folders is a case of its own; one of two stars is found at any depth."""
+    image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+    nibabel.save(image, folder / "in" / "c.nii")
+
+    for pattern in ("in/*", "in/**/*.nii*"):
+        assert len(volumes_of(f"{folder}/{pattern}")) == 5
+
+
+def test_convert_takes_a_starred_pattern(folder):
+    """Folders and volumes alike; names stay those below the first star."""
+    assert main(["convert", f"{folder}/in/*/ct.nii.gz", f"{folder}/out"]) == 0
+    assert main(["convert", f"{folder}/in/a*/", f"{folder}/all"]) == 0
+
+    written = sorted(str(p.relative_to(folder)) for p in folder.glob("*/*/*.zarr"))
+    assert written == [
+        "all/a/ct.nii.zarr",
+        "all/a/label.nii.zarr",
+        "out/a/ct.nii.zarr",
+        "out/b/ct.nii.zarr",
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["x*/", "*/pet.nii.gz"])
+def test_a_starred_pattern_that_finds_nothing_says_so(folder, pattern, capsys):
+    """And how a key is given, which may have been meant."""
+    for command in ("check", "index"):
+        assert main([command, f"{folder}/in/{pattern}"]) == 1
+        told = capsys.readouterr().err
+        assert f"nothing matches {folder}/in/{pattern}" in told
+        assert "did you mean image=" in told
+
+
+def test_a_name_that_holds_a_star_is_no_pattern(folder):
+    """What is there by that name is meant."""
+    os.rename(folder / "in" / "a", folder / "in" / "[a]*")
+
+    assert len(volumes_of(f"{folder}/in/[a]*")) == 2
+
+
+def test_stars_below_a_url(capsys):
+    """Folders and volumes of a bucket are found as local ones are."""
+    files = file_system("memory://starred", {})[0]
+    image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+    for case in ("a", "b"):
+        files.pipe_file(f"/starred/{case}/ct.nii", image.to_bytes())
+    try:
+        for pattern, keys in (("*/", ["a/ct", "b/ct"]), ("*/ct.nii", ["a/image", "b/image"])):
+            found = volumes_of(f"memory://starred/{pattern}")
+            assert [f"{case}/{key}" for case, key, _ in found] == keys
+        assert main(["check", "memory://starred/c*/"]) == 1
+        assert "nothing matches memory://starred/c*/" in capsys.readouterr().err
+    finally:
+        files.rm("/starred", recursive=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{in}/*/", "-o", "{m}", "image=ct.nii.gz", "label=label.nii"],
+        ["-o", "{m}", "{in}/*/", "image=ct.nii.gz", "--no-statistics", "label=label.nii"],
+        ["{in}/*/", "image=ct.nii.gz", "--labels", "label", "label=label.nii", "-o", "{m}"],
+        ["image={in}/*/ct.nii.gz", "-o", "{m}", "label={in}/*/label.nii"],
+    ],
+)
+def test_patterns_may_come_after_options(folder, arguments):
+    """Wherever they stand, also after an option that takes several values."""
+    places = {"{in}": f"{folder}/in", "{m}": f"{folder}/m.json"}
+    for short, place in places.items():
+        arguments = [argument.replace(short, place) for argument in arguments]
+
+    assert main(["index", *arguments]) == 0
+
+    assert keys_of(f"{folder}/m.json") == [
+        (case, key) for case in ("a", "b") for key in ("image", "label")
+    ]
+    kinds = {entry.key: entry.kind for entry in read_manifest(folder / "m.json").entries}
+    assert kinds == {"image": "intensity", "label": "label"}
+
+
+@pytest.mark.parametrize("left", [["-o", "m.json", "more"], ["--speed", "9"], ["--speed=9"]])
+def test_other_leftovers_are_refused_as_ever(folder, left, capsys):
+    """A word after an option, an option that is none; in a command without patterns, too."""
+    for command in (["index", f"{folder}/in"], ["demo-data"]):
+        with pytest.raises(SystemExit) as caught:
+            main([*command, *left])
+        assert caught.value.code == 2
+        assert "unrecognized arguments: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["demo-data", "image=ct.nii.gz"])
+    assert "unrecognized arguments: image=ct.nii.gz" in capsys.readouterr().err
+
+
+def test_keys_that_a_case_may_lack_are_optional(folder, capsys):
+    """As ``optional=`` of ``list_cases()``; without patterns they would speak of nothing."""
+    (folder / "in" / "b" / "label.nii").unlink()
+    patterns = [f"{folder}/in/*/", "image=ct.nii.gz", "label=label.nii"]
+    to = ["-o", f"{folder}/m.json", "--no-statistics"]
+
+    assert main(["index", *patterns, *to]) == 1
+    assert main(["index", patterns[0], "--optional", "label", *patterns[1:], *to]) == 0
+    assert keys_of(f"{folder}/m.json") == [("a", "image"), ("a", "label"), ("b", "image")]
+    assert main(["check", *patterns, "--workers", "1", "--optional", "label"]) == 0
+    assert "3 checked, 0 bad" in capsys.readouterr().out
+    assert main(["check", *patterns, "--optional", "labl"]) == 1
+    assert "did you mean --optional label?" in capsys.readouterr().err
+    assert main(["index", f"{folder}/in", "--optional", "label"]) == 1
+    assert "--optional needs patterns" in capsys.readouterr().err
+
+
+def test_a_folder_of_bids_is_indexed_by_what_is_common(bids, tmp_path):
+    """The key is the suffix that all subjects share."""
+    manifest = str(tmp_path / "m.json")
+
+    assert main(["index", str(bids), "-o", manifest, "--no-statistics"]) == 0
+    assert keys_of(manifest) == [(f"sub-0{n}/anat", "T1w") for n in range(3)]
+
+
+def test_keys_that_differ_in_every_case_are_refused(tmp_path, capsys):
+    """No chain could use such a manifest; one sentence says what to give."""
+    image = nibabel.Nifti1Image(np.zeros((4, 5, 6), np.int16), np.eye(4))
+    for name in ("p1/scan71.nii", "p2/scan72.nii"):
+        (tmp_path / name).parent.mkdir()
+        nibabel.save(image, tmp_path / name)
+    manifest = tmp_path / "m.json"
+
+    assert main(["index", str(tmp_path), "-o", str(manifest)]) == 1
+
+    told = capsys.readouterr().err
+    assert "no two cases share a key: p1 has scan71, p2 has scan72" in told
+    assert f'"image={tmp_path}/p*/scan*.nii"' in told
+    assert not manifest.exists()
+    assert main(["check", str(tmp_path), "--workers", "1"]) == 0
+
+
+def test_likely_labels_are_told_in_words_of_the_command(folder, capsys, recwarn):
+    """One line for a key, without a line of code; ``--labels`` answers it in both commands."""
+    for case in ("a", "b"):
+        os.rename(folder / "in" / case / "ct.nii.gz", folder / "in" / case / "gt.nii.gz")
+    check = ["check", f"{folder}/in", "--workers", "1"]
+    index = ["index", f"{folder}/in", "--no-statistics", "-o", f"{folder}/m.json"]
+
+    for command in (check, index):
+        assert main(command) == 0
+        told = capsys.readouterr().err
+        assert told.count("gt: LikelyLabel: ") == 1
+        assert "--labels label gt" in told
+        assert "--labels label;" in told or "--labels label." in told
+        assert not any(word in told for word in ("open_volume", ".py", "main", "vp."))
+        for labels in (["gt", "label"], ["label"]):
+            assert main([*command, "--labels", *labels]) == 0
+            assert "LikelyLabel" not in capsys.readouterr().err
+    assert not list(recwarn)
+
+    assert main(["check", f"{folder}/m.json", "--labels", "gt"]) == 1
+    assert "Leave --labels out" in capsys.readouterr().err

@@ -241,3 +241,35 @@ def test_errors_of_commands_name_no_line_of_ours(command, tmp_path, capsys):
 def test_a_text_that_can_be_no_path_is_no_volume(text):
     """Batches ask of whatever text they hold."""
     assert not is_volume(text)
+
+
+def test_keys_lose_the_name_of_their_case(tmp_path):
+    """Subjects and sessions of BIDS, and of others; derivatives are cases of their own."""
+    bids = [f"sub-0{n}/ses-a/anat/sub-0{n}_ses-a_T1w.nii.gz" for n in (1, 2)]
+    twin = [f"derivatives/fs/sub-0{n}/anat/sub-0{n}_T1w.nii.gz" for n in (1, 2)]
+    brats = [f"BraTS_00{n}/BraTS_00{n}_{key}.nii" for n in (1, 2) for key in ("flair", "seg")]
+    words = [f"{name}/{name}_t1.nii" for name in ("alice", "bob")]
+    touched(tmp_path, *bids, *twin, *brats, *words, "p1/p1.nii", "p1/p1_0000.nii", "p10/p1_t1.nii")
+
+    assert {case: sorted(keys) for case, keys in keys_by_case(tmp_path).items()} == {
+        **{f"sub-0{n}/ses-a/anat": ["T1w"] for n in (1, 2)},
+        **{f"derivatives/fs/sub-0{n}/anat": ["T1w"] for n in (1, 2)},
+        **{f"BraTS_00{n}": ["flair", "seg"] for n in (1, 2)},
+        "alice": ["t1"],
+        "bob": ["t1"],
+        "p1": ["image", "image_0000"],
+        "p10": ["p1_t1"],
+    }
+
+
+def test_keys_that_are_no_name_of_a_case_stay(tmp_path):
+    """Folders of modalities; two volumes that would have one key; a word of one folder only."""
+    names = [f"s{n}/T1/T1.nii" for n in (1, 2)] + ["x1/t2.nii", "x1/x1_t2.nii", "ct/ct_fine.nii"]
+    touched(tmp_path, *names)
+
+    assert {case: sorted(keys) for case, keys in keys_by_case(tmp_path).items()} == {
+        "s1/T1": ["T1"],
+        "s2/T1": ["T1"],
+        "x1": ["t2", "x1_t2"],
+        "ct": ["ct_fine"],
+    }

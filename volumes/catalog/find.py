@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import posixpath
@@ -15,8 +16,17 @@ from ...core.errors import VolumeNotFound
 from ..formats.zarr_nodes import METADATA_FILES
 from ..registry import BackendRequest, recognised
 from ..stores.fsspec_ranges import with_defaults
-from ..stores.location import absolute_place, file_system, is_url, local_path, public_name
+from ..stores.location import (
+    absolute_place,
+    file_system,
+    is_url,
+    local_path,
+    public_name,
+    remote_errors,
+)
+from ..stores.redaction import Secrets
 from ..stores.remote import open_remote
+from ..stores.retry import Attempts, default_retry, retried_here
 
 IMAGE = "image"
 """The key of a volume that is the only one of its case."""
@@ -33,6 +43,7 @@ _SEGMENTATION = "_seg"
 # A case has seldom more volumes; with more, their names decide what they are.
 _VOLUMES_OF_A_CASE = 8
 _DIGITS = re.compile(r"\d+")
+_WILDCARD = re.compile(r"[*?[]")
 # Folders beside each other that hold the same names, and the key of what is in them.
 _KEYS_OF_FOLDERS = {"images": IMAGE, "labels": "label", "masks": "mask"}
 
@@ -42,7 +53,12 @@ def find_volumes(
 ) -> dict[str, dict[str, str]]:
     """Return the volumes below a folder as paths or URLs, by case and key.
 
-    The folder of a volume is its case, and its name without suffixes its key. In a folder of
+    Of a glob these are the volumes that it matches, and those below the folders that it matches,
+    called as below the folder before its first wildcard.
+
+    The folder of a volume is its case, and its name without suffixes its key, without the name
+    of the case too: ``"T1w"`` of ``sub-01/anat/sub-01_T1w.nii``, ``"image"`` where nothing else
+    is left. In a folder of
     many cases, each volume is a case of its own, with the key ``"image"``: that is so
 
     - directly in the folder given, where ``CASE_seg`` beside ``CASE`` is its key ``"seg"``;
@@ -64,6 +80,7 @@ def find_volumes(
     """
     folders, places = _below(location, storage_options)
     flat = {folder for folder in folders if not folder or _holds_cases(folder, folders)}
+    keys = _keys({folder: names for folder, names in folders.items() if folder not in flat})
     cases: dict[tuple[str, str], dict[str, str]] = {}
     for folder, names in folders.items():
         parent, last = posixpath.split(folder)
@@ -75,7 +92,7 @@ def find_volumes(
             beside = sum(posixpath.dirname(other) == parent for other in flat if other)
             found = _of_flat(names, _KEYS_OF_FOLDERS.get(last, last if beside > 1 else IMAGE))
         else:
-            parent, found = "", ((folder, plain_name(name), name) for name in names)
+            parent, found = "", ((folder, keys[name], name) for name in names)
         for case, key, name in found:
             whole = posixpath.basename(name)
             volumes = cases.setdefault(
@@ -139,15 +156,17 @@ def _below(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return the names of volumes by folder, relative to the place, and where each is."""
-    place = os.fspath(location)
-    found = _remote(place, storage_options or {}) if is_url(place) else _local(place)
-    places = dict(found)
+    place, options = os.fspath(location), storage_options or {}
+    places = dict(_below_matches(place, options) if is_glob(place) else _listed(place, options))
     folders: dict[str, list[str]] = {}
     for name in sorted(places):
         if not _is_second_of_pair(name, places):
             folders.setdefault(name.rpartition("/")[0], []).append(name)
     if not folders and os.path.isfile(local_path(place)):
         raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
+    if not folders and is_glob(place):
+        what = f"there is no volume in what matches {public_name(place)}."
+        raise VolumeNotFound(what, do="Check the pattern.")
     if not folders:
         raise _none_below(place)
     return folders, places
@@ -167,6 +186,36 @@ def _holds_cases(folder: str, folders: Mapping[str, Sequence[str]]) -> bool:
 
 def _without_number(folder: str) -> str:
     return _DIGITS.sub("0", posixpath.basename(folder))
+
+
+def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the key of each volume in folders that are a case each."""
+    short = {name: _short(folder, name) for folder, names in folders.items() for name in names}
+    plain = Counter(plain_name(name) for name in short)
+    common = Counter(key for names in folders.values() for key in {short[n] for n in names})
+
+    def is_better(folder: str, name: str) -> bool:
+        whole, key = plain_name(name), short[name]
+        beside = {plain_name(other) for other in folders[folder] if short[other] == key}
+        # What holds a number tells cases apart; a word does if the rest is found elsewhere.
+        numbered = _short(folder, name, _DIGITS) == key
+        return len(beside) == 1 and (
+            (numbered and plain[whole] == 1) if key == IMAGE else (numbered or common[key] > 1)
+        )
+
+    return {
+        name: short[name] if is_better(folder, name) else plain_name(name)
+        for folder, names in folders.items()
+        for name in names
+    }
+
+
+def _short(folder: str, name: str, having: re.Pattern[str] = re.compile("")) -> str:
+    """Return the name of a volume without those of the folders that it lies in."""
+    left = plain_name(name)
+    for part in filter(having.search, folder.split("/")):
+        left = re.sub(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])[-_. ]*", "", left).rstrip("-_. ")
+    return f"{IMAGE}_{left}" if left[:1].isdigit() and left != plain_name(name) else left or IMAGE
 
 
 def _of_split(
@@ -220,12 +269,97 @@ def _none_below(place: str) -> VolumeNotFound:
 def is_volume(location: str) -> bool:
     """Return whether a path or URL is one volume by its name; of a local folder, by its files."""
     if is_url(location):
+        if is_glob(location):
+            return False
         place = posixpath.basename(public_name(location).rstrip("/"))
         zarr = location if place.lower().endswith(".zarr") else None
         return "." in place and recognised(BackendRequest(uri=location, remote_zarr_uri=zarr))
     path = local_path(location)
     # Any text may be asked about: one that can be no path, being too long, is none.
     return os.path.exists(path) and recognised(BackendRequest(path=Path(path)))
+
+
+def is_glob(location: str) -> bool:
+    """Return whether a place stands for several, by its stars; what is there by that name does not.
+
+    Examples
+    --------
+    >>> is_glob("scans/*/"), is_glob("scans/"), is_glob("https://host/a.nii?sig=*")
+    (True, False, False)
+    """
+    if is_url(location):
+        return "*" in location.partition("?")[0]
+    path = local_path(location)
+    return bool(_WILDCARD.search(path)) and not os.path.lexists(path)
+
+
+def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = None) -> bool:
+    """Return whether a glob matches volumes, and no folder of some.
+
+    Raises
+    ------
+    VolumeNotFound
+        Nothing matches.
+    """
+    found = [
+        None if is_volume(place) else is_folder
+        for _, place, is_folder in _matches(pattern, storage_options or {})
+    ]
+    return None in found and True not in found
+
+
+def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """Return name below the fixed folder, place, and whether it is a folder, of each match."""
+    if is_url(pattern):
+        system, path = file_system(pattern, with_defaults(pattern, options))
+        shown = public_name(pattern)
+        with remote_errors(shown, options, "listing"):
+            attempts = Attempts(default_retry(), f"listing {shown}", Secrets(options).describe)
+            infos = retried_here(lambda: system.glob(path, detail=True), attempts)
+        root = _fixed_folder(path)
+        found = [
+            (match[len(root) :].strip("/"), system.unstrip_protocol(match), kind["type"])
+            for match, kind in sorted(infos.items())
+        ]
+        matches = [(name, place, kind == "directory") for name, place, kind in found]
+    else:
+        path = local_path(pattern)
+        root = _fixed_folder(path)
+        names = sorted(
+            glob.glob(path[len(root) :].lstrip("/"), root_dir=root or None, recursive=True)
+        )
+        places = [os.path.join(absolute_place(root), name.rstrip("/")) for name in names]
+        matches = [
+            (name.rstrip("/"), place, os.path.isdir(place))
+            for name, place in zip(names, places, strict=True)
+        ]
+    matches = [one for one in matches if not _is_hidden(one[0])]
+    if not matches:
+        what = f"nothing matches {public_name(pattern)}."
+        file = posixpath.basename(public_name(pattern)) or "ct.nii.gz"
+        do = f"Check the pattern; did you mean image={file} below a folder of cases?"
+        raise VolumeNotFound(what, do=do)
+    return matches
+
+
+def _fixed_folder(path: str) -> str:
+    """Return the part of a glob before its first wildcard, with the slash at its end."""
+    before = _WILDCARD.split(path, maxsplit=1)[0]
+    return before[: before.rfind("/") + 1]
+
+
+def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the volumes that a glob matches, and those below the folders that it matches."""
+    volumes: list[str] = []
+    for name, place, is_folder in _matches(pattern, options):
+        if any(name.startswith(f"{volume}/") for volume in volumes):
+            continue  # what is in it belongs to the volume
+        if is_volume(place):
+            volumes.append(name)
+            yield name, place
+        elif is_folder:
+            for below, volume in _listed(place, options):
+                yield posixpath.join(name, below).rstrip("/"), volume
 
 
 def plain_name(name: str) -> str:
@@ -252,6 +386,15 @@ def _is_second_of_pair(relative: str, found: Collection[str]) -> bool:
         return False
     stem = relative[: -len(end)]
     return any(f"{stem}{header}" in found for header in (".hdr", ".hdr.gz", ".HDR"))
+
+
+def _listed(place: str, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and place of the volumes below a folder."""
+    yield from _remote(place, options) if is_url(place) else _local(place)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _local(location: str) -> Iterator[tuple[str, str]]:
@@ -284,8 +427,7 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     for path in paths:
         above = [group for group in groups if path.startswith(f"{group}/")]
         place = min(above, key=len) if above else path
-        hidden = any(part.startswith(".") for part in place[len(root) :].split("/"))
-        if not hidden and (above or "." in posixpath.basename(path)):
+        if not _is_hidden(place[len(root) :]) and (above or "." in posixpath.basename(path)):
             places.add(place)
     return [
         (place[len(root) :].lstrip("/"), url)
