@@ -134,10 +134,10 @@ def make_directory(directory: Path) -> Path:
     return directory
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that others see all of it or nothing."""
+def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
+    """Write a file of this user's so that others see all of it or nothing."""
     make_directory(path.parent)
-    write_beside(path, content, mode=0o600)
+    write_beside(path, content, mode=0o600, synced=synced)
 
 
 def write_kept(path: Path, content: bytes) -> None:
@@ -206,12 +206,13 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
     raise PermissionError(errno.EPERM, "an entry of somebody else", os.fspath(path))
 
 
-def write_beside(path: Path, content: bytes, mode: int = 0o666) -> None:
+def write_beside(path: Path, content: bytes, mode: int = 0o666, *, synced: bool = True) -> None:
     """Write a file in a directory that is there; several may, and the last one stays.
 
     Each has a partial file of its own: of two that share one, the first gives its name to what
     the second has not finished. It is on the disk before it gets its name, so that a machine that
-    loses its power leaves all of it or nothing.
+    loses its power leaves all of it or nothing; unless it is not ``synced``, which is enough for
+    what has a check sum and is quickly made.
     """
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     # A new file of ours, whatever lies there: no link is followed.
@@ -219,12 +220,12 @@ def write_beside(path: Path, content: bytes, mode: int = 0o666) -> None:
     try:
         with open(os.open(partial, flags, mode), "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

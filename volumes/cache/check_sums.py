@@ -45,19 +45,15 @@ def seal(entry: Path, sums: Path) -> None:
     The entry gets its name only then.
     """
     found: Sums = {}
-    folders = []
     for name, path in _paths(entry):
         status = os.lstat(path)
         if stat.S_IMODE(status.st_mode) & 0o022:
             os.chmod(path, stat.S_IMODE(status.st_mode) & ~0o022)
         if stat.S_ISDIR(status.st_mode):
-            folders.append(Path(path))
             continue
         with open(path, "rb", opener=open_trusted) as file:
             os.fsync(file.fileno())
             found[name] = (status.st_size, check_sum(file), status.st_mtime_ns)
-    for folder in reversed(folders):
-        sync_folder(folder)
     _note(sums, found)
 
 
@@ -138,7 +134,8 @@ def _is_unchanged(
 
 def _note(sums: Path, files: Sums) -> None:
     content = json.dumps({"boot": boot(), "files": files}).encode()
-    write_whole(sums, sealed(content))
+    # Where they are cut the entry is made again; that takes no wait for the disk.
+    write_whole(sums, sealed(content), synced=False)
 
 
 def _statuses(entry: Path) -> dict[str, os.stat_result]:

@@ -39,7 +39,6 @@ from .cache_directory import (
     NO_LINK,
     make_directory,
     open_trusted,
-    sync_folder,
     warn_unused,
 )
 from .cache_room import CONVERTED, PARTIAL, WHOLE, converted_held, decoded_held, make_room
@@ -167,7 +166,6 @@ class DecodedCache:
             file = stack.enter_context(open(partial, "rb"))
             os.replace(partial, self.directory / f"{key}{WHOLE}")
             stack.pop_all()
-        sync_folder(self.directory)
         return file
 
     def _reserve(self, partial: Path, size: int, name: str, deadline: float) -> None:
