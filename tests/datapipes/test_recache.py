@@ -9,7 +9,7 @@ import voxpipe as vp
 from voxpipe.core.errors import SampleError
 from voxpipe.volumes import close_volumes
 
-pytest.importorskip("zarr", minversion="3")
+pytest.importorskip("zarr")
 
 
 @pytest.fixture
