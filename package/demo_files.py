@@ -65,21 +65,16 @@ def _write_nifti_zarr(path: Path, voxels: NDArray[Any], affine: Affine) -> None:
     image.update_header()
     header = np.frombuffer(image.header.binaryblock, dtype=np.uint8)
     spacing = [float(s) for s in image.header.get_zooms()]
-    # Python 3.10 has zarr 2 only: there the nested layout is asked for, in format 3 it is given.
-    is_format_3 = not zarr.__version__.startswith("2.")
-    extra: dict[str, Any] = {} if is_format_3 else {"dimension_separator": "/"}
 
     group: Any = zarr.open_group(str(path), mode="w")
-    group.attrs.update(_ome_metadata(path.name, spacing, is_format_3=is_format_3))
-    if is_format_3:
-        extra["dimension_names"] = ["z", "y", "x"]
+    group.attrs.update(_ome_metadata(path.name, spacing))
     stored: Any = zarr.open_array(
         str(path / "0"),
         mode="w",
         shape=voxels.shape[::-1],
         chunks=tuple(min(CHUNK, n) for n in voxels.shape[::-1]),
         dtype=voxels.dtype,
-        **extra,
+        dimension_names=["z", "y", "x"],
     )
     stored[...] = voxels.T
     block: Any = zarr.open_array(
@@ -88,7 +83,7 @@ def _write_nifti_zarr(path: Path, voxels: NDArray[Any], affine: Affine) -> None:
     block[...] = header
 
 
-def _ome_metadata(name: str, spacing: list[float], *, is_format_3: bool) -> dict[str, Any]:
+def _ome_metadata(name: str, spacing: list[float]) -> dict[str, Any]:
     """Return the attributes that make the group an OME-Zarr image of one level."""
     scale = {"type": "scale", "scale": spacing[::-1]}
     image = {
@@ -96,6 +91,4 @@ def _ome_metadata(name: str, spacing: list[float], *, is_format_3: bool) -> dict
         "axes": [{"name": axis, "type": "space", "unit": "millimeter"} for axis in "zyx"],
         "datasets": [{"path": "0", "coordinateTransformations": [scale]}],
     }
-    if is_format_3:
-        return {"ome": {"version": "0.5", "multiscales": [image]}}
-    return {"multiscales": [{"version": "0.4", **image}]}
+    return {"ome": {"version": "0.5", "multiscales": [image]}}

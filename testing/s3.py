@@ -47,8 +47,21 @@ from .s3_http import Answer, Question, parse_question
 from .s3_objects import Buckets
 
 Kind = Literal[
-    *("slow_down", "error", "deny", "reset", "truncate", "hang"),
-    *("timeout", "short", "shift", "stall", "drip", "close", "etag", "claim", "garble"),
+    "slow_down",
+    "error",
+    "timeout",
+    "deny",
+    "hang",
+    "stall",
+    "drip",
+    "reset",
+    "close",
+    "truncate",
+    "short",
+    "shift",
+    "etag",
+    "claim",
+    "garble",
 ]
 PASSING: tuple[Kind, ...] = (
     *("slow_down", "error", "timeout", "short", "shift", "stall"),
@@ -334,7 +347,7 @@ class S3Server:
                 if kind == "close":
                     return False
                 await asyncio.Event().wait()
-            answer = _BROKEN[kind] if kind in _BROKEN else self._buckets.answer(question)
+            answer = _BROKEN.get(kind or "") or self._buckets.answer(question)
         if fault is not None and fault.kind not in _BROKEN:
             answer = _spoilt(answer, fault.kind)
         # Entered before it is sent: who has the answer finds it in the log.

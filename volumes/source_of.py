@@ -64,8 +64,6 @@ def _is_instance(thing: Any, module: str, *classes: str) -> bool:
 
 
 def _is_zarr(thing: Any) -> bool:
-    return (
-        _is_instance(thing, "zarr", "Array", "Group")
-        or _is_instance(thing, "zarr.abc.store", "Store")  # zarr 3
-        or _is_instance(thing, "zarr.storage", "BaseStore")  # zarr 2
+    return _is_instance(thing, "zarr", "Array", "Group") or _is_instance(
+        thing, "zarr.abc.store", "Store"
     )

@@ -14,7 +14,7 @@ from voxpipe.core.errors import GraphError
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.stores.ranges import LocalRanges
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 SEEN = []
 
 

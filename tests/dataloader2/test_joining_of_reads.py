@@ -14,7 +14,7 @@ from voxpipe.volumes.formats.raw_backends import LocalRaw
 from voxpipe.volumes.formats.zarr_backend import ZarrBackend
 from voxpipe.volumes.stores.ranges import LocalRanges
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 SHAPE = (32, 32, 32)
 
 

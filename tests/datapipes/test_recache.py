@@ -10,7 +10,7 @@ from voxpipe.__main__ import main
 from voxpipe.core.errors import GraphError, SampleError, VolumeReadError
 from voxpipe.volumes import close_volumes
 
-pytest.importorskip("zarr", minversion="3")
+pytest.importorskip("zarr")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from voxpipe.dataloader2.check import volumes_of
 from voxpipe.volumes import close_volumes, read_manifest
 from voxpipe.volumes.stores.location import file_system
 
-pytest.importorskip("zarr", minversion="3")
+pytest.importorskip("zarr")
 
 
 @pytest.fixture

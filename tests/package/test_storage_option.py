@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("s3fs")
-pytest.importorskip("zarr", minversion="3")
+pytest.importorskip("zarr")
 
 import nibabel as nib
 

@@ -1,7 +1,6 @@
 """Chains of torch's pipes alone are told as well as ours: pipe, line, item, and how they run."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ import voxpipe as vp
 from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
 
 FILE = os.path.basename(__file__)
-notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes on errors")
-
 pytestmark = pytest.mark.filterwarnings(
     # forking with threads of torch around is what some of these tests ask for
     "ignore:This process.*is multi-threaded:DeprecationWarning"
@@ -70,7 +67,6 @@ def noted(pipe, service=None):
     return e.value.__notes__
 
 
-@notes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_names_the_pipe_the_line_and_the_item(workers):
     """An item without a name is told by its place in its batch."""
@@ -80,13 +76,11 @@ def test_an_error_names_the_pipe_the_line_and_the_item(workers):
     assert found == ["in item 1 of batch 3", where]
 
 
-@notes
 def test_single_items_are_told_by_the_number_of_their_batch():
     """A chain that gathers nothing has batches of one."""
     assert "in batch 7" in noted(mapped())
 
 
-@notes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_function_before_a_shuffle_is_named(workers):
     """It runs where the order is planned; the item is told by its number before the shuffle."""
@@ -96,7 +90,6 @@ def test_a_function_before_a_shuffle_is_named(workers):
     assert found == ["in item 7 of IterableWrapper(range(0, 20))", where]
 
 
-@notes
 def test_a_function_in_a_whole_graph_is_named():
     """As worker_init_fn has it: each worker runs everything."""
     service = MultiProcessingReadingService(2, "fork", worker_init_fn=same)
@@ -106,7 +99,6 @@ def test_a_function_in_a_whole_graph_is_named():
     assert found[1].startswith("at .map(boom)")
 
 
-@notes
 @pytest.mark.parametrize("make", [lambda p: Mapper(p, boom), Own], ids=["class form", "own pipe"])
 def test_a_pipe_that_knows_no_line_is_named(make):
     """By what it is: the class form, and pipes of one's own."""

@@ -1,7 +1,5 @@
 """An error of a user's function arrives with what it held, and not with what torch made of it."""
 
-import sys
-
 import pytest
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -99,7 +97,6 @@ def test_an_error_that_a_pipe_of_yours_changes_arrives_changed():
     assert e.value.args == ("no such label",)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have no notes")
 def test_an_error_that_cannot_travel_is_told_with_its_place():
     """It cannot be made again here; its name, message, pipe and item are told."""
     service = MultiProcessingReadingService(1, "fork")

@@ -11,7 +11,7 @@ from voxpipe.volumes import close_volumes
 from voxpipe.volumes.catalog.catalog import index_cases
 from voxpipe.volumes.catalog.manifest import write_manifest
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 SHAPE = (32, 32, 32)
 CASES = 3
 

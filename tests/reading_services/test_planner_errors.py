@@ -116,10 +116,6 @@ def patches(pipe):
     return pipe.open_volume().lazy_patch(4).batch_patches(3)
 
 
-notes = pytest.mark.skipif(not hasattr(BaseException, "add_note"), reason="notes are Python 3.11's")
-
-
-@notes
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("adapters", [None, [vp.Profile()]], ids=["plain", "profiled"])
 def test_a_bad_case_before_a_shuffle_is_named(workers, adapters):
@@ -131,7 +127,6 @@ def test_a_bad_case_before_a_shuffle_is_named(workers, adapters):
     assert any(".map(" in line and "test_planner_errors.py" in line for line in told)
 
 
-@notes
 def test_a_bad_case_in_a_filter_or_a_pipe_of_your_own_is_named():
     """Whatever the pipe calls its items."""
     assert "in case 4" in failed(patches(nine_cases().filter(Keep(4)).shuffle()))
@@ -151,7 +146,6 @@ def test_a_bad_case_in_a_pipe_of_ours_is_named():
     assert "in item" in message
 
 
-@notes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_item_without_a_name_is_told_by_its_number(workers):
     """Among those that the pipe before yields."""
@@ -164,7 +158,6 @@ def test_an_item_without_a_name_is_told_by_its_number(workers):
     )
 
 
-@notes
 def test_the_number_is_that_of_the_whole_pass():
     """In the middle of an epoch that was resumed as well."""
     pipe = IterableWrapper(range(100, 120)).map(FailAtItem(115)).filter(bool).batch(2)
@@ -186,7 +179,6 @@ def test_what_a_resumed_pass_passes_over_is_counted():
     assert item_at(error.value) == ("", "item 15 of IterableWrapper(range(100, 120))")
 
 
-@notes
 def test_a_source_of_your_own_that_fails_tells_how_far_it_came():
     """It has no pipe before it."""
 

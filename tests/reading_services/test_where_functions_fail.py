@@ -13,7 +13,6 @@ import voxpipe as vp
 from voxpipe.core.errors import ItemTimeout, SampleError, WorkerDied
 
 FILE = os.path.basename(__file__)
-notes = pytest.mark.skipif(sys.version_info < (3, 11), reason="notes on errors")
 noted = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
 
 
@@ -91,7 +90,6 @@ def line_of(make):
     return next(n for n in range(start, len(lines)) if "map(function)" in lines[n - 1])
 
 
-@notes
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("chain", [planned, per_sample, per_batch])
 def test_an_error_keeps_its_type_and_names_the_pipe_and_the_case(cases, chain, workers):
@@ -109,7 +107,6 @@ def test_an_error_keeps_its_type_and_names_the_pipe_and_the_case(cases, chain, w
     assert any(note.startswith("in case case") for note in e.value.__notes__)
 
 
-@notes
 @pytest.mark.parametrize("chain", [per_sample, per_batch])
 def test_a_stop_iteration_names_the_pipe(cases, chain):
     """Python turns it into an error that has lost the frame of the pipe."""
@@ -133,7 +130,6 @@ def test_a_function_that_returns_nothing_is_told_to_return(cases):
     assert "returned nothing: let it return the sample" in str(e.value)
 
 
-@notes
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_in_a_graph_that_is_not_split_names_the_pipe(cases, workers):
     """Whole graphs say it as well."""
@@ -148,7 +144,6 @@ def test_an_error_in_a_graph_that_is_not_split_names_the_pipe(cases, workers):
     assert f"at .map(fail)   {FILE}:{line_of(per_sample)}" in e.value.__notes__
 
 
-@notes
 @pytest.mark.parametrize("chain", [per_sample, per_batch, whole_graph])
 def test_a_function_that_exits_in_a_worker_names_the_pipe_and_the_item(cases, chain):
     """It is told as other errors are: in which pipe, on which line, of which item."""

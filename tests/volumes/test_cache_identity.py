@@ -14,7 +14,7 @@ from voxpipe.volumes.cache.decoded_cache import DecodedCache
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.content import array_key
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 SHAPE = (9, 10, 11)
 
 

@@ -15,7 +15,7 @@ from voxpipe.testing import DecoderCase, DecoderContract
 from voxpipe.volumes import Volume, close_volumes, register_decoder, unregister_decoder
 from voxpipe.volumes.chunks.decoders import ENTRY_POINTS, decoder_factory
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 NAME = "voxpipe-test-xor"
 
 

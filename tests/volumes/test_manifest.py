@@ -191,7 +191,7 @@ def test_a_stale_entry_is_named(tmp_path, change, message):
 
 def test_a_chunk_that_was_written_again_is_noticed(tmp_path):
     """Its metadata did not change, but its file did."""
-    zarr = pytest.importorskip("zarr", minversion="3")
+    zarr = pytest.importorskip("zarr")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")
     stored[...] = 1
     volume = catalogued(entry_of(tmp_path / "a.zarr"))
@@ -207,7 +207,7 @@ def test_of_very_many_chunks_only_the_metadata_are_compared(tmp_path, monkeypatc
     """Listing them would take longer than reading a patch."""
     from voxpipe.volumes.catalog import stamps
 
-    zarr = pytest.importorskip("zarr", minversion="3")
+    zarr = pytest.importorskip("zarr")
     stored = zarr.create_array(tmp_path / "a.zarr", shape=(4, 4, 4), chunks=(2, 2, 2), dtype="i2")
     stored[...] = 1
     located = Volume(tmp_path / "a.zarr").located
@@ -292,7 +292,7 @@ def test_a_case_with_a_bad_volume_is_left_out_and_named(tmp_path):
 
 def test_volumes_are_found_below_a_folder(tmp_path):
     """A folder is a case; a volume alone is one too; what is hidden or no volume is left out."""
-    pytest.importorskip("zarr", minversion="3")
+    pytest.importorskip("zarr")
     from voxpipe.volumes import convert
 
     (tmp_path / "p1").mkdir()
@@ -314,7 +314,7 @@ def test_volumes_are_found_in_a_bucket():
     """The same by URL."""
     import fsspec
 
-    pytest.importorskip("zarr", minversion="3")
+    pytest.importorskip("zarr")
     from voxpipe.volumes import convert
 
     system = fsspec.filesystem("memory")

@@ -13,7 +13,7 @@ from voxpipe.core.errors import CacheTooSmall, CorruptVolume
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.conversion import converted_cache
 
-pytest.importorskip("zarr", minversion="3")
+pytest.importorskip("zarr")
 
 
 @pytest.fixture(autouse=True)

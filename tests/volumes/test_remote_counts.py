@@ -17,7 +17,7 @@ from voxpipe.volumes.stores.ranges import LocalRanges
 from voxpipe.volumes.stores.read_ahead import AHEAD
 from voxpipe.volumes.stores.remote import open_remote
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 SHAPE = (24, 20, 16)
 SECRETS = {"key": "AKIAVERYSECRET", "secret": "secret-secret-secret", "token": "token-token"}
 

@@ -8,7 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 SCRIPT = textwrap.dedent("""

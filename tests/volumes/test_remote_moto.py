@@ -11,7 +11,7 @@ from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote import open_remote
 
 moto = pytest.importorskip("moto.server")
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 
 
 @pytest.fixture

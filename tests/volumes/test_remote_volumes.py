@@ -10,7 +10,7 @@ from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.stores.read_ahead import AHEAD
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 WHOLE = Region.of_shape((24, 20, 16))
 # Two shards along the first axis, four chunks each along it.
 LAYOUT = {"chunks": (4, 20, 16), "shards": (16, 20, 16)}

@@ -225,12 +225,25 @@ def test_a_second_that_fails_is_followed_by_another(soon):
     assert asyncio.run(run()) == ("answer", 1)
 
 
-def test_who_is_cancelled_gives_up_both(soon):
+def test_a_second_that_is_slow_too_is_followed_by_another(soon):
+    """Each after twice the time."""
+
+    async def run():
+        calls = Calls("hangs", "hangs", "hangs", "answer")
+        found = await hedged(calls, soon)
+        await asyncio.sleep(0)
+        return found, calls.given_up
+
+    assert asyncio.run(run()) == ("answer", 3)
+
+
+def test_who_is_cancelled_gives_up_both(soon, monkeypatch):
     """Nothing goes on behind a read that nobody waits for."""
+    monkeypatch.setattr(retry, "_HEDGES_AT_ONCE", 1.0)
 
     async def run():
         calls = Calls("hangs", "hangs")
-        task = asyncio.ensure_future(hedged(calls, soon))
+        task = asyncio.ensure_future(hedged(calls, Health()))
         await calls.came.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -11,7 +11,7 @@ from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.stores.read_ahead import AHEAD, ReadAhead
 from voxpipe.volumes.stores.small_answers import ENTRY_BYTES, SMALL_BYTES, SmallAnswers
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 EDGE = 32
 FIRST = Region((0, 0, 0), (EDGE, EDGE, EDGE))
 BOTH = Region((0, 0, 0), (2 * EDGE, EDGE, EDGE))

@@ -15,7 +15,7 @@ from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion import destination
 from voxpipe.volumes.stores.remote_lease import RemoteLease
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 SIZES = {"chunk": 2, "shard": 4}
 ARRAY = numbered((8, 8, 8))
 pytestmark = pytest.mark.usefixtures("started_clients")

@@ -26,7 +26,7 @@ from voxpipe.volumes.stores.read_ahead import AHEAD
 from voxpipe.volumes.stores.shared_answers import SharedAnswers
 from voxpipe.volumes.stores.small_answers import SMALL_BYTES
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr")
 SHAPE = (64, 32, 32)
 SHARD = (32, 32, 32)
 CHUNK = (8, 8, 8)

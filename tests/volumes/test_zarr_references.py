@@ -58,7 +58,7 @@ class TestOmeStore(StoreContract):
 
     @pytest.fixture(params=VERSIONS)
     def case(self, tmp_path, request):
-        zarr = pytest.importorskip("zarr", minversion="3")
+        zarr = pytest.importorskip("zarr")
         path = unpacked(f"ome-{request.param}.ome.zarr", tmp_path)
         return StoreCase(zarr.storage.LocalStore(path, read_only=True), OME, MICRO)
 

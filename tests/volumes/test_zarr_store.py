@@ -18,7 +18,7 @@ from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import zarr_nodes
 from voxpipe.volumes.stores.ranges import LocalRanges
 
-zarr = pytest.importorskip("zarr", minversion="3", reason="written with zarr 3")
+zarr = pytest.importorskip("zarr")
 LocalStore, MemoryStore = zarr.storage.LocalStore, zarr.storage.MemoryStore
 
 FORMATS = pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])

@@ -97,12 +97,8 @@ def test_common_arrays_need_no_zarr(tmp_path, monkeypatch):
 
 
 def test_what_only_zarr_reads_says_so(tmp_path, monkeypatch):
-    """A codec that is not ours asks for zarr-python, in the version that the format needs."""
+    """A codec that is not ours asks for zarr-python."""
     volume = Volume(write_v3(tmp_path / "a.zarr", codecs=STRANGE))
-    monkeypatch.setattr("zarr.__version__", "2.18.3")
-    with pytest.raises(MissingDependency, match=r"a\.zarr .*zarr 2\.18\.3"):
-        _ = volume.shape
-
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(MissingDependency, match=r"a\.zarr .*not installed"):
         _ = volume.shape

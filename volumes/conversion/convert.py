@@ -20,7 +20,6 @@ from ...core import Region
 from ...core.errors import (
     DestinationExists,
     DestinationFull,
-    MissingDependency,
     SampleError,
     VolumeChanged,
     VoxpipeError,
@@ -190,7 +189,6 @@ def convert(
     True
     >>> folder.cleanup()
     """
-    _need_zarr_3()
     place = os.fspath(destination)
     if hasattr(volume, "flushed"):
         volume = volume.flushed(tiled=True).volume
@@ -392,16 +390,6 @@ def _refuse_itself(volume: Any, place: str) -> None:
     if (located.path or located.location).rstrip("/") == here.rstrip("/"):
         raise DestinationExists(
             f"{volume.name} cannot be written over itself.", do="Give another place."
-        )
-
-
-def _need_zarr_3() -> None:
-    import zarr
-
-    if zarr.__version__.startswith("2."):
-        raise MissingDependency(
-            f"shards are part of zarr v3, and zarr {zarr.__version__} writes v2 only.",
-            do="pip install 'zarr>=3' (needs Python 3.11).",
         )
 
 

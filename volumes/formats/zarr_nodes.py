@@ -1,4 +1,4 @@
-"""Opening zarr arrays and groups, with zarr-python 2 or 3, by path, URL or store.
+"""Opening zarr arrays and groups, with zarr-python, by path, URL or store.
 
 The metadata document is looked at first, so that zarr-python is told the format
 and does not probe for others: on an object store each probe is a round trip.
@@ -38,11 +38,9 @@ def open_local_node(path: str, name: str, *, contained: bool = True) -> Any:
         raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
 
     version, is_array = _kind(LocalRanges(path, contained=contained).get, name)
-    zarr = _zarr(version, name)
-    store: Any = path
-    if _major(zarr) > 2:
-        store = zarr.storage.LocalStore(path, read_only=True)
-        store = _contained(zarr, store, Folder(path)) if contained else store
+    zarr = _zarr(name)
+    store: Any = zarr.storage.LocalStore(path, read_only=True)
+    store = _contained(zarr, store, Folder(path)) if contained else store
     return _open(zarr, store, name, version, is_array)
 
 
@@ -78,9 +76,9 @@ def open_zip_node(path: str, name: str) -> Any:
             return archive.read(file) if file in members else None
 
         version, is_array = _kind(read, name)
-    zarr = _zarr(version, name)
-    options = {"read_only": True} if _major(zarr) > 2 else {}
-    return _open(zarr, zarr.storage.ZipStore(path, mode="r", **options), name, version, is_array)
+    zarr = _zarr(name)
+    store = zarr.storage.ZipStore(path, mode="r", read_only=True)
+    return _open(zarr, store, name, version, is_array)
 
 
 def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:
@@ -96,13 +94,10 @@ def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:
 
     with remote_errors(name, options, url=url):
         version, is_array = _kind(read, name)
-        zarr = _zarr(version, name)
-        if _major(zarr) > 2:
-            store = zarr.storage.FsspecStore.from_url(
-                url, storage_options=dict(options), read_only=True
-            )
-        else:
-            store = zarr.storage.FSStore(url, mode="r", **options)
+        zarr = _zarr(name)
+        store = zarr.storage.FsspecStore.from_url(
+            url, storage_options=dict(options), read_only=True
+        )
         return _open(zarr, store, name, version, is_array)
 
 
@@ -110,8 +105,6 @@ def open_store_node(store: Any, path: str = "") -> Any:
     """Return the zarr Array or Group in a store object."""
     import zarr
 
-    if _major(zarr) == 2:
-        return zarr.open(store, mode="r", path=path)
     # Mode "r" would make zarr copy a store that may write; the user's own is to be used.
     mode: Any = "r" if store.read_only else "r+"
     try:
@@ -178,7 +171,7 @@ def _listed_key(store: Any, path: str) -> str:
         status = os.stat(store.path)
         return content_key(os.path.abspath(store.path), (status.st_size, status.st_mtime_ns, path))
     root = getattr(store, "root", None) if kind == "LocalStore" else getattr(store, "path", None)
-    if kind in ("LocalStore", "DirectoryStore", "NestedDirectoryStore") and root is not None:
+    if kind == "LocalStore" and root is not None:
         folder = os.path.abspath(os.path.join(os.fspath(root), path))
         return folder_key(folder) if os.path.isdir(folder) else ""
     system = getattr(store, "fs", None)
@@ -200,10 +193,9 @@ def _listed_key(store: Any, path: str) -> str:
 
 
 def _open(zarr: ModuleType, store: Any, name: str, version: int, array: bool) -> Any:
-    known = {"zarr_format": version} if _major(zarr) > 2 else {}
     open_node = zarr.open_array if array else zarr.open_group
     try:
-        return open_node(store=store, path="", mode="r", **known)
+        return open_node(store=store, path="", mode="r", zarr_format=version)
     except (MemoryError, OSError, VoxpipeError):
         raise
     except Exception as error:  # zarr, numcodecs and the codecs of others: each has its own
@@ -231,7 +223,7 @@ def _kind(read: Read, name: str) -> tuple[int, bool]:
     )
 
 
-def _zarr(version: int, name: str) -> ModuleType:
+def _zarr(name: str) -> ModuleType:
     try:
         import zarr
     except ImportError:
@@ -239,14 +231,4 @@ def _zarr(version: int, name: str) -> ModuleType:
             f"{name} is stored in a way that only zarr-python reads, which is not installed.",
             do="pip install zarr",
         ) from None
-    if version > _major(zarr):
-        raise MissingDependency(
-            f"{name} is zarr v3 in a way that only zarr-python 3 reads, and zarr "
-            f"{zarr.__version__} is installed.",
-            do="pip install 'zarr>=3' (needs Python 3.11), or store it in a common codec.",
-        )
     return zarr
-
-
-def _major(zarr: Any) -> int:
-    return int(zarr.__version__.partition(".")[0])

@@ -420,7 +420,8 @@ def _options(asked: Asked, *, always: bool) -> Any:
 
 def _head(found: Any) -> Head:
     meta = found.meta
-    return Head(*found.range, int(meta["size"]), meta["e_tag"] or "")
+    start, stop = found.range
+    return Head(start, stop, int(meta["size"]), meta["e_tag"] or "")
 
 
 def _body(found: Any, expected: int) -> bytes:

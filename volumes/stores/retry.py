@@ -329,8 +329,8 @@ async def retried(
 async def hedged(call: Callable[[], Awaitable[T]], health: Health) -> T:
     """Return what ``call`` returns, called once more beside itself where that takes long.
 
-    The first that succeeds counts; the other is given up. A second one that fails while the first
-    still takes long is followed by another. Where both fail, the first error counts.
+    The first that succeeds counts; the others are given up. Where none has come after twice the
+    time, another is sent. Where all fail, the first error counts.
     """
     hedge = _Hedge(call, health)
     try:
@@ -350,18 +350,19 @@ async def hedged(call: Callable[[], Awaitable[T]], health: Health) -> T:
 
 
 class _Hedge(Generic[T]):
-    """The second request. A timer begins it, because nearly none is needed."""
+    """The requests beside the first. A timer begins them, because nearly none is needed."""
 
     def __init__(self, call: Callable[[], Awaitable[T]], health: Health) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task: asyncio.Task[Any] | None = task
         self._call, self._health = call, health
-        self._second: asyncio.Future[T] | None = None
-        self._timer = self._later()
+        self._others: list[asyncio.Future[T]] = []
+        self._pause = health.hedge_after
+        self._timer = task.get_loop().call_later(self._pause, self._start)
         self._stopped = False
         self.has_won = False
-        """Whether it was answered, and the task cancelled for that."""
+        """Whether one of them was answered, and the task cancelled for that."""
 
     def uncancel(self) -> int:
         """Take the cancelling back; return how often others asked for it."""
@@ -369,43 +370,52 @@ class _Hedge(Generic[T]):
         return self._task.uncancel()
 
     def stop(self) -> bool:
-        """Begin none, and cancel nothing any more; say whether one is under way."""
+        """Begin none, and cancel nothing any more; say whether any is under way."""
         self._stopped = True
         self._timer.cancel()
-        return self._second is not None
+        return bool(self._others)
 
     async def answer(self) -> T:
-        """Return what the second request brings."""
-        assert self._second is not None
-        return await self._second
+        """Return what the first of them brings that succeeds; ``ConnectionError`` if none does."""
+        waiting = set(self._others)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                if not each.cancelled() and each.exception() is None:
+                    return each.result()
+        raise ConnectionError("none was answered")
 
     def close(self) -> None:
         """Give up what nobody waits for."""
-        if self.stop() and self._second is not None:
-            self._second.cancel()
+        self.stop()
+        for each in self._others:
+            each.cancel()
         # The task holds what it raised, and that this: a circle.
         self._task = None
-
-    def _later(self) -> asyncio.TimerHandle:
-        loop = asyncio.get_running_loop()
-        return loop.call_later(self._health.hedge_after, self._start)
+        self._others.clear()
 
     def _start(self) -> None:
         if self._health.may_hedge():
-            self._second = asyncio.ensure_future(_timed(self._call, self._health))
-            self._second.add_done_callback(self._ended)
+            other = asyncio.ensure_future(_timed(self._call, self._health))
+            other.add_done_callback(self._ended)
+            self._others.append(other)
+        self._pause *= 2
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._start)
 
-    def _ended(self, second: asyncio.Future[T]) -> None:
+    def _ended(self, other: asyncio.Future[T]) -> None:
         # Looking at an error says that somebody did: nobody else may.
-        good = not second.cancelled() and second.exception() is None
-        if self._stopped or self._task is None:
+        failed = other.cancelled() or other.exception() is not None
+        if self._stopped or self._task is None or self.has_won:
             return
-        if good:
+        if failed:
+            self._others.remove(other)
+        else:
             self.has_won = True
+            for each in self._others:
+                if each is not other:
+                    each.cancel()
+            self._others = [other]
             self._task.cancel()
-        elif not second.cancelled():
-            self._second = None
-            self._timer = self._later()
 
 
 async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
