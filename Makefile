@@ -36,7 +36,7 @@ test-slow: $(VENV)/installed-test $(VENV)/installed-demo
 
 # Broken files, stores and processes; a failing attack says by which command it is tried again.
 test-faults: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/faults --whole-faults $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/faults --whole-faults -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 lint: $(VENV)/installed-test
 	$(RUN) -m ruff check .

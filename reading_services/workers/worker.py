@@ -133,7 +133,12 @@ def run_worker(
         warnings.catch_warnings(record=True) as caught,
     ):
         # For life, and of all threads: what is fetched ahead is planned in another than this one.
-        _serve(channel, inbox, payload, settings, caught)
+        try:
+            _serve(channel, inbox, payload, settings, caught)
+        except (BrokenPipeError, ConnectionResetError):
+            # The consumer is gone, and the other thread did not notice it first. What the user's
+            # code raises is told, and does not come here.
+            os._exit(ORPHANED)
 
 
 def adopt(settings: abc.Mapping[str, str], environment: MutableMapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""No folder of multiprocessing's sockets stays behind a consumer, however that ends."""
+"""Nothing stays behind a consumer, however that ends: no folder of sockets, and no word."""
 
 import os
 import socket
@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from voxpipe.reading_services.workers.fork_server import remove_folders_of_the_dead
+from voxpipe.reading_services.workers.worker import ORPHANED
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets")
 SCRIPT = """
@@ -74,3 +75,21 @@ def _bound(path):
     one.bind(str(path))
     one.listen()
     return one
+
+
+ALONE = """
+from multiprocessing import Pipe
+from voxpipe.reading_services.workers import worker
+
+worker._listen = lambda *_: None  # the thread that else notices it, perhaps later
+consumers, workers = Pipe()
+consumers.close()
+worker.run_worker(workers, [], b"", worker.Settings(False, 1, {}, {}, None))
+"""
+
+
+def test_a_worker_without_a_consumer_says_nothing():
+    """It ends where it would send to nobody."""
+    ended = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, timeout=60)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (ORPHANED, b"", b"")
