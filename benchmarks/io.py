@@ -91,9 +91,9 @@ class CountedFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
 class CountedRanges(LocalRanges):
     """Files below a folder; every range is counted."""
 
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+    def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
         """Return the bytes of each range."""
-        found = super().get_ranges(ranges)
+        found = super().get_ranges(ranges, most)
         for answer in found:
             if answer is not None:
                 TRAFFIC.requests += 1

@@ -26,8 +26,22 @@ _TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
 
 @cache
 def usable_memory() -> int:
-    """Return the main memory in bytes, or the least limit of a container; 0 if nobody tells."""
-    return memory_of(_GROUPS, _OWN)
+    """Return the main memory in bytes, or the least limit of a container or of ``ulimit -v``.
+
+    0 if nobody tells.
+    """
+    known = [size for size in (memory_of(_GROUPS, _OWN), _address_space()) if size > 0]
+    return min(known, default=0)
+
+
+def _address_space() -> int:
+    """Return the limit of what this process may address; 0 where there is none."""
+    try:
+        import resource
+    except ImportError:  # not Unix
+        return 0
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return 0 if limit == resource.RLIM_INFINITY else limit
 
 
 def refuse_beyond_memory(

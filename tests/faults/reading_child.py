@@ -11,6 +11,7 @@ from pathlib import Path
 
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeReadError
+from voxpipe.core.memory import usable_memory
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.cache.cache_directory import BUDGET_VARIABLE
 
@@ -80,6 +81,7 @@ def _serve(pipe, other):
     begun = _resident("VmRSS")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + ADDRESSES, used + ADDRESSES))
+    usable_memory.cache_clear()
     while True:
         try:
             path, options = pipe.recv()

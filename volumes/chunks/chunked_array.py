@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import TALLY, OrientedBox, Region
-from ...core.errors import CorruptVolume, VoxpipeError
+from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
+from ...core.memory import usable_memory
 from ..stores.read_ahead import Closes, Tickets
 from .chunk_cache import ChunkCache
 from .cuts import Cuts, Pieces
@@ -175,6 +176,13 @@ class ChunkedArray:
         return out
 
     def _read_missing(self, out: NDArray[Any], missing: list[Index], pieces: Pieces) -> None:
+        # The chunk, and what it was made of.
+        if 0 < usable_memory() < 2 * self.chunk_bytes:
+            raise VolumeTooLarge(
+                f"a chunk of {self._source.name}, {self.chunks} {self.dtype}, takes "
+                f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
+                do="Store it in smaller chunks, or check the header.",
+            )
         brought = self._source.bring(missing)
         keeps = self._cache.most_bytes >= self.chunk_bytes
         scratch: NDArray[Any] | None = None

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ...core.errors import VoxpipeError
+from ...core.errors import CorruptVolume, VoxpipeError
 from ..stores.joining import Joining, joining
 from ..stores.ranges import Joined, LocalRanges, RangeStore, ReadRange
 from ..stores.read_ahead import AHEAD, Ticket, works_ahead
 from ..stores.retry import LOOKS
+from ..stores.zip_ranges import ZipRanges
+from .bounded import most_between
 from .bringing import Bringing, forgotten
 from .chunk_map import ChunkMap
 from .chunked_array import Index
@@ -103,10 +105,26 @@ class RangedChunks:
 
     def _read(self, places: Sequence[ReadRange]) -> list[memoryview | None]:
         """Return the bytes at places, neighbours in one request."""
+        most = most_between(self._chunk_bytes) if self._chunk_bytes else 0
+        if most:
+            self._check_sizes(places, most)
         plan, store = Joined(places, *self._joining()), self._store
         if works_ahead(store):
             return plan.split(store.get_ranges(plan.requests, self._chunk_bytes))
+        if isinstance(store, (LocalRanges, ZipRanges)):
+            return plan.split(store.get_ranges(plan.requests, most))
         return plan.split(store.get_ranges(plan.requests))
+
+    def _check_sizes(self, places: Sequence[ReadRange], most: int) -> None:
+        """Refuse chunks that are stored in more bytes than any of theirs can need."""
+        for place in places:
+            size = place.length
+            if size is not None and size > most:
+                raise CorruptVolume(
+                    f"a chunk of {self.name} is stored in {size} bytes, in "
+                    f"{place.object or 'the file'}, and takes {self._chunk_bytes} when decoded.",
+                    do="Copy or write this file again.",
+                )
 
     def _joining(self) -> Joining:
         """Return which ranges become one request: as the scheme says, or the store."""

@@ -147,9 +147,9 @@ class _Whole(LocalRanges):
         super().__init__(root)
         self._volume = name
 
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+    def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
         """Return the bytes of each range."""
-        found = super().get_ranges(ranges)
+        found = super().get_ranges(ranges, most)
         for wanted, answer in zip(ranges, found, strict=True):
             if answer is None:
                 raise CorruptVolume(

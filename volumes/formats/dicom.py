@@ -20,7 +20,7 @@ from ..disk.local_file import open_local
 from ..disk.raw_header import RawHeader
 from ..header import affine_entries, affine_matrix
 from .itk import header_of, is_installed, planes_of, simpleitk
-from .itk_ends import check_claims
+from .itk_ends import check_claims, check_ratio
 from .raw_backends import DecodedRaw
 from .stored_file import LocalStoredFile
 
@@ -79,6 +79,8 @@ def open_series(folder: str, name: str, series: str = "") -> Backend:
     headers = [header_of(path, f"{path} (of {name})") for path in paths]
     fields = _stacked(headers, name)
     files = [LocalStoredFile(path, f"{path} (of {name})") for path in paths]
+    for file, one in zip(files, headers, strict=True):
+        check_ratio(file, one.voxel_bytes)
 
     def write(raw: BinaryIO) -> None:
         for file in files:

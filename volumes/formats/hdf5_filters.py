@@ -65,9 +65,10 @@ class DeflatedChunks:
         info = self._id.get_chunk_info_by_coord(first)
         if info.byte_offset is None:
             return None
-        if info.size > self._file_bytes:
+        if info.size > min(self._file_bytes, most_between(self._bytes)):
             raise TruncatedVolume(
-                f"a chunk of {self._name} has {info.size} bytes, and the file {self._file_bytes}.",
+                f"a chunk of {self._name} has {info.size} bytes, the file {self._file_bytes}, and "
+                f"the chunk {self._bytes} when decoded.",
                 do="Copy or download the file again.",
             )
         mask, data = self._id.read_direct_chunk(first)

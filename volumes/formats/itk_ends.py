@@ -40,6 +40,8 @@ _DICOM_MAGIC, _DICOM_MAGIC_AT = b"DICM", 128
 _PIXELS, _ITEMS, _SYNTAX = (0x7FE0, 0x0010), 0xFFFE, (0x0002, 0x0010)
 _META, _FIRST_GROUPS = 0x0002, (0x0002, 0x0008)
 _UNDEFINED = 2**32 - 1
+# Images of thousands of frames have some fifty for each; these are looked at in seconds.
+_MOST_ELEMENTS = 2**22
 _IMPLICIT, _BIG = b"1.2.840.10008.1.2", b"1.2.840.10008.1.2.2"
 _DEFLATED = b"1.2.840.10008.1.2.1.99"
 
@@ -66,8 +68,11 @@ def check_claims(path: str, name: str) -> None:
 
 def _check_elements(data: Any, size: int, at: int, name: str) -> None:
     """Follow the elements of a DICOM file up to its pixels, sequences entered."""
-    syntax, order = b"", "<"
+    syntax, order, count = b"", "<", 0
     while at + 8 <= size:
+        count += 1
+        if count > _MOST_ELEMENTS:
+            raise _claims(name, f"more than {_MOST_ELEMENTS} elements before its pixels")
         is_meta = data[at : at + 2] == b"\x02\x00"
         order = ">" if syntax == _BIG and not is_meta else "<"
         group, element = struct.unpack_from(f"{order}2H", data, at)
@@ -113,7 +118,7 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
     voxel_bytes
         Bytes of the decoded voxels.
     """
-    _check(file, voxel_bytes <= _BEST_RATIO * file.size, voxel_bytes)
+    check_ratio(file, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
             raise UnknownFormat(
@@ -136,6 +141,11 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
     elif image_io == "NrrdImageIO":
         # Text: a cut last number is a number as well, so a blank must follow it.
         _check(file, _tail(file)[-1:].isspace(), voxel_bytes)
+
+
+def check_ratio(file: StoredFile, voxel_bytes: int) -> None:
+    """Raise ``TruncatedVolume`` for a file whose bytes cannot decode to so many."""
+    _check(file, voxel_bytes <= _BEST_RATIO * file.size, voxel_bytes)
 
 
 def _check_vtk(file: StoredFile, voxel_bytes: int) -> None:

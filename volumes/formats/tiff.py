@@ -94,7 +94,13 @@ class TiffBackend(ChunkedBackend):
             image.chunks,
             image.dtype,
             image.fill_value,
-            source=RangedChunks(store, _Segments(image), _SegmentDecoder(image), token),
+            source=RangedChunks(
+                store,
+                _Segments(image),
+                _SegmentDecoder(image),
+                token,
+                math.prod(image.chunks) * image.dtype.itemsize,
+            ),
             cache=CHUNKS,
             token=token,
         )

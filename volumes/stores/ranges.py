@@ -8,11 +8,24 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from ...core.errors import BadHeader, LeadsOutside
+from ...core.errors import BadHeader, CorruptVolume, LeadsOutside
 from .coalesce import coalesce
 
 # ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
 _MOST_UNCHECKED = 4 * 1024**2
+
+
+MOST_DOCUMENT_BYTES = 8 * 1024**2
+"""Of metadata: ten thousand arrays take as much, and in Python up to twenty times that."""
+
+
+def check_document(size: int, name: str) -> None:
+    """Raise ``BadHeader`` for metadata of a size that none have."""
+    if size > MOST_DOCUMENT_BYTES:
+        raise BadHeader(
+            f"{name} takes {size} bytes, and metadata take {MOST_DOCUMENT_BYTES} at most.",
+            do="Write the volume again, or open the array in it by its path.",
+        )
 
 
 class ReadRange(NamedTuple):
@@ -83,15 +96,23 @@ class LocalRanges:
         return self._root
 
     def get(self, key: str) -> bytes | None:
-        """Return a whole file; None where there is none."""
+        """Return a whole small file, such as metadata; None where there is none.
+
+        ``BadHeader`` where it has more than :data:`MOST_DOCUMENT_BYTES`.
+        """
         try:
             with os.fdopen(self._open(key), "rb", buffering=0) as file:
-                return file.readall()
+                check_document(os.fstat(file.fileno()).st_size, self._path(key))
+                # One that grows has no end either.
+                return file.read(MOST_DOCUMENT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range, opening each file once."""
+    def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range, opening each file once.
+
+        ``CorruptVolume`` for a whole file of more than ``most`` bytes, unless that is 0.
+        """
         found: list[bytes | None] = [None] * len(ranges)
         by_object: dict[str, list[int]] = {}
         missing: set[str] = set()
@@ -105,7 +126,7 @@ class LocalRanges:
                 continue
             try:
                 for place in places:
-                    found[place] = _read(fd, ranges[place])
+                    found[place] = _read(fd, ranges[place], most, self._path(key))
                 self.newest = max(self.newest, os.fstat(fd).st_mtime_ns)
             finally:
                 os.close(fd)
@@ -242,10 +263,21 @@ def open_regular(path: str) -> int:
     )
 
 
-def _read(fd: int, wanted: ReadRange) -> bytes:
+def check_whole(size: int, most: int, name: str) -> None:
+    """Raise ``CorruptVolume`` for an object of more bytes than its content can need."""
+    if 0 < most < size:
+        raise CorruptVolume(
+            f"{name} takes {size} bytes, and a chunk that is stored in it at most {most}.",
+            do="Copy or write this file again.",
+        )
+
+
+def _read(fd: int, wanted: ReadRange, most: int, name: str) -> bytes:
     start, stop = wanted.start, wanted.stop
     if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
         size = os.fstat(fd).st_size
+        if start == 0 and stop is None:
+            check_whole(size, most, name)
         start = max(0, size + start) if start < 0 else start
         stop = size if stop is None else min(stop, size)
     pieces = []

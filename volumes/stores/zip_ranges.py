@@ -10,9 +10,10 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ...core.errors import BadHeader, CorruptVolume, VolumeNotFound
-from .ranges import RangeStore, ReadRange, read_joined
+from .ranges import RangeStore, ReadRange, check_document, check_whole, read_joined
 from .read_ahead import works_ahead
 from .retry import read_anew
 from .seekable import Seekable
@@ -71,18 +72,30 @@ class ZipRanges:
         return self._name
 
     def get(self, key: str) -> bytes | None:
-        """Return a whole member; None where there is none."""
+        """Return a whole small member, such as metadata; None where there is none.
+
+        ``BadHeader`` where it has more than ``MOST_DOCUMENT_BYTES``.
+        """
+        if key in self._members:
+            check_document(self._members[key].file_size, f"{key} in {self._name}")
         return self.get_ranges([ReadRange(key)])[0]
 
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range of a member."""
-        if works_ahead(self._outer):  # what comes from far away may be damaged on its way
-            return read_anew(lambda: self._members_of(ranges))
-        return self._members_of(ranges)
+    def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range of a member.
 
-    def _members_of(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+        ``CorruptVolume`` for a whole member of more than ``most`` bytes, unless that is 0.
+        """
+        if works_ahead(self._outer):  # what comes from far away may be damaged on its way
+            return read_anew(lambda: self._members_of(ranges, most))
+        return self._members_of(ranges, most)
+
+    def _members_of(self, ranges: Sequence[ReadRange], most: int) -> list[bytes | None]:
         found: list[bytes | None] = [None] * len(ranges)
         present = [n for n, wanted in enumerate(ranges) if wanted.object in self._members]
+        for n in present:
+            if ranges[n].start == 0 and ranges[n].stop is None:
+                size, key = self._members[ranges[n].object].file_size, ranges[n].object
+                check_whole(size, most, f"{key} in {self._name}")
         self._find_starts({ranges[n].object for n in present})
         places = [self._place(ranges[n]) for n in present]
         answers = read_joined(self._outer, places, self.gap, self.most)
@@ -139,14 +152,31 @@ class ZipRanges:
         if info.compress_type != zipfile.ZIP_DEFLATED:
             raise self._corrupt(wanted.object, f"its compression {info.compress_type} is not known")
         try:
-            # One byte more than it should hold tells that it holds more.
-            whole = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, info.file_size + 1)
+            return self._inflated(wanted, info, data)
         except zlib.error as error:
             raise self._corrupt(wanted.object, str(error)) from error
-        if len(whole) != info.file_size or zlib.crc32(whole) != info.CRC:
-            raise self._corrupt(wanted.object, "its check sum is wrong")
+
+    def _inflated(self, wanted: ReadRange, info: zipfile.ZipInfo, data: memoryview) -> bytes:
+        """Return a part of a deflated member, all of which is inflated and checked, piece by piece.
+
+        A few stored bytes may stand for gigabytes: no more is kept than what is wanted.
+        """
         start, stop = _inside(wanted, info.file_size)
-        return whole[start:stop]
+        inflate, at, found = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
+        kept: list[bytes] = []
+        left: Any = data
+        while at <= info.file_size and not inflate.eof:
+            piece = inflate.decompress(left, _CHECKED_AT_ONCE)
+            left = inflate.unconsumed_tail
+            if not piece and not left:
+                break
+            found = zlib.crc32(piece, found)
+            inside = piece[max(0, start - at) : max(0, stop - at)]
+            kept += [inside] if inside else []
+            at += len(piece)
+        if at != info.file_size or found != info.CRC:
+            raise self._corrupt(wanted.object, "its check sum is wrong")
+        return kept[0] if len(kept) == 1 else b"".join(kept)
 
     def _check(self, key: str) -> None:
         """Look at the check sum of a stored member of which a part is read, the first time."""
