@@ -125,6 +125,19 @@ class DataPipe(_Pipe):
         """Return what distinguishes this pipe from another of its class, as plain values."""
         return self._arguments
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether what it does to a sample is drawn, so that it is another in each epoch."""
+        if not self.stream_names:
+            return False
+        adding: Any = getattr(self, "adding", None)
+        spatial = () if adding is None else adding.steps
+        step = getattr(getattr(self, "change", None) or self, "step", None)
+        values = () if step is None else (step,)
+        if not spatial and not values:
+            return True
+        return any(one.is_drawn() for one in spatial) or any(one.is_drawn for one in values)
+
     def __getstate__(self) -> Any:
         hook = IterDataPipe.getstate_hook
         if hook is None:
@@ -297,23 +310,20 @@ def stream_name(parent: Pipe, name: Any, kind: str) -> str:
 def first_drawing(sink: Pipe) -> Pipe | None:
     """Return the first pipe up to ``sink`` that draws something for samples; None if none does.
 
-    One with fixed parameters, such as ``spacing(1.0)``, draws nothing. Where nobody can tell, as
-    for one that cuts patches, something is drawn.
+    One with fixed parameters, such as ``spacing(1.0)``, draws nothing, and neither does one that
+    regroups keys, or cuts a grid of patches. Where nobody can tell, something is drawn.
     """
     return next((pipe for pipe in walk(sink) if draws(pipe)), None)
 
 
 def draws(pipe: Any) -> bool:
     """Whether what a pipe does to a sample is drawn, so that it is another in each epoch."""
-    if not stream_names(pipe):
-        return False
-    adding = getattr(pipe, "adding", None)
-    spatial = () if adding is None else adding.steps
-    change = getattr(pipe, "change", None)
-    values = [step for step in (getattr(change or pipe, "step", None),) if step is not None]
-    if not spatial and not values:
-        return True
-    return any(step.is_drawn() for step in spatial) or any(step.is_drawn for step in values)
+    return bool(pipe.is_drawn if isinstance(pipe, DataPipe) else stream_names(pipe))
+
+
+def first_cutting(sink: Pipe) -> Pipe | None:
+    """Return the first pipe up to ``sink`` that cuts patches; None where volumes are whole."""
+    return next((pipe for pipe in walk(sink) if getattr(pipe, "cuts_patches", False)), None)
 
 
 NO_LENGTH = "no len():"

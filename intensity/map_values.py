@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.amounts import as_flag
-from ..core.errors import NotPicklable, SampleError
+from ..core.errors import SampleError
 from .value_op import Drawn, Facts, ValueOp
 
 
@@ -26,7 +25,7 @@ class MapValues(ValueOp):
     """
 
     function: Callable[[NDArray[np.float32]], NDArray[Any]]
-    """At the top of a module, so that workers find it. It may change its array."""
+    """For workers at the top of a module, where they find it. It may change its array."""
     commutes: bool = False  # type: ignore[misc]  # of other ops a matter of the class
     """Whether later spatial ops may be done first, in the same interpolation as earlier ones: true
     where the function treats every voxel alike and nearly linearly."""
@@ -39,13 +38,6 @@ class MapValues(ValueOp):
             msg = f"map_values takes a function, got {function!r}"
             raise ValueError(msg)
         as_flag("commutes", self.commutes)
-        try:
-            pickle.dumps(self.function)
-        except Exception as error:
-            raise NotPicklable(
-                f"map_values cannot send {_name_of(self.function)} to a worker: {error}",
-                do="Define the function at the top of a module (no lambda, none inside another).",
-            ) from error
 
     @property
     def looks_at_all(self) -> bool:

@@ -18,7 +18,7 @@ from ...spatial.lazy.kept_copy import kept_in
 from ...spatial.lazy.lazy_patch import patches_of
 from ...volumes.conversion.destination import destination_of
 from ...volumes.stores.location import absolute_place
-from ..datapipe import PerItem, chained, first_drawing, with_progress, wrong_item
+from ..datapipe import PerItem, chained, first_cutting, first_drawing, with_progress, wrong_item
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
 _MEMORY_PART = 4
@@ -93,6 +93,12 @@ class Cache(PerItem):
                 f"{describe(drawing)} is drawn anew in every epoch, so its result cannot be cached",
                 do="Put cache() before it: what comes before cache() is kept, and what comes after "
                 "it is made for every patch.",
+            ).at(self.origin)
+        cutting = first_cutting(parent)
+        if cutting is not None:
+            raise GraphError(
+                f"{describe(cutting)} cuts patches, and cache() keeps whole volumes",
+                do="Put cache() before it: patches are read from what is kept.",
             ).at(self.origin)
         if place is not None and memory_bytes is not None:
             msg = "memory_bytes is for what is kept in memory, and a place was given"

@@ -16,6 +16,8 @@ from ...volumes.catalog.find import plain_name
 
 CASE = "case"
 """Key under which a given case may carry its name."""
+# A pattern whose folder is one star, and whose file begins with one.
+_FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
 
 
 def name_of(data: Mapping[str, Any], index: int) -> str:
@@ -118,17 +120,25 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
     """Return a function that names a case by what the stars of a pattern stand for.
 
     Stars that follow the same word stand for the same text: a path where they do not has no
-    name, None. The texts of others follow each other in the name, each text once; where every
-    star stands for nothing, the file names the case.
+    name, None. The texts of all others follow each other in the name, also those that are alike,
+    and one that is empty keeps its place between two: else two scans had one name. Only a file
+    that is called as its folder (``*/*_t1.nii``) adds nothing. Where every star stands for
+    nothing, the file names the case.
 
     Examples
     --------
     >>> name = name_by_stars("sub-*/ses-*/sub-*_T1w.nii")
     >>> name("sub-01/ses-a/sub-01_T1w.nii"), name("sub-01/ses-a/sub-02_T1w.nii")
     ('01/a', None)
+    >>> name("sub-1/ses-1/sub-1_T1w.nii")
+    '1/1'
+    >>> name_by_stars("*/*_t1.nii")("p1/p1_t1.nii")
+    'p1'
     """
     groups: dict[str, int] = {}
     stars = 0
+    called_alike = _FILE_AS_FOLDER.search(path.rstrip("/")) is not None
+    file = 0
     expression = before = ""
     for part in re.split(r"(\*|\?|\[[^]]+\])", path.rstrip("/")):
         if part == "*":
@@ -138,6 +148,7 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
             else:
                 stars += 1
                 groups[word[0] if word else f"/{stars}"] = stars
+                file = stars - 1 if before == "/" else file
                 expression += rf"(?P<s{stars}>[^/]*)"
             before = ""
         elif part == "?" or part.startswith("["):
@@ -150,8 +161,11 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
         found = re.search(f"{expression}$", match)
         if found is None:
             return None
-        told = "/".join(filter(None, dict.fromkeys(found.groups())))
-        return told or plain_name(public_name(match))
+        texts = list(found.groups())
+        # Of a fixed number of texts one less: a name that no other match has.
+        if called_alike and texts[file] == texts[file - 1]:
+            del texts[file]
+        return "/".join(texts).strip("/") or plain_name(public_name(match))
 
     return name
 

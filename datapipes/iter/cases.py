@@ -418,8 +418,9 @@ def list_cases(
         Per key, the file inside the case's folder (``image="ct.nii.gz"``, wildcards
         allowed); or, without ``url``, a path in which ``*`` stands for the case
         (``image="imagesTr/*_0000.nii.gz", label="labelsTr/*.nii.gz"``). Stars that follow the
-        same word stand for the same text (``"sub-*/anat/sub-*_T1w.nii.gz"``); others name the
-        case together (``"sub-*/ses-*/ct.nii"`` finds ``01/pre``).
+        same word stand for the same text (``"sub-*/anat/sub-*_T1w.nii.gz"``); all others name the
+        case together (``"sub-*/ses-*/ct.nii"`` finds ``01/pre`` and ``1/1``), but for a file that
+        is called as its folder (``"*/*_t1.nii"``).
 
     Raises
     ------

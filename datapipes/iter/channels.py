@@ -18,6 +18,8 @@ from ..datapipe import PerItem, chained, stream_name, wrong_item
 class Regrouped(PerItem):
     """A pipe that puts other keys in the place of some."""
 
+    is_drawn = False  # the streams of its steps are names of places: a channel is selected
+
     def renamed(self, key: str) -> tuple[str, ...]:
         """Return what becomes of a key."""
         raise NotImplementedError

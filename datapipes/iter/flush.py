@@ -11,7 +11,7 @@ from ...core.errors import SampleError, about_lacking
 from ...graph import Pipe
 from ...spatial import LazyPatch
 from ...spatial.lazy.lazy_patch import patches_of
-from ..datapipe import PerItem, chained, first_drawing, wrong_item
+from ..datapipe import PerItem, chained, first_cutting, first_drawing, wrong_item
 
 
 @chained("flush")
@@ -48,8 +48,8 @@ class Flush(PerItem):
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)
         self.keys = None if keys is None else as_keys("flush(keys=)", keys)
-        # Voxels that are the same in every epoch have the bits that a cache() here keeps.
-        self.tiled = first_drawing(parent) is None
+        # Whole volumes that are the same in every epoch have the bits that a cache() here keeps.
+        self.tiled = first_drawing(parent) is None and first_cutting(parent) is None
 
     def apply(self, item: Any) -> Sample:
         """Return the sample with patches that start anew."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -153,6 +153,13 @@ class LazyPatches(DataPipe):
     """
 
     traits = Traits()
+    cuts_patches: ClassVar[bool] = True
+    """What comes after it is not whole volumes."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether places are drawn; those of a grid are the same in every epoch."""
+        return self.sampling != "grid"
 
     def __new__(cls, *args: Any, **kwargs: Any) -> LazyPatches:
         """Refuse unknown arguments in the words of other libraries too."""

@@ -279,19 +279,21 @@ class OpenVolume(Seeded):
         kind = "label" if key in self.labels else "intensity"
         if self.guesses and kind == "intensity":
             self._once.warn(key, partial(self._if_likely, key), LikelyLabel, self.origin)
+        options = {"kind": kind, **options_of(key, self._options, self._seen)}
+        if not isinstance(source, (list, tuple)):
+            return self._of_one(key, source, kind, options)
+        # Made anew each time: what it is a list of is looked at, or held, one by one.
+        return Volume([self._of_one(key, one, kind, options) for one in source], kind=kind)
+
+    def _of_one(self, key: str, source: Any, kind: str, options: Mapping[str, Any]) -> Volume:
+        if isinstance(source, Volume):
+            return source
         # One array may stand under two keys, of two kinds.
         own = key if any(key in named for named in self._by_key.values()) else ""
         held = self._of_objects.get((id(source), kind, own))
         if held is not None:
             return held[1]
-        options = {"kind": kind, **options_of(key, self._options, self._seen)}
-        made = [
-            one
-            if isinstance(one, Volume)
-            else Volume(one, storage_options=self._options_for(key, one), **options)
-            for one in (source if isinstance(source, (list, tuple)) else [source])
-        ]
-        volume = Volume(made, kind=kind) if isinstance(source, (list, tuple)) else made[0]
+        volume = Volume(source, storage_options=self._options_for(key, source), **options)
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
             self._of_objects[id(source), kind, own] = (source, volume)
@@ -402,15 +404,21 @@ def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
 
 
 def _yields_the_same_objects(parent: Pipe) -> bool:
-    """Whether every epoch brings the same arrays: given as cases, and only moved since.
+    """Whether every epoch brings the same arrays: given as a list of cases, and only moved since.
 
-    What a function makes anew each time must not be held.
+    What a function, a sequence or a case makes anew each time must not be held.
     """
     pipes = list(walk(parent))
     sources = [pipe for pipe in pipes if not parents_of(pipe)]
-    return all(isinstance(pipe, FromCases) for pipe in sources) and not any(
+    return all(_holds_its_objects(pipe) for pipe in sources) and not any(
         traits_of(pipe).opaque or not traits_of(pipe).known for pipe in pipes
     )
+
+
+def _holds_its_objects(source: Pipe) -> bool:
+    if not isinstance(source, FromCases) or not isinstance(source.cases, (list, tuple)):
+        return False
+    return all(isinstance(case, dict) for case in source.cases)
 
 
 def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core.errors import NotPicklable
 from ...core.origin import shorten
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
-from ...realizing import Job
+from ...intensity import ValueStep
+from ...realizing import ApplyValue, Job
 from ...volumes import custom_backends, custom_decoders
 from ..work import Planned, Work
 from ..work.hooks import Hooks
@@ -37,10 +38,15 @@ def payload_of(
     if isinstance(work, Planned):
         thing: Any = work.maker()
         pipes = work.cut.realizing
+        planned = {pipe: _value_ops(pipe) for pipe in walk(work.cut.planner)}
     else:
         graph = work.of_worker()
         thing = Replica(graph, work.share(worker, workers), work.hooks)
         pipes = tuple(walk(graph))
+        planned = {}
+    # Value ops that are planned travel with the samples, of which there are none yet.
+    for pipe, ops in planned.items():
+        _refuse_ops(pipe, ops, script)
     whole = (custom_backends(), custom_decoders(), thing)
     try:
         data = pickle.dumps(whole)
@@ -52,6 +58,23 @@ def payload_of(
         if own is not None:
             raise _nowhere_to_import(pipes, own, script)
     return data
+
+
+def _value_ops(pipe: Pipe) -> list[Any]:
+    ops = (getattr(pipe, "step", None), getattr(pipe, "change", None))
+    return [op for op in ops if isinstance(op, (ValueStep, ApplyValue))]
+
+
+def _refuse_ops(pipe: Pipe, ops: Sequence[Any], script: Mapping[str, str] | None) -> None:
+    """Raise ``NotPicklable`` where a value op of a pipe cannot travel, or cannot be imported."""
+    cause = _refusal(ops) if ops else None
+    if cause is not None:
+        msg = f"{describe(pipe)} cannot travel to a worker: {cause}"
+        raise NotPicklable(msg, do=MOVE).at(origin_of(pipe)) from cause
+    if ops and script is not None:
+        own = cannot_follow(ops, SIGN, script)
+        if own is not None:
+            raise _nowhere_to_import((pipe,), own, script)
 
 
 def pickled(job: Any) -> bytes:

@@ -158,18 +158,17 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
             return [patch.with_value(step_of(channel)) for channel in range(count)]
         how: Any = {"values": patch.values, "filled_after": patch.filled_after}
         return [replace(one, **how) for one in apart]
-    if patch.members:
+    # Of files each keeps its type, whatever the others are.
+    parts = patch.members or patch.parts
+    if len(parts) > 1 or patch.members:
         found: list[LazyPatch] = []
-        for member in patch.members:
-            found += unstacked(member, _of_member(step_of, len(found)))
+        for part in parts:
+            found += unstacked(part, _of_member(step_of, len(found)))
         return found
-    volumes: list[Any] = [part.volume for part in patch.parts]
-    if len(volumes) == count:
-        return [patch.with_volume(volume) for volume in volumes]
     whole: Any = patch.volume
     if isinstance(whole, MadeVolume):
         return [patch.with_volume(one) for one in _channels_of(whole, step_of)]
-    if not all(isinstance(volume, Volume) for volume in volumes):
+    if not isinstance(whole, Volume):
         return [patch.with_value(step_of(channel)) for channel in range(count)]
     return [patch.with_volume(whole.with_axis_map(_only(channel))) for channel in range(count)]
 

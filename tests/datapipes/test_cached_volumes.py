@@ -284,7 +284,7 @@ def test_what_is_drawn_before_is_refused(cases):
         (opened.rotate((-15, 15)), r"rotate\(\(-15, 15\)\)"),
         (opened.spacing(2.0).flip(0, p=0.5), "flip"),
         (opened.noise(0.1), "noise"),
-        (opened.lazy_patch(8, sampling="grid"), "lazy_patch"),
+        (opened.lazy_patch(8), "lazy_patch"),
         (opened.one_of([vp.spatial.Rotate((0, 3)), vp.spatial.Flip(0)]), "one_of"),
     ):
         with pytest.raises(
@@ -292,10 +292,34 @@ def test_what_is_drawn_before_is_refused(cases):
         ) as told:
             drawn.cache()
         assert os.path.basename(__file__) in str(told.value)
+    grid = opened.lazy_patch(8, sampling="grid")
+    with pytest.raises(vp.errors.GraphError, match=r"lazy_patch\(8.* cuts patches") as told:
+        grid.cache()
+    assert "drawn" not in str(told.value)
+    assert not grid.flush().tiled
     with pytest.raises(TypeError, match="memory_bytes is for"):
         opened.cache("folder", memory_bytes=1)
     with pytest.raises(vp.errors.SampleError, match="'pet', but the sample has image, label"):
         list(opened.cache(keys=["pet"]))
+
+
+def test_keys_that_were_regrouped_are_kept(tmp_path):
+    """Channels that came apart, or together, are the same in every epoch: in tiles, as flushed."""
+    two = np.random.default_rng(0).normal(0, 1, (2, 12, 12, 12)).astype(np.float32)
+    opened = vp.from_cases([{"two": two}]).open_volume().spacing(1.3)
+    apart = opened.unstack("two", ("a", "b"))
+    changed = opened.clamp(0, 1).unstack("two", ("a", "b"))
+
+    for pipe in (apart, apart.stack(("b", "a"), "turned"), changed):
+        flushed = pipe.flush()
+        expected = {k: patch.realize() for k, patch in next(iter(flushed)).items()}
+        assert flushed.tiled
+        for kept in (pipe.cache(memory_bytes=10**8), pipe.cache(tmp_path)):
+            found = {k: patch.realize() for k, patch in next(iter(kept)).items()}
+            assert found.keys() == expected.keys()
+            assert all(np.array_equal(found[k], expected[k]) for k in found)
+    with pytest.raises(vp.errors.GraphError, match=r"flip.* is drawn anew"):
+        opened.flip(0, p=0.5).unstack("two", ("a", "b")).cache()
 
 
 def test_a_killed_writer_is_continued(cases, tmp_path, monkeypatch):

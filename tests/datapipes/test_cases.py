@@ -211,12 +211,57 @@ def test_other_stars_name_the_case_together(tmp_path):
     assert [s.case for s in repeated] == ["x", "y"]
 
 
+def scan(folder, kind, subject, session, run):
+    name = f"sub-{subject}_ses-{session}_run-{run}_{kind}.nii"
+    touched(folder, f"sub-{subject}/ses-{session}/{name}")
+
+
+def scans(folder, kind):
+    return f"{folder}/sub-*/ses-*/sub-*_ses-*_run-*_{kind}.nii"
+
+
+def test_numbers_that_are_alike_all_stand_in_the_name(tmp_path):
+    """Subject 1, session 2, run 1 is another scan than run 2, and than run 2 of session 1."""
+    for numbers in ((1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2), (2, 1, 1)):
+        scan(tmp_path, "T1w", *numbers)
+
+    cases = [s.case for s in vp.list_cases(image=scans(tmp_path, "T1w"))]
+
+    assert cases == ["1/1/1", "1/1/2", "1/2/1", "1/2/2", "2/1/1"]
+
+
+def test_a_scan_never_gets_the_label_of_another(tmp_path):
+    """Run 1 has no label, and run 2 has nothing else."""
+    scan(tmp_path, "T1w", 1, 2, 1)
+    scan(tmp_path, "seg", 1, 2, 2)
+    patterns = {"image": scans(tmp_path, "T1w"), "label": scans(tmp_path, "seg")}
+
+    pipe = vp.list_cases(**patterns, optional=("image", "label"))
+
+    assert [(s.case, *s) for s in pipe] == [("1/2/1", "image"), ("1/2/2", "label")]
+    with pytest.raises(VolumeNotFound, match=r"case 1/2/1 has no label"):
+        list(vp.list_cases(**patterns))
+
+
+def test_a_file_that_is_called_as_its_folder_is_named_once(tmp_path):
+    """Below any number of folders; the labels of all may lie in one."""
+    touched(tmp_path, "1/1/1_t1.nii", "1/2/2_t1.nii", "2/1/1_t1.nii", "1/1/2_t1.nii")
+    touched(tmp_path, "x/x_t1.nii", "labels/x.nii")
+
+    deep = vp.list_cases(image=f"{tmp_path}/*/*/*_t1.nii")
+    pairs = vp.list_cases(image=f"{tmp_path}/*/*_t1.nii", label=f"{tmp_path}/labels/*.nii")
+
+    assert [s.case for s in deep] == ["1/1", "1/1/2", "1/2", "2/1"]
+    assert [(s.case, *s) for s in pairs] == [("x", "image", "label")]
+
+
 @pytest.mark.parametrize(
     ("files", "pattern", "expected"),
     [
         (["a/t1_.nii", "a/t1_x.nii"], "*/t1_*.nii", ["a", "a/x"]),
         (["sub-1/ses-/ct.nii", "sub-1/ses-b/ct.nii"], "sub-*/ses-*/ct.nii", ["1", "1/b"]),
         (["sub-/ses-b/ct.nii"], "sub-*/ses-*/ct.nii", ["b"]),
+        (["a/s_b_r_.nii", "a/s__r_b.nii"], "*/s_*_r_*.nii", ["a//b", "a/b"]),
     ],
 )
 def test_a_star_that_stands_for_nothing_adds_nothing(tmp_path, files, pattern, expected):

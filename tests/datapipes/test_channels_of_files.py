@@ -430,6 +430,39 @@ def test_channels_apart_are_the_files_and_read_alone(cases):
     assert (done.reads, done.bytes_read) == (1, 12 * 2)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_file_of_two_channels_changes_nothing_of_the_others(order):
+    """Each keeps its own type and bits; scaled values are interpolated as they are by itself."""
+    rng = np.random.default_rng(0)
+    one = vp.Volume(rng.integers(0, 250, SHAPE).astype(np.uint8))
+    two = vp.Volume(rng.integers(-900, 900, (2, *SHAPE)).astype(np.int16))
+    files = {"one": one, "two": two}
+    names = {"one": ["a"], "two": ["b", "c"]}
+    keys = [("one", "two")[n] for n in order]
+
+    def apart(pipe):
+        return pipe.unstack("all", [name for key in keys for name in names[key]])
+
+    def found(change):
+        listed = opened([{"all": [files[key] for key in keys]}])
+        alone = opened([{"a": one, "two": two}]).unstack("two", ("b", "c"))
+        return [next(iter(change(p))) for p in (apart(listed), alone)]
+
+    for change in (lambda pipe: pipe, lambda pipe: pipe.augment(rotate=(9, 0, 0))):
+        sample, expected = found(change)
+        for key in "abc":
+            voxels, wanted = sample[key].realize(), expected[key].realize()
+            assert voxels.dtype == wanted.dtype
+            assert np.array_equal(voxels, wanted)
+    sample, _ = found(lambda pipe: pipe)
+    assert [sample[key].realize().dtype for key in "abc"] == [np.uint8, np.int16, np.int16]
+    assert sample["a"].volume.token == one.token
+    before = TALLY.snapshot()
+    sample["c"].realize()
+    done = TALLY - before
+    assert (done.reads, done.bytes_read) == (1, 2 * np.prod(SHAPE))
+
+
 def test_channels_of_patches_made_apart_come_apart_again(cases):
     """Each is read and interpolated for itself, its steps and its channels are its own."""
     two = [{"t1": case["t1"], "t2": [case["t2"], case["t3"]]} for case in cases]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import nibabel as nib
@@ -138,6 +139,82 @@ def test_no_tensor_is_kept_after_its_sample() -> None:
 
     assert pipe._of_objects == {}
     assert "realized, opened again: flip" in repr(first(pipe.flip(0))["image"])
+
+
+class MadeWhenAsked(Sequence[Any]):
+    """Cases whose arrays are new ones each time, as a dataset of torch makes them."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[n] for n in range(*index.indices(3))]
+        if index >= 3:
+            raise IndexError
+        return {"image": np.full((2, 2, 2), index), "case": str(index)}
+
+
+class MadeByKey(Mapping[str, Any]):
+    """A case whose array is a new one each time."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["image"])
+
+    def __getitem__(self, key: str) -> Any:
+        return {"image": np.zeros((2, 2, 2))}[key]
+
+
+@pytest.mark.parametrize("cases", [MadeWhenAsked(), [MadeByKey(), MadeByKey()]])
+def test_no_array_is_kept_that_was_made_when_asked(cases: Any) -> None:
+    """Three epochs hold nothing; those of given arrays one volume for each, also in lists."""
+    array = np.zeros((2, 2, 2))
+    given = vp.from_cases([{"image": array, "both": [array, array + 1]}]).open_volume()
+    made = vp.from_cases(cases).open_volume()
+
+    for _ in range(3):
+        assert len(list(made)) == len(cases)
+        (sample,) = given
+
+    assert len(made._of_objects) == 0
+    assert len(given._of_objects) == 2
+    assert sample["both"].volume.parts[0].token == sample["image"].volume.token
+
+
+def saved(path: Any, mean: float) -> str:
+    """Write a file of this mean in the place of what is there; return its path."""
+    voxels = mean + np.arange(64.0, dtype=np.float32).reshape(4, 4, 4) - 31.5
+    nib.save(nib.Nifti1Image(voxels, np.eye(4)), path.with_name("new.nii"))
+    path.with_name("new.nii").replace(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("beside", ["path", "array"])
+def test_files_of_a_list_are_looked_at_in_every_epoch(tmp_path: Any, beside: str) -> None:
+    """As a file by itself is, once it was replaced; also beside an array that stays."""
+    file = saved(tmp_path / "a.nii", 10)
+    other = saved(tmp_path / "b.nii", 10) if beside == "path" else np.full((4, 4, 4), 10.0)
+    pipe = vp.from_cases([{"image": [file, other], "alone": file}]).open_volume()
+
+    def means(pipe: Any) -> list[float]:
+        sample = first(pipe)
+        return [float(np.mean(c)) for k in sample for c in sample[k].realize()]
+
+    assert means(pipe) == [10, 10, 10]
+    normalized = pipe.normalize(keys=["image", "alone"])
+    before = means(normalized)
+    saved(tmp_path / "a.nii", 50)
+
+    assert means(pipe) == [50, 10, 50]
+    after = means(normalized)
+    np.testing.assert_allclose(before, 0, atol=1e-5)
+    # Statistics are of all channels, those that were replaced as well.
+    assert after[0] == pytest.approx(-after[1], abs=1e-4)
+    assert after[0] > 0.5
+    assert after[2] == pytest.approx(0, abs=1e-5)
 
 
 def test_channels_apart_and_sections_elsewhere_lie_there_too() -> None:

@@ -266,12 +266,31 @@ def test_a_function_of_ones_own() -> None:
     assert np.array_equal(voxels(opened().rotate(5).map_values(np.abs)), expected)
 
 
-def test_a_function_that_cannot_travel_is_refused_where_it_is_written() -> None:
-    """A lambda, with what to do instead."""
-    with pytest.raises(NotPicklable, match=r"top of a module") as caught:
-        opened().map_values(lambda array: array)
+def test_a_lambda_runs_where_there_are_no_workers() -> None:
+    """As in ``map``: nothing has to travel."""
+    pipe = opened().map_values(lambda array: array * 2)
 
-    assert "test_value_chains.py" in str(caught.value)
+    assert np.array_equal(voxels(pipe), 2 * voxels(opened()))
+    with vp.DataLoader2(pipe.batch_patches(1), seed=3) as loader:
+        assert np.array_equal(next(iter(loader))["image"][0], 2 * voxels(opened()))
+
+
+def test_a_function_that_cannot_travel_is_refused_by_workers() -> None:
+    """When a service distributes the graph, with the place and what to do, as of ``map``."""
+    service = vp.MultiProcessingReadingService(num_workers=1)
+    told = []
+    for pipe in (
+        opened().map_values(lambda array: array).batch_patches(1),
+        opened().batch_patches(1).map(lambda batch: batch),
+    ):
+        with pytest.raises(NotPicklable, match="cannot travel to a worker") as caught:
+            vp.DataLoader2(pipe, None, service)
+        told.append(str(caught.value))
+
+    assert all("test_value_chains.py" in text for text in told)
+    assert ".map_values(<lambda>)" in told[0]
+    assert told[0].splitlines()[-1] == told[1].splitlines()[-1]
+    assert "num_workers=0" in told[0]
 
 
 def test_a_function_keeps_the_shape() -> None:

@@ -144,6 +144,23 @@ def test_what_is_drawn_for_an_epoch_is_not_kept():
         IterableWrapper(range(4)).shuffle().in_memory_cache()
 
 
+def test_patches_of_a_grid_are_kept_and_drawn_for_anew():
+    """Where they lie is no draw; what comes after the cache differs in every epoch."""
+    array = np.random.default_rng(0).random((8, 4, 4))
+    grid = vp.from_cases([{"image": array}]).open_volume().lazy_patch(4, sampling="grid")
+
+    def epochs(pipe):
+        turned = pipe.rotate((-15, 15)).batch_patches(2)
+        with vp.DataLoader2(turned, seed=5) as loader:
+            return [[batch["image"].clone() for batch in loader] for _ in range(2)]
+
+    plain, kept = epochs(grid), epochs(grid.in_memory_cache())
+
+    assert [len(epoch) for epoch in plain] == [1, 1]
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(plain, kept, strict=True))
+    assert not torch.equal(kept[0][0], kept[1][0])
+
+
 def with_age(sample):
     return sample.with_data(age=len(sample.case))
 
