@@ -355,14 +355,16 @@ class Volume:
         by
             Names the pass, as no other.
         """
-        anew = self
-        if self.located is not None and not hasattr(self._source, "known_header"):
-            anew = self.__copy__()
-            anew._header = anew._grid = anew._opened = None
+        renew = getattr(self._source, "opened_anew", None)
+        source = self._source if renew is None else renew(by)
+        known = hasattr(source, "known_header")
+        if source is self._source and (known or getattr(source, "backend", None) is not None):
+            return self
+        anew = self.__copy__()
+        anew._source = source
+        anew._header = anew._grid = anew._opened = None
+        if self.located is not None and not known:
             anew._pass = by
-        for part in self.parts:
-            if part is not self:  # of a list of files, which are opened one by one
-                part._pass = by
         return anew
 
     def __getitem__(self, item: Any) -> Volume:
