@@ -93,7 +93,7 @@ def version_key(volume: Any) -> tuple[Any, ...]:
     # A backend of the user's own has no stamp in its header: its key is all that tells.
     is_own = type(backend).__module__.partition(".")[0] != __name__.partition(".")[0]
     # What a manifest lists was compared with it, and is no listing more: a request for each epoch.
-    vouched = backend.remote and getattr(volume._source, "names_content", False)
+    vouched = backend.remote and _named_by_token(volume._source)
     listed = backend.content_key if (backend.lists or is_own) and not vouched else ""
     return (volume.token, volume.header.stamp, listed)
 
@@ -102,13 +102,28 @@ def opened_key(volume: Any) -> tuple[Any, ...]:
     """Return a key for a volume that is equal as long as it holds what it held when it was opened.
 
     What a manifest knows has a name for its content, and is not opened for it; of a copy, its
-    original tells.
+    original tells. An axis map changes nothing about that, and of a list each file tells.
     """
-    source: Any = volume._source
+    source = _below_maps(volume._source)
     original = getattr(source, "volume", None)
     if original is not None:
         return (volume.token, opened_key(original))
-    return (volume.token,) if hasattr(source, "known_header") else version_key(volume)
+    parts = getattr(source, "parts", None)
+    if parts is not None:
+        return (volume.token, *map(opened_key, parts))
+    return (volume.token,) if _named_by_token(source) else version_key(volume)
+
+
+def _below_maps(source: Any) -> Any:
+    """Return the source whose sections are shown elsewhere, or of which a mask speaks."""
+    while (inner := getattr(source, "source", None) or getattr(source, "mapped", None)) is not None:
+        source = inner
+    return source
+
+
+def _named_by_token(source: Any) -> bool:
+    """Whether a token tells what is stored. To know a header beforehand is not enough for that."""
+    return bool(getattr(_below_maps(source), "names_content", False))
 
 
 def content_key_now(volume: Any) -> str:

@@ -16,6 +16,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.core import TALLY
+from voxpipe.datapipes.iter.open_volume import STORED
 from voxpipe.spatial.lazy import kept_copy
 from voxpipe.spatial.lazy.made_volume import TILES
 from voxpipe.volumes import close_volumes
@@ -186,6 +187,41 @@ def test_chunks_that_are_written_anew_are_made_anew(tmp_path, where):
     for value in (5, 6, 7):
         stored[:] = value
         assert largest() == value
+
+
+@pytest.mark.parametrize("how", ["memory", "folder", "recached"])
+@pytest.mark.parametrize("source", ["mapped", "stacked", "stacked and mapped", "copied", "mask"])
+def test_a_file_that_is_replaced_is_made_anew(tmp_path, source, how):
+    """However a volume is seen, and whichever cache keeps what is made of it."""
+    path, other = str(tmp_path / "seen.nii"), str(tmp_path / "other.nii")
+    gap = vp.AxisMap.missing("K", [7], policy="mask" if source == "mask" else "nearest")
+    axis_map = gap if "mapped" in source or source == "mask" else None
+
+    def write(value, at, length=8):
+        nib.save(nib.Nifti1Image(np.full((length, 8, 8), value, np.int16), np.eye(4)), at)
+
+    write(1, path)
+    write(0, other)
+    case = {"image": [path, other] if "stacked" in source else path}
+    pipe = vp.from_cases([case]).open_volume(axis_map=axis_map)
+    if source == "copied" or how == "recached":
+        pipe = pipe.recache(chunk=4, directory=tmp_path / "copies")
+    if how != "recached":
+        pipe = pipe.spacing((0.5, 2, 2)).cache(*[tmp_path / "kept"] if how == "folder" else ())
+    key = f"image{STORED}" if source == "mask" else "image"
+
+    def seen():
+        (sample,) = pipe
+        found = sample[key].realize()
+        return int(found.max()), found.shape[1]
+
+    # A mask tells of no values, and is of the size of what it speaks of.
+    length = 12 if source == "mask" else 8
+    scale = 1 if how == "recached" else 2
+    assert seen() == (1, 8 * scale)
+    write(2, tmp_path / "new.nii", length)
+    os.replace(tmp_path / "new.nii", path)
+    assert seen() == (1 if source == "mask" else 2, length * scale)
 
 
 def test_voxels_in_memory_and_functions_count_by_what_they_are(tmp_path):
