@@ -1,6 +1,7 @@
 """cache() makes what comes before it once, and what comes after it stays as lazy as it was."""
 
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -386,6 +387,34 @@ def test_what_is_kept_stays_as_long_as_a_loader_uses_it(cases):
 
     first.shutdown()
     assert TILES.weight == 0
+
+
+def test_what_is_kept_goes_with_the_last_chain_that_no_loader_reads():
+    """It stays from one pass to the next, and with a sample whose chain is gone."""
+    array = np.arange(512, dtype=np.int16).reshape(8, 8, 8)
+    TILES.clear()
+    gc.collect()
+    chains = [
+        vp.from_cases([{"image": array + n}]).open_volume().spacing(0.5).cache(memory_bytes=10**8)
+        for n in range(2)
+    ]
+    for pipe in chains:
+        next(iter(pipe))["image"].realize()
+    kept_bytes = TILES.weight
+    assert kept_bytes > 0
+    next(iter(pipe))["image"].realize()
+    assert TILES.weight == kept_bytes
+
+    sample = next(iter(pipe))
+    del pipe
+    chains.clear()
+    gc.collect()
+    assert (TILES.weight, TILES.most) == (0, 0)
+    sample["image"].realize()
+    assert TILES.weight > 0
+    del sample
+    gc.collect()
+    assert (TILES.weight, TILES.most) == (0, 0)
 
 
 def test_memory_is_bounded(cases):
