@@ -48,7 +48,8 @@ class Volume:
     source
         A path, a URL that fsspec understands, an array or a tensor ((I, J), (I, J, K)
         or (C, I, J, K)), an image of nibabel or SimpleITK, or a zarr Store, Array or Group.
-        An array is not copied and must not change. A list of these: a volume of their channels.
+        An array is not copied, and must not change while an epoch reads it. A list of
+        these: a volume of their channels.
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind

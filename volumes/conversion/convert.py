@@ -26,10 +26,10 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.sample import case_of
+from ..backend import content_of
 from ..cache.cache_directory import FULL
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
-from ..backend import content_of
 from ..content import content_key
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
