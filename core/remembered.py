@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
+from .turns import Turns
+
 V = TypeVar("V")
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
@@ -73,7 +75,7 @@ class Remembered(Generic[V]):
         _EVERY.add(self)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._being_made: dict[Hashable, tuple[threading.RLock, list[None]]] = {}
 
     @property
@@ -130,10 +132,12 @@ class Remembered(Generic[V]):
                 self._weight -= self._weigh(dropped)
 
     def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._values.clear()
-            self._weight = 0
+        """Forget everything; in the midst of something else, by a finalizer, right after it."""
+        self._lock.soon(self._clear)
+
+    def _clear(self) -> None:
+        self._values.clear()
+        self._weight = 0
 
     def __len__(self) -> int:
         return len(self._values)

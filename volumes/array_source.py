@@ -20,13 +20,28 @@ INLINE_BYTES = 8 * 1024
 
 
 class ArraySource:
-    """An array (C, I, J, K) in this process. Its voxels must not change any more."""
+    """An array (C, I, J, K) in this process. Its voxels must not change while a pass reads them."""
 
     def __init__(self, array: NDArray[Any], header: Header, name: str, token: str = "") -> None:
         self.array = array
         self.name = name
         self.token = token or uuid.uuid4().hex
         self.backend = ArrayBackend(array, header, name, self.token)
+        self._latest: ArraySource | None = None
+        self._pass = ""
+
+    def opened_anew(self, by: str) -> ArraySource:
+        """Return the source for a pass: of another token where voxels were written to meanwhile.
+
+        Statistics, tables and copies are kept by the token, and so are made anew, all of them.
+        """
+        latest = self._latest or self
+        looked, self._pass = self._pass == by, by  # several cases may show one array
+        if looked:
+            return latest
+        if not latest.backend.holds_what_is_kept:
+            latest = self._latest = ArraySource(self.array, self.backend.header, self.name)
+        return latest
 
     def open(self) -> Backend:
         """Return the backend; nothing has to be opened."""
@@ -37,6 +52,8 @@ class ArraySource:
         if self.array.nbytes > INLINE_BYTES:
             return travel(self, header, lambda: self.array)
         remember(self)
+        # It arrives with the values of this moment, where something may be kept of earlier ones.
+        self.backend.note()
         # ``copy`` drops the rest of a larger array of which this is a view.
         return _arrive_inline, (self.array.copy(), header, self.name, self.token)
 

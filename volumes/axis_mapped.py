@@ -57,6 +57,14 @@ class AxisMappedSource:
         header = known() if known is not None else self._inner().header
         return mapped_header(header, self.axis_map.tables(header.shape, self.name))
 
+    def opened_anew(self, by: str) -> AxisMappedSource:
+        """Return the source for a pass: what is below the map is opened anew."""
+        renew = getattr(self.source, "opened_anew", None)
+        source = self.source if renew is None else renew(by)
+        # What has to be opened is looked at again by whoever asks for the header.
+        held = source is self.source and getattr(source, "backend", None) is not None
+        return self if held else AxisMappedSource(source, self.axis_map)
+
     def open(self) -> Backend:
         """Open the source, and look at it through the map."""
         return AxisMapped(self._inner(), self.axis_map)

@@ -24,7 +24,7 @@ from ..core.remembered import cached_property
 from .backend import Backend, ViewBackend
 from .cache.cache_directory import FULL, cache_directory, read_kept, warn_unused, write_kept
 from .cache.waiting import made_once
-from .content import array_key
+from .content import array_key, quick_key
 from .formats.npy import map_npy
 from .header import Header
 
@@ -47,18 +47,30 @@ class ArrayBackend(ViewBackend):
     array, header, name
         As of any view.
     token
-        Of the source. The voxels under it never change.
+        Of the source. Voxels that were written to have another one in the next epoch.
     """
+
+    _kept_of = ""
 
     def __init__(self, array: NDArray[Any], header: Header, name: str, token: str) -> None:
         super().__init__(array, header, name)
         self._token = token
 
+    def note(self) -> None:
+        """Remember the voxels, as something is kept of them: statistics, a table, a copy."""
+        self._kept_of = self._kept_of or quick_key(self._view)
+
+    @property
+    def holds_what_is_kept(self) -> bool:
+        """Whether voxels of which something was kept are the same; looks at no others."""
+        return not self._kept_of or quick_key(self._view) == self._kept_of
+
     @cached_property
     def content_key(self) -> str:
         """Type, shape and every byte, digested; workers find what one of them has worked out."""
+        self.note()
         small = self._view.nbytes < SMALL_BYTES
-        file = None if small else cache_directory() / "digests" / self._token
+        file = None if small else cache_directory() / "digests" / f"{self._token}-{self._kept_of}"
         return made_once(file, _loaded_digest, lambda: array_key(self._view), _save_digest)
 
 

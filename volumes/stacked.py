@@ -54,6 +54,9 @@ class Part(Protocol):
     def probe(self) -> Backend:
         """Open it now."""
 
+    def opened_anew(self, by: str) -> Part:
+        """Return it for a pass: its header is read again."""
+
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return how it is stored; of a copy that is still to be written, how it will be."""
 
@@ -102,6 +105,13 @@ class StackedSource:
         if not self._apart:
             refuse_other_grids(self.parts)
         return stacked_header(self.parts)
+
+    def opened_anew(self, by: str) -> StackedSource:
+        """Return the source for a pass: each part is opened anew, and so compared by itself."""
+        parts = [part.opened_anew(by) for part in self.parts]
+        if all(new is part for new, part in zip(parts, self.parts, strict=True)):
+            return self
+        return StackedSource(parts, apart=self._apart)
 
     def open(self) -> Backend:
         """Return the backend."""

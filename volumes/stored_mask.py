@@ -27,20 +27,39 @@ class StoredMaskSource:
         self.mapped = mapped
         self.name = f"{mapped.name} (what is stored)"
         self.token = content_key(mapped.token, ("stored mask",))
+        self._backend: Backend | None = None
 
     def known_header(self) -> Header:
         """Return the header; asks for that of the volume."""
         return self._facts()[0]
 
+    def opened_anew(self, by: str) -> StoredMaskSource:
+        """Return the source for a pass: of a volume that is opened anew."""
+        mapped = self.mapped.opened_anew(by)
+        return self if mapped is self.mapped else StoredMaskSource(mapped)
+
+    @property
+    def backend(self) -> Backend:
+        """The mask: never among the handles, where one of another version of the file may be."""
+        if self._backend is None:
+            self._backend = StoredMask(*self._facts(), self.name)
+        return self._backend
+
     def open(self) -> Backend:
         """Return the mask; opens nothing but, perhaps, the header of the volume."""
-        return StoredMask(*self._facts(), self.name)
+        return self.backend
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_backend": None}
 
     def _facts(self) -> tuple[Header, tuple[NDArray[np.bool_], ...]]:
         source: Any = self.mapped.source
         known = getattr(source, "known_header", None)
         held = getattr(source, "backend", None)
-        header = known() if known is not None else (held or HANDLES.acquire(source)).header
+        if known is not None:
+            header = known()
+        else:
+            header = (held or HANDLES.acquire(source, verify=True)).header
         tables = self.mapped.axis_map.tables(header.shape, self.mapped.name)
         stored = tuple(
             _stored(table, length) for table, length in zip(tables, header.shape, strict=True)

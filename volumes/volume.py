@@ -48,7 +48,8 @@ class Volume:
     source
         A path, a URL that fsspec understands, an array or a tensor ((I, J), (I, J, K)
         or (C, I, J, K)), an image of nibabel or SimpleITK, or a zarr Store, Array or Group.
-        An array is not copied and must not change. A list of these: a volume of their channels.
+        An array is not copied, and must not change while an epoch reads it. A list of
+        these: a volume of their channels.
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind
@@ -355,14 +356,16 @@ class Volume:
         by
             Names the pass, as no other.
         """
-        anew = self
-        if self.located is not None and not hasattr(self._source, "known_header"):
-            anew = self.__copy__()
-            anew._header = anew._grid = anew._opened = None
+        renew = getattr(self._source, "opened_anew", None)
+        source = self._source if renew is None else renew(by)
+        known = hasattr(source, "known_header")
+        if source is self._source and (known or getattr(source, "backend", None) is not None):
+            return self
+        anew = self.__copy__()
+        anew._source = source
+        anew._header = anew._grid = anew._opened = None
+        if self.located is not None and not known:
             anew._pass = by
-        for part in self.parts:
-            if part is not self:  # of a list of files, which are opened one by one
-                part._pass = by
         return anew
 
     def __getitem__(self, item: Any) -> Volume:

@@ -16,6 +16,7 @@ from ...graph import Pipe, describe
 from ...spatial import LazyPatch
 from ...spatial.lazy.kept_copy import kept_in
 from ...spatial.lazy.lazy_patch import patches_of
+from ...spatial.lazy.made_volume import use_tiles_alone
 from ...volumes.conversion.destination import destination_of
 from ...volumes.stores.location import absolute_place
 from ..datapipe import PerItem, chained, first_cutting, first_drawing, with_progress, wrong_item
@@ -135,6 +136,7 @@ class Cache(PerItem):
     def _kept(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
         if self.place is None:
+            use_tiles_alone(self)
             how: dict[str, Any] = {"tiled": True, "memory_bytes": self.memory_bytes}
             return patch.flushed(because=f"{where}, in memory", **how)
         shown = destination_of(self.place, self.storage_options).name

@@ -7,6 +7,7 @@ on the grid of the plan so far. It is as lazy as a file: a read of a region real
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,16 +51,30 @@ _PROCESSES = [1]
 
 
 def divide_tiles(processes: int) -> None:
-    """Take this process for one of several that share what their chains may keep in memory."""
+    """Take this process for one of several that share what their chains may keep in memory.
+
+    Their tiles stay as long as they do: chains run elsewhere, and send what is to be made.
+    """
     _PROCESSES[0] = max(1, processes)
+    _USERS.add(divide_tiles)
 
 
 _USERS: WeakSet[Any] = WeakSet()
+_WATCHED: WeakSet[Any] = WeakSet()
 
 
 def use_tiles(user: Any) -> None:
     """Take ``user`` for one who reads what this process keeps, until it forgets it, or is gone."""
     _USERS.add(user)
+    if user not in _WATCHED:
+        _WATCHED.add(user)
+        weakref.finalize(user, _forget_unused).atexit = False
+
+
+def use_tiles_alone(user: Any) -> None:
+    """Take a chain, or a volume of one, for a user where no loader is: loaders speak for theirs."""
+    if user not in _USERS and not list(_USERS):
+        use_tiles(user)
 
 
 def forget_tiles(user: Any) -> None:
@@ -68,7 +83,11 @@ def forget_tiles(user: Any) -> None:
     Not as long as somebody else uses them: chains of several loaders share what is kept.
     """
     _USERS.discard(user)
-    if not _USERS:
+    _forget_unused()
+
+
+def _forget_unused() -> None:
+    if not list(_USERS):  # its length counts those that are being collected
         TILES.clear()
         TILES.most = 0
 
@@ -273,6 +292,7 @@ class MadeVolume:
     def _made(self, tile: Region) -> NDArray[Any]:
         if not self.memory_bytes:
             return self._realized(tile)
+        use_tiles_alone(self)  # its chain may be gone
         TILES.most = max(TILES.most, self.memory_bytes // _PROCESSES[0])
         return TILES.get_or((self._kept_as, tile), lambda: self._realized(tile))
 

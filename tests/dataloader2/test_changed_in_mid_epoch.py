@@ -10,6 +10,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core.errors import VolumeChanged
+from voxpipe.volumes.conversion.recached import recached
 
 # More batches of a case than are made ahead.
 CASES, SAMPLES, SHAPE = 3, 40, (12, 12, 12)
@@ -104,3 +105,46 @@ def test_a_volume_that_is_kept_is_read_anew_in_each_epoch(tmp_path):
     patches_of(loader, after)
 
     assert [*before.values(), *after.values()] == [{1}, {2}]
+
+
+def kept_volumes(path, other, folder):
+    """Return volumes that a script holds for all epochs, by how they are made."""
+    gap = vp.AxisMap.missing("K", [SHAPE[2] - 1])
+    return {
+        "file": vp.Volume(path),
+        "mapped": vp.Volume(path).with_axis_map(gap),
+        "list": [path, other],
+        "list, mapped": vp.Volume([path, other]).with_axis_map(gap),
+        "list of volumes": [vp.Volume(path), vp.Volume(other)],
+        "copy": recached(vp.Volume(path), chunk=4, directory=folder),
+    }
+
+
+KEPT = [*kept_volumes("a.nii", "b.nii", "")]
+
+
+@pytest.mark.parametrize("after", ["statistics", "cache"])
+@pytest.mark.parametrize("how", KEPT)
+def test_what_is_made_of_a_volume_that_is_kept_is_made_anew(tmp_path, how, after):
+    """Its statistics belong to the voxels that they are used for; so does what is cached."""
+    path, other = str(tmp_path / "kept.nii"), str(tmp_path / "other.nii")
+    ramp = np.arange(np.prod(SHAPE), dtype=np.int16).reshape(SHAPE)
+
+    def write(array):
+        for place in (path, other):
+            nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), tmp_path / "new.nii")
+            os.replace(tmp_path / "new.nii", place)
+
+    write(ramp)
+    image = kept_volumes(path, other, str(tmp_path / "copies"))[how]
+    pipe = vp.from_cases([{"image": image}]).open_volume()
+    pipe = pipe.normalize() if after == "statistics" else pipe.spacing(2.0).cache(tmp_path)
+
+    def largest():
+        (sample,) = pipe
+        return float(sample["image"].realize()[0].max())
+
+    first = largest()
+    assert first == largest() > 0
+    write(ramp * 2)
+    assert largest() == pytest.approx(first * (1 if after == "statistics" else 2), rel=1e-6)

@@ -1,6 +1,7 @@
 """cache() makes what comes before it once, and what comes after it stays as lazy as it was."""
 
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.core import TALLY
+from voxpipe.datapipes.iter.open_volume import STORED
 from voxpipe.spatial.lazy import kept_copy
 from voxpipe.spatial.lazy.made_volume import TILES
 from voxpipe.volumes import close_volumes
@@ -186,6 +188,41 @@ def test_chunks_that_are_written_anew_are_made_anew(tmp_path, where):
     for value in (5, 6, 7):
         stored[:] = value
         assert largest() == value
+
+
+@pytest.mark.parametrize("how", ["memory", "folder", "recached"])
+@pytest.mark.parametrize("source", ["mapped", "stacked", "stacked and mapped", "copied", "mask"])
+def test_a_file_that_is_replaced_is_made_anew(tmp_path, source, how):
+    """However a volume is seen, and whichever cache keeps what is made of it."""
+    path, other = str(tmp_path / "seen.nii"), str(tmp_path / "other.nii")
+    gap = vp.AxisMap.missing("K", [7], policy="mask" if source == "mask" else "nearest")
+    axis_map = gap if "mapped" in source or source == "mask" else None
+
+    def write(value, at, length=8):
+        nib.save(nib.Nifti1Image(np.full((length, 8, 8), value, np.int16), np.eye(4)), at)
+
+    write(1, path)
+    write(0, other)
+    case = {"image": [path, other] if "stacked" in source else path}
+    pipe = vp.from_cases([case]).open_volume(axis_map=axis_map)
+    if source == "copied" or how == "recached":
+        pipe = pipe.recache(chunk=4, directory=tmp_path / "copies")
+    if how != "recached":
+        pipe = pipe.spacing((0.5, 2, 2)).cache(*[tmp_path / "kept"] if how == "folder" else ())
+    key = f"image{STORED}" if source == "mask" else "image"
+
+    def seen():
+        (sample,) = pipe
+        found = sample[key].realize()
+        return int(found.max()), found.shape[1]
+
+    # A mask tells of no values, and is of the size of what it speaks of.
+    length = 12 if source == "mask" else 8
+    scale = 1 if how == "recached" else 2
+    assert seen() == (1, 8 * scale)
+    write(2, tmp_path / "new.nii", length)
+    os.replace(tmp_path / "new.nii", path)
+    assert seen() == (1 if source == "mask" else 2, length * scale)
 
 
 def test_voxels_in_memory_and_functions_count_by_what_they_are(tmp_path):
@@ -374,6 +411,34 @@ def test_what_is_kept_stays_as_long_as_a_loader_uses_it(cases):
 
     first.shutdown()
     assert TILES.weight == 0
+
+
+def test_what_is_kept_goes_with_the_last_chain_that_no_loader_reads():
+    """It stays from one pass to the next, and with a sample whose chain is gone."""
+    array = np.arange(512, dtype=np.int16).reshape(8, 8, 8)
+    TILES.clear()
+    gc.collect()
+    chains = [
+        vp.from_cases([{"image": array + n}]).open_volume().spacing(0.5).cache(memory_bytes=10**8)
+        for n in range(2)
+    ]
+    for pipe in chains:
+        next(iter(pipe))["image"].realize()
+    kept_bytes = TILES.weight
+    assert kept_bytes > 0
+    next(iter(pipe))["image"].realize()
+    assert TILES.weight == kept_bytes
+
+    sample = next(iter(pipe))
+    del pipe
+    chains.clear()
+    gc.collect()
+    assert (TILES.weight, TILES.most) == (0, 0)
+    sample["image"].realize()
+    assert TILES.weight > 0
+    del sample
+    gc.collect()
+    assert (TILES.weight, TILES.most) == (0, 0)
 
 
 def test_memory_is_bounded(cases):

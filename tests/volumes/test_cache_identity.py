@@ -11,7 +11,7 @@ from nifti_files import write_nifti
 from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
 from voxpipe.volumes.cache.cache_directory import read_kept
 from voxpipe.volumes.cache.decoded_cache import DecodedCache
-from voxpipe.volumes.catalog import statistics
+from voxpipe.volumes.catalog import stamps, statistics
 from voxpipe.volumes.content import array_key
 
 zarr = pytest.importorskip("zarr")
@@ -118,8 +118,10 @@ def test_other_copies_have_other_names(tmp_path, cache, other):
     assert len(entries(cache / "converted", "*.zarr")) == 2
 
 
-def test_a_changed_chunk_of_a_zarr_makes_a_new_copy(tmp_path, cache):
-    """The metadata are the same, but one of its objects is not."""
+@pytest.mark.parametrize("most", [1000, 0], ids=["few objects", "very many"])
+def test_a_changed_chunk_of_a_zarr_makes_a_new_copy(tmp_path, cache, monkeypatch, most):
+    """The metadata are the same, but one of its objects is not; of very many, stamps say less."""
+    monkeypatch.setattr(stamps, "MOST_LISTED", most)
     path = tmp_path / "a.zarr"
     zarr.create_array(path, data=voxels(0), chunks=(16, 16, 16), compressors=None)
     np.testing.assert_array_equal(recached(Volume(path), chunk=8).numpy()[0], voxels(0))

@@ -2,6 +2,7 @@
 
 import pickle
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,7 @@ from nifti_files import numbered, write_nifti
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import UnknownFormat
-from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes import Volume, close_volumes, content, spill
 
 WHOLE = Region.of_shape((4, 5, 6))
 KINDS = [
@@ -186,3 +187,95 @@ class TestNumPy:
         batch = next(iter(pipe.open_volume(keys=["image"]).lazy_patch((2, 2, 2)).batch_patches(2)))
 
         assert [one.token for one in batch["atlas"]] == [volume.token] * 2
+
+
+def in_memory(kind, array):
+    """Return a case that shares the memory of an array, by how a script may hold it."""
+    images = {
+        "array": lambda: array,
+        "by columns": lambda: array.T,
+        "part": lambda: array[:, ::2, 1:],
+        "tensor": lambda: torch.from_numpy(array),
+        "nibabel": lambda: nibabel.Nifti1Image(array, np.eye(4)),
+        "list": lambda: [array, np.zeros_like(array)],
+        "volume": lambda: vp.Volume(array),
+        "mapped": lambda: vp.Volume(array).with_axis_map(vp.AxisMap.missing("K", [7])),
+    }
+    return {"image": images[kind]()}
+
+
+HELD = ["array", "by columns", "part", "tensor", "nibabel", "list", "volume", "mapped"]
+
+
+@pytest.mark.parametrize("loader", [False, True])
+@pytest.mark.parametrize("kind", HELD)
+def test_what_is_kept_of_voxels_that_were_written_to_is_made_anew(tmp_path, kind, loader):
+    """Statistics, and copies in memory and in a folder: in the next epoch they are of the new."""
+    array = np.random.default_rng(0).normal(5, 2, (8, 8, 8)).astype(np.float32)
+    opened = vp.from_cases([in_memory(kind, array)]).open_volume()
+    coarse = opened.spacing(2.0)
+    chains = [opened.normalize(), coarse.cache(memory_bytes=10**8), coarse.cache(tmp_path)]
+    if loader:
+        chains = [vp.DataLoader2(chain.realize().batch_patches(1)) for chain in chains]
+
+    def largest():
+        found = [next(iter(chain)) for chain in chains]
+        images = [s["image"][0] if loader else s["image"].realize() for s in found]
+        return [float(image[0].max()) for image in images]
+
+    first = largest()
+    assert first == largest()
+    for factor in (2, 4):
+        array *= 2
+        normal, *kept = largest()
+        assert normal == pytest.approx(first[0], rel=1e-5)
+        assert kept == [n * factor for n in first[1:]]
+    for chain in chains if loader else ():
+        chain.shutdown()
+
+
+def test_masks_of_labels_that_were_written_to_are_drawn_from_anew():
+    """A patch lies where the label is now."""
+    label = np.zeros((16, 16, 16), np.uint8)
+    label[2, 2, 2] = 1
+    case = {"image": label.astype(np.float32), "label": label}
+    pipe = vp.from_cases([case]).open_volume().lazy_patch(5, mask="label")
+    assert next(iter(pipe))["label"].realize().sum() == 1
+    label[...] = 0
+    label[12, 12, 12] = 1
+    assert next(iter(pipe))["label"].realize().sum() == 1
+
+
+def test_only_voxels_of_which_something_is_kept_are_looked_at(monkeypatch):
+    """Once in each epoch; and digested only where they were written to."""
+    looked, digested = [], []
+    monkeypatch.setattr(spill, "quick_key", lambda a: looked.append(a) or content.quick_key(a))
+    monkeypatch.setattr(spill, "array_key", lambda a: digested.append(a) or content.array_key(a))
+    array = np.arange(2**15, dtype=np.float32).reshape(32, 32, 32)
+    opened = vp.from_cases([{"image": array}] * 2).open_volume()
+    for _ in range(3):
+        list(opened)
+    assert looked == []
+
+    normal = opened.normalize()
+    for epoch in range(1, 4):
+        for sample in normal:
+            sample["image"].realize()
+        assert (len(looked), len(digested)) == (epoch, 1)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 3, 3), (1, 40, 41, 42), (2, 128, 65, 64)])
+def test_a_quick_key_tells_what_was_written(shape):
+    """One number, two that change places in a row, two rows; and the last bytes."""
+    array = np.random.default_rng(0).integers(0, 2**15, shape, np.int16)
+    flat = array.reshape(-1)
+    before = content.quick_key(array)
+    half = len(flat) // 2
+    for one, other in ((0, 1), (0, half), (half, len(flat) - 1)):
+        flat[[one, other]] = flat[[other, one]]
+        assert content.quick_key(array) != before
+        flat[[one, other]] = flat[[other, one]]
+        flat[one] ^= 1
+        assert content.quick_key(array) != before
+        flat[one] ^= 1
+    assert content.quick_key(array) == before

@@ -25,12 +25,14 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.sample import case_of
+from ..backend import content_of
 from ..cache.cache_directory import FULL
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
 from ..content import content_key
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
+from ..source import LocatedSource
 from ..stores.location import absolute_place, is_url, public_name
 from ..volume import Volume
 from .convert_plan import ConvertPlan, plan_conversion
@@ -286,7 +288,19 @@ def version_of(volume: Any) -> str:
     # What is worked out of its voxels shall be of the version that is looked at here.
     HANDLES.forget_content_key(volume.token)
     maps = (volume.rearranged,) if volume.rearranged else ()
-    return content_key(located.token, (stamp_at(located), *maps))
+    stamp = stamp_at(located)
+    listed = (_listed_now(located),) if stamp.how == "metadata" else ()
+    return content_key(located.token, (stamp, *maps, *listed))
+
+
+def _listed_now(located: LocatedSource) -> str:
+    """Return what is stored at a place of so many objects that a stamp tells of few.
+
+    A manifest is compared with these few at each opening; a copy is made once, and looks at all.
+    """
+    backend = HANDLES.acquire(located, verify=True)
+    backend.forget_content_key()
+    return content_of(backend)
 
 
 def _write(

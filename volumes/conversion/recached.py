@@ -66,6 +66,11 @@ class RecachedSource:
         """Return the header of the copy, whether it is there or not."""
         return self.plan().result
 
+    def opened_anew(self, by: str) -> RecachedSource:
+        """Return the source for a pass: its original is opened anew, and names the copy."""
+        volume = self.volume.opened_anew(by)
+        return RecachedSource(volume, self.chunk, self.codec, self.directory)
+
     def open(self) -> Backend:
         """Open the copy; make it if this machine has none of the original as it is now."""
         plan = self.plan()
