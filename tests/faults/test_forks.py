@@ -1,5 +1,6 @@
 """Children forked off a consumer in mid-epoch, while threads of it are at something."""
 
+import faulthandler
 import os
 import random
 import threading
@@ -39,6 +40,8 @@ def fork(seed):
             if when == number:
                 pid = os.fork()
                 if not pid:
+                    # Its own: the timer of the parent is a thread.
+                    faulthandler.dump_traceback_later(WAIT, exit=True)
                     os._exit(act(loader, batches, batch, (expected, number, gone)))
                 children.append((pid, act))
         del batch
