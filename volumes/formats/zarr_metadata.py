@@ -14,12 +14,18 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import BadHeader
+from ...core.origin import shorten
 from ..chunks.decoders import decoder_factory
 
 # No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
 MOST_CHUNK_BYTES = 4 * 1024**3
 # What documents that are no metadata make the code below raise.
-_SENSELESS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+_SENSELESS = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError),
+    *(ArithmeticError, RecursionError, SyntaxError),
+)
+# Of an axis: indices are 64 bits with a sign, and one may be counted on.
+_LONGEST = 2**62
 _INDEX_CODECS = ("bytes", "crc32c")
 
 
@@ -151,14 +157,17 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
 
 def _shape(value: Any) -> tuple[int, ...]:
     lengths = tuple(value)
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in lengths):
-        msg = f"{value!r} is no shape"
+    if not all(
+        isinstance(n, int) and not isinstance(n, bool) and 0 <= n < _LONGEST for n in lengths
+    ):
+        msg = f"{shorten(value)} is no shape"
         raise ValueError(msg)
     return lengths
 
 
 def _checked(found: ArrayMetadata, name: str) -> ArrayMetadata:
-    chunks, shards = found.chunks, found.shards or found.chunks
+    chunks = found.chunks
+    shards = chunks if found.shards is None else found.shards
     fits = len(found.shape) == len(chunks) == len(shards) == len(found.order)
     if not fits or min(chunks, default=1) < 1 or sorted(found.order) != list(range(len(chunks))):
         raise BadHeader(
@@ -244,7 +253,9 @@ def _fill_v3(value: Any, dtype: np.dtype[Any]) -> Any:
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return a fill value; text is how JSON spells NaN and infinity."""
-    return np.array(float(value) if isinstance(value, str) else value).astype(dtype)[()]
+    number = np.array(float(value) if isinstance(value, str) else value)
+    with np.errstate(invalid="raise", over="ignore"):  # NaN is no integer
+        return number.astype(dtype)[()]
 
 
 def _senseless(name: str, file: str, error: Exception) -> BadHeader:
