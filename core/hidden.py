@@ -160,8 +160,10 @@ def _used(text: str) -> str:
     return url.scheme + used_name(_QUERY.split(rest, maxsplit=1)[0])
 
 
-def public_value(value: Any) -> Any:
+def public_value(value: Any, levels: int = 40) -> Any:
     """Return a value with the locations in it without credentials: in lists and mappings too.
+
+    What lies more than ``levels`` deep in these is left out: nobody shows it.
 
     Examples
     --------
@@ -174,9 +176,12 @@ def public_value(value: Any) -> Any:
         path = os.fspath(value)
         return public_name(path) if isinstance(path, str) and "://" in path else value
     if type(value) in (list, tuple, set, frozenset):
-        return type(value)(map(public_value, value))
+        if not levels:
+            return type(value)()
+        return type(value)(public_value(one, levels - 1) for one in value)
     if type(value) is dict:
-        return {public_value(key): public_value(one) for key, one in value.items()}
+        shown = value.items() if levels else ()
+        return {public_value(key): public_value(one, levels - 1) for key, one in shown}
     return value
 
 

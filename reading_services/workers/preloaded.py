@@ -34,7 +34,11 @@ def _own_addresses() -> list[tuple[str, int]]:
     """Return where this process listens below a folder of multiprocessing, and who began to."""
     found = []
     for number in os.listdir(_DESCRIPTORS):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(number))) as one:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            copy = os.dup(int(number))
+            stack.callback(os.close, copy)
+            one = socket.socket(fileno=copy)
+            stack.callback(one.detach)
             address = one.getsockname() if one.family == socket.AF_UNIX else ""
             if isinstance(address, str) and f"{os.sep}{FOLDERS}" in address:
                 found.append((address, _maker(one)))

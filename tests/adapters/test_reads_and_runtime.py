@@ -60,9 +60,9 @@ def test_neighbours_are_read_once(stored, monkeypatch):
     requests = []
     ranges = LocalRanges.get_ranges
 
-    def noting(self, wanted):
+    def noting(self, wanted, most=0):
         requests.append(len(wanted))
-        return ranges(self, wanted)
+        return ranges(self, wanted, most)
 
     monkeypatch.setattr(LocalRanges, "get_ranges", noting)
     counts = {}

@@ -65,7 +65,10 @@ def test_no_module_takes_the_cached_property_that_locks():
     takers = [
         name
         for name, file in modules().items()
-        if any("cached_property" in line and text in line for line in file.read_text().split("\n"))
+        if any(
+            "cached_property" in line and text in line
+            for line in file.read_text(encoding="utf-8").split("\n")
+        )
     ]
 
     assert takers == ["voxpipe.core.remembered"]

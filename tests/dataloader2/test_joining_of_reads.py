@@ -38,8 +38,8 @@ def counted(folder, suffix, workers, monkeypatch, log, **scheme):
         with open(log, "a", encoding="utf-8") as file:
             file.writelines(f"{size}\n" for size in sizes)
 
-    def noting(self, wanted):
-        found = ranges(self, wanted)
+    def noting(self, wanted, most=0):
+        found = ranges(self, wanted, most)
         asked(len(piece) for piece in found)
         return found
 

@@ -146,6 +146,7 @@ def made(sample: Any) -> tuple[Any, Any]:
 
 def batches(pipe: Any, *adapters: Any) -> tuple[list[Any], int]:
     """Return the channels of the batches of an epoch, and how many reads they took."""
+    TILES.clear()
     with vp.DataLoader2(pipe.batch_patches(2), [vp.FuseSpatial(), *adapters], seed=3) as loader:
         before = TALLY.snapshot()
         found = [

@@ -175,7 +175,9 @@ def test_cuda_that_refuses_is_taken_at_its_word(fake, monkeypatch):
     forgotten = []
     runtime = types.SimpleNamespace(cudaGetLastError=lambda: forgotten.append(True))
     line = "7f0-7f1 r-xp 00000000 08:01 12 /a folder/libcudart.so.12\n"
-    monkeypatch.setattr(pinning.Path, "read_text", lambda path: f"7e0-7e1 rw-p 0 0:0 0\n{line}")
+    monkeypatch.setattr(
+        pinning.Path, "read_text", lambda path, encoding: f"7e0-7e1 rw-p 0 0:0 0\n{line}"
+    )
     monkeypatch.setattr(pinning.ctypes, "CDLL", {"/a folder/libcudart.so.12": runtime}.__getitem__)
     fake(initialized=True, refusal=2)
 

@@ -235,7 +235,8 @@ def claims(folder):
     if has("zarr"):
         import zarr
 
-        zarr.create_array(folder / "a.zarr", shape=shape, dtype="u1", chunks=(64, 64, 64))
+        array = zarr.create_array(folder / "a.zarr", shape=shape, dtype="u1", chunks=(64, 64, 64))
+        array[-1, -1, -1] = 1
         yield folder / "a.zarr"
     if has("blosc2"):
         import blosc2
