@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from voxpipe.core import Region
-from voxpipe.core.errors import VolumeReadError
+from voxpipe.core.errors import VolumeChanged, VolumeReadError
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.stores.read_ahead import AHEAD
-from voxpipe.volumes.stores.retry import LOOKS
+from voxpipe.volumes.stores.retry import LOOKS, read_anew
 
 zarr = pytest.importorskip("zarr")
 NAMES = ["a.zarr", "shards.zarr", "a.zarr.zip", "a.nii.gz", "a.h5", "a.tif"]
@@ -82,3 +82,16 @@ def test_what_is_damaged_in_the_bucket_is_told(server, volume):
         volume.read(PART)
     keys = [(line.key, line.range) for line in server.requests]
     assert max(map(keys.count, keys)) <= 2 * LOOKS
+
+
+def test_another_version_is_not_asked_for_again():
+    """No look brings the one back that was opened."""
+    looks = []
+
+    def read():
+        looks.append(1)
+        raise VolumeChanged("it was written again")
+
+    with pytest.raises(VolumeChanged):
+        read_anew(read)
+    assert len(looks) == 1

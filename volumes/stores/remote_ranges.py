@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ...core.errors import (
     AccessDenied,
-    CorruptVolume,
+    VolumeChanged,
     VolumeNotFound,
     VolumeReadError,
     VoxpipeError,
@@ -57,7 +57,7 @@ class RemoteRanges(RemoteObjects):
         """Objects of which another version was found than the expected one."""
 
     def expect(self, key: str, facts: ObjectFacts) -> None:
-        """Read only this version of an object from now on; ``CorruptVolume`` for another one.
+        """Read only this version of an object from now on; ``VolumeChanged`` for another one.
 
         It is told by its size, and by its ETag where there is one and the client sees those of
         answers.
@@ -219,7 +219,7 @@ class RemoteRanges(RemoteObjects):
             return b""
         if failure is Failure.CHANGED or isinstance(error, OtherVersion):
             self.rewritten.add(key)
-            raise CorruptVolume(
+            raise VolumeChanged(
                 f"{place} was written again since its header was read.",
                 do="Make a new Volume once the file is written.",
             ) from None

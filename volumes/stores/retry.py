@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Generic, TypeVar
 
-from ...core.errors import BadHeader, CorruptVolume, StoreUnavailable, TruncatedVolume
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    StoreUnavailable,
+    TruncatedVolume,
+    VolumeChanged,
+)
 from .remote_answers import OtherVersion
 from .remote_failure import Failure, failure_of
 
@@ -440,6 +446,8 @@ def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) 
     for _ in range(LOOKS - 1):
         try:
             return read()
+        except VolumeChanged:  # nobody brings the version back that is gone
+            raise
         except DAMAGED:
             forget()
     return read()
