@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import random
+import signal
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from voxpipe.core.errors import IteratorInvalidated
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 MOST_CHILDREN = 3
-WAIT = 30.0
+WAIT = 30
 
 
 def fork(seed):
@@ -40,8 +41,10 @@ def fork(seed):
             if when == number:
                 pid = os.fork()
                 if not pid:
-                    # Its own: the timer of the parent is a thread.
-                    faulthandler.dump_traceback_later(WAIT, exit=True)
+                    # The timer of faulthandler is a thread, which a child lacks: setting it again
+                    # would wait for that for ever.
+                    faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
+                    signal.alarm(WAIT)
                     os._exit(act(loader, batches, batch, (expected, number, gone)))
                 children.append((pid, act))
         del batch
