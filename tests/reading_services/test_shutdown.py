@@ -16,6 +16,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import IteratorInvalidated, LoaderShutDown, SlotsUsedUp
+from voxpipe.volumes import close_volumes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -27,7 +28,12 @@ def cases(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def started_once(cases):
-    """The fork server and its pipes belong to the interpreter, not to an epoch."""
+    """The fork server and its pipes belong to the interpreter, not to an epoch.
+
+    So do volumes that tests of other files left open.
+    """
+    gc.collect()
+    close_volumes()
     with loader(cases) as it:
         list(it)
 
