@@ -110,7 +110,7 @@ def draws_of_its_own():
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind():
-    """Fail a test that leaves a process, a thread, an open file or another locale."""
+    """Fail a test that leaves a process, a thread, an open file, an epoch or another locale."""
     before, encoding = leftovers.alive(), locale.nl_langinfo(locale.CODESET)
     yield
     left = leftovers.left_behind(before)

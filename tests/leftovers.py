@@ -1,4 +1,4 @@
-"""What a test may leave behind: processes, threads, open files."""
+"""What a test may leave behind: processes, threads, open files, epochs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = Path("/proc/self/task")
 def alive():
     """Return what is alive now, as pairs of kind and name."""
     threads = {("thread", f"{t.name} ({t.ident})") for t in threading.enumerate() if not t.daemon}
-    return threads | open_files() | child_processes()
+    return threads | open_files() | child_processes() | running_epochs()
 
 
 def left_behind(before, grace=GRACE):
@@ -52,6 +52,14 @@ def open_files():
         except FileNotFoundError:
             continue  # the descriptor that listed the folder
     return found
+
+
+def running_epochs():
+    """Return the epochs that still run: volumes stay open until the last of them has ended."""
+    # Looked up, not imported: tests of the lower layers should not bring in the higher ones.
+    running = sys.modules.get("voxpipe.reading_services.epochs.running")
+    found = () if running is None else list(running._RUNNING)
+    return {("epoch", f"{type(epoch).__name__} at {id(epoch):#x}") for epoch in found}
 
 
 def child_processes():

@@ -55,9 +55,12 @@ def kill(sample):
     return sample
 
 
+GO_ON = threading.Event()
+
+
 def hang(sample):
     if is_case1(sample):
-        threading.Event().wait()
+        GO_ON.wait()
     return sample
 
 
@@ -214,10 +217,13 @@ def test_a_function_that_hangs_in_process_is_named(cases):
     """The pipe is told beside the stack."""
     limits = vp.Timeout(item=0.5, start=0.5)
 
-    with (
-        vp.DataLoader2(per_sample(cases, hang), limits, seed=1) as it,
-        pytest.raises(ItemTimeout) as e,
-    ):
-        list(it)
+    try:
+        with (
+            vp.DataLoader2(per_sample(cases, hang), limits, seed=1) as it,
+            pytest.raises(ItemTimeout) as e,
+        ):
+            list(it)
+    finally:
+        GO_ON.set()  # the epoch runs, and keeps volumes open, as long as the function hangs
 
     assert f"at .map(hang)   {FILE}:{line_of(per_sample)}" in str(e.value)
