@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import locale
+import multiprocessing
 import random
 import sys
 
@@ -20,6 +21,12 @@ settings.load_profile("voxpipe")
 
 # A machine that is throttled to a fifth of its speed needs a minute for the longest test.
 WATCHDOG = Watchdog(240)
+
+# A process has one fork server, which imports what its first user needs: after workers without
+# torch, each later one that needs it would import it anew, for seconds.
+multiprocessing.set_forkserver_preload(
+    ["torch.distributed", "pytest", "voxpipe.datapipes.iter", "voxpipe.dataloader2", "nibabel"]
+)
 
 
 def pytest_addoption(parser):

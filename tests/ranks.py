@@ -16,7 +16,7 @@ def run_ranks(world, function, *args):
     """Return what ``function(rank, *args)`` returned in each of ``world`` new processes."""
     # Port 0: the system chooses one that is free, and the ranks are told.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = mp.get_context("spawn")
+    context = mp.get_context("forkserver")
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
     ranks = [
         context.Process(
