@@ -42,8 +42,9 @@ def taken(pipe, service):
 def scenes(rank, folder):
     """What each rank gets of both kinds of graphs."""
     alone = DistributedReadingService(60.0)
+    # A fork server of each rank would import torch anew.
     workers = SequentialReadingService(
-        DistributedReadingService(60.0), MultiProcessingReadingService(1)
+        DistributedReadingService(60.0), MultiProcessingReadingService(1, "fork")
     )
     found = {
         "split": taken(split(folder).batch(4), alone),

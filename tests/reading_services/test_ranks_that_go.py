@@ -35,7 +35,8 @@ def unfit(number):
 
 def service(workers=0, uneven="drop"):
     ranks = DistributedReadingService(LIMIT, uneven=uneven)
-    own = vp.MultiProcessingReadingService(workers)
+    # A fork server of each rank would import torch anew.
+    own = vp.MultiProcessingReadingService(workers, "fork")
     return vp.SequentialReadingService(ranks, own) if workers else ranks
 
 

@@ -82,7 +82,7 @@ def run_rank(rank, store, answers, last):
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """Return what each rank saw of each scene."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     answers = context.Queue()
     store = tmp_path_factory.mktemp("ranks") / "store"
     last = [context.Event() for _ in range(RANKS)]
