@@ -219,8 +219,11 @@ def failing_scenes(rank, cases):
     found["shard"] = told(lambda: taken(whole_graph(cases, shard=False), sequence(None)))
     found["wrap"] = told(lambda: taken(whole_graph(cases), sequence(None, "wrap")))
     for workers in (None, 2):
-        found[f"whole {workers}"] = taken(whole_graph(cases), sequence(workers))[0]
-        found[f"padded {workers}"] = taken(whole_graph(cases), sequence(workers, "pad"))[0]
+        # A fork server of each rank would import torch anew.
+        fork = {"multiprocessing_context": "fork"} if workers else {}
+        found[f"whole {workers}"] = taken(whole_graph(cases), sequence(workers, **fork))[0]
+        padded = sequence(workers, "pad", **fork)
+        found[f"padded {workers}"] = taken(whole_graph(cases), padded)[0]
     # One rank's filter lets nothing through that is not of the first case.
     found["short"] = len(taken(whole_graph(cases, is_first), sequence(None))[0])
     mine = fail if rank == 1 else keep

@@ -1,6 +1,6 @@
 """What a process that is forked in the middle of an epoch does is no concern of its parent's.
 
-Each test is a script of its own: a process with the threads of a test run should not be forked.
+Each test is a script: a process with the threads of a test run should not be forked.
 The children leave by ``os._exit``, as any child of ``multiprocessing`` does, unless it is said.
 """
 
@@ -15,56 +15,71 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from voxpipe.core.errors import IteratorInvalidated
 from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
 
-service = MultiProcessingReadingService(2, "{method}", persistent_workers={stay})
-loader = DataLoader2(IterableWrapper(range(12)).shuffle().map(str), None, service, seed=7)
-batches = iter(loader)
-seen = [next(batches) for _ in range(3)]
-child = os.fork()
-if not child:
-{child}
-    os._exit(0)
-_, status = os.waitpid(child, 0)
-assert status == 0, status
-seen += batches
-assert sorted(seen, key=int) == [str(n) for n in range(12)], seen
-assert len(list(loader)) == 12
-loader.shutdown()
-print("all", len(seen))
-"""
-CHILDREN = {
-    "drops it": "    del batches, loader",
-    "shuts it down": "    loader.shutdown()",
-    "iterates it anew": "    assert len(list(loader)) == 12\n    loader.shutdown()",
-    "iterates it anew and leaves by sys.exit": "    assert len(list(loader)) == 12\n    sys.exit()",
-    "leaves by sys.exit": "    sys.exit()",
-    "goes on with it": """
+def check(does, method, stay):
+    service = MultiProcessingReadingService(2, method, persistent_workers=stay)
+    loader = DataLoader2(IterableWrapper(range(12)).shuffle().map(str), None, service, seed=7)
+    batches = iter(loader)
+    seen = [next(batches) for _ in range(3)]
+    child = os.fork()
+    if not child:
+        does(loader, batches)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    seen += batches
+    whole = sorted(seen, key=int) == [str(n) for n in range(12)]
+    print(status, len(seen), whole, len(list(loader)), flush=True)
+    loader.shutdown()
+
+def drops_it(loader, batches):
+    del batches, loader
+
+def shuts_it_down(loader, batches):
+    loader.shutdown()
+
+def iterates_it_anew(loader, batches):
+    assert len(list(loader)) == 12
+    loader.shutdown()
+
+def iterates_it_anew_and_leaves_by_exit(loader, batches):
+    assert len(list(loader)) == 12
+    sys.exit()
+
+def leaves_by_exit(loader, batches):
+    sys.exit()
+
+def goes_on_with_it(loader, batches):
     try:
         next(batches)
     except IteratorInvalidated as error:
         assert "before a fork" in str(error)
     else:
         os._exit(3)
-""",
-}
+
+for does in [{children}]:
+    print(does.__name__, end=" ", flush=True)
+    check(does, "{method}", {stay})
+"""
+SHORT = ("drops_it", "shuts_it_down", "iterates_it_anew", "goes_on_with_it")
 
 
-SHORT = ("drops it", "shuts it down", "iterates it anew", "goes on with it")
-LEAVES_ALONE = [
-    *((name, "fork", stay) for stay in (False, True) for name in SHORT),
-    ("leaves by sys.exit", "fork", True),
-    ("iterates it anew and leaves by sys.exit", "forkserver", True),
-]
-
-
-@pytest.mark.parametrize(("name", "method", "stay"), LEAVES_ALONE)
-def test_a_forked_child_leaves_the_workers_alone(name, method, stay):
+@pytest.mark.parametrize(
+    ("children", "method", "stay"),
+    [
+        (SHORT, "fork", False),
+        ((*SHORT, "leaves_by_exit"), "fork", True),
+        (("iterates_it_anew_and_leaves_by_exit",), "forkserver", True),
+    ],
+    ids=["", "persistent", "forkserver"],
+)
+def test_a_forked_child_leaves_the_workers_alone(children, method, stay):
     """The parent gets every batch, from the workers that it had: a new one would be told of."""
-    script = SCRIPT.format(child=CHILDREN[name], method=method, stay=stay)
+    script = SCRIPT.format(children=", ".join(children), method=method, stay=stay)
     command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
 
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
 
-    assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "all 12", "")
+    expected = [f"{child} 0 12 True 12" for child in children]
+    assert (run.returncode, run.stdout.splitlines(), run.stderr) == (0, expected, "")
 
 
 HELD = """
