@@ -95,7 +95,7 @@ def broken(cache):
 def try_jobs(attacks, folder, of, made, whole):
     """Let two processes loose on one cache after another."""
     scans(folder)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     pipes = [context.Pipe() for _ in range(2)]
     jobs = [context.Process(target=job, args=(there, folder, of)) for _, there in pipes]
     for process in jobs:

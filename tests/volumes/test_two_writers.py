@@ -60,7 +60,7 @@ def write_until_told(connection, source, location, options, lease, stop_after):
 def first(place, tmp_path):
     """Return a function that starts another process, which has written two shards and waits."""
     source = write_nifti(tmp_path / "source.nii", ARRAY)
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     started = []
 
     def start(lease=60.0):
