@@ -109,10 +109,14 @@ def started_store():
 def draws_of_its_own():
     """Start every test with the same global generators: what is drawn depends on no other test."""
     random.seed(0)
-    for name in ("numpy.random", "torch"):
-        module = sys.modules.get(name)
-        if module is not None:
-            (getattr(module, "manual_seed", None) or module.seed)(0)
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed(0)
+    if torch is not None:
+        # torch.manual_seed() notes its stack for every kind of device, for whenever one is used.
+        torch.default_generator.manual_seed(0)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(autouse=True)

@@ -167,7 +167,9 @@ def write_and_die(cache, key):
 @pytest.mark.parametrize("key", ["aa", "bb"])
 def test_a_killed_writer_blocks_nobody(cache, key):
     """Its lock is gone with it; its partial file is removed by who needs the entry or the room."""
-    child = multiprocessing.get_context("forkserver").Process(target=write_and_die, args=(cache, "aa"))
+    child = multiprocessing.get_context("forkserver").Process(
+        target=write_and_die, args=(cache, "aa")
+    )
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
