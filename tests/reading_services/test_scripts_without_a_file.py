@@ -7,6 +7,7 @@ import pytest
 
 CHAIN = """
 import copy
+import sys
 import numpy as np
 import voxpipe as vp
 from voxpipe.datapipes import PerItem
@@ -39,23 +40,48 @@ def run(code, how, folder):
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("how", [PIPED, GIVEN], ids=["piped", "given"])
-@pytest.mark.parametrize(
-    ("chain", "name"),
-    [("pipe.map(own)", "own"), ("Own(pipe)", "Own"), ("pipe.map(lambda b: b)", "<lambda>")],
-    ids=["function", "class", "lambda"],
-)
-def test_what_workers_cannot_import_is_refused_at_construction(how, chain, name, tmp_path):
-    """One message: the pipe, its line, what to do. No worker starts."""
-    refused = f"vp.DataLoader2({chain}, [], vp.MultiProcessingReadingService(2))\n"
-    code, out, said = run(refused, how, tmp_path)
+REFUSED = {"own": "pipe.map(own)", "Own": "Own(pipe)", "<lambda>": "pipe.map(lambda b: b)"}
+# Printed between the errors; the last one ends the program.
+NEXT = "the next error"
+BEGIN = f"""
+import traceback
+def refused(make):
+    try:
+        make()
+    except Exception:
+        traceback.print_exc()
+        print("{NEXT}", file=sys.stderr)
+"""
 
+
+@pytest.fixture(scope="module", params=[PIPED, GIVEN], ids=["piped", "given"])
+def told(request, tmp_path_factory):
+    """Return how a program calls itself that makes loaders which are refused, and what it says."""
+    folder = tmp_path_factory.mktemp("program")
+    loaders = [
+        f"vp.DataLoader2({chain}, [], vp.MultiProcessingReadingService(2))"
+        for chain in REFUSED.values()
+    ]
+    *caught, last = loaders
+    code = BEGIN + "".join(f"refused(lambda: {loader})\n" for loader in caught) + last + "\n"
+    status, out, said = run(code, request.param, folder)
+    errors = said.split(f"{NEXT}\n")
+    assert (status, out, len(errors)) == (1, "", len(REFUSED))
+    return "<stdin>" if request.param == PIPED else "<string>", dict(
+        zip(REFUSED, errors, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", REFUSED, ids=["function", "class", "lambda"])
+def test_what_workers_cannot_import_is_refused_at_construction(told, name):
+    """One message: the pipe, its line, what to do. No worker starts."""
+    file, errors = told
+    said = errors[name]
     last = said[said.index("NotPicklable") :]
-    file = "<stdin>" if how == PIPED else "<string>"
-    assert code == 1
-    assert out == ""
+    line = LAST_LINE + BEGIN.count("\n") + [*REFUSED].index(name)
+
     assert name in last
-    assert f"{file}:{LAST_LINE}" in last
+    assert f"{file}:{line}" in last
     assert "Move it to the top level of a module that you import" in last
     assert "num_workers=0" in last
     if name != "<lambda>":  # which no process can be sent
@@ -70,7 +96,8 @@ def test_what_needs_no_file_runs_all_the_same(tmp_path):
     code, out, said = run(
         "print(count(pipe.map(own), 0), count(pipe.map(own), 1, 'fork'))\n"
         "of_a_module = pipe.map(copy.copy)\n"
-        "print(count(pipe, 1), count(of_a_module, 1), count(of_a_module, 1, 'spawn'))\n",
+        # In this order their fork server has torch.
+        "print(count(of_a_module, 1), count(pipe, 1), count(of_a_module, 1, 'spawn'))\n",
         PIPED,
         tmp_path,
     )
