@@ -32,6 +32,7 @@ from ..stores.location import (
     public_name,
     remote_errors,
 )
+from ..stores.ranges import open_regular
 from .stamps import Stamp
 from .statistics import Statistics
 
@@ -348,7 +349,7 @@ def _content(place: str, options: Mapping[str, Any]) -> bytes:
             found: bytes = system.cat_file(path)
         return found
     try:
-        with open(local_path(place), "rb") as file:
+        with open(local_path(place), "rb", opener=open_regular) as file:
             return file.read()
     except (FileNotFoundError, IsADirectoryError):
         raise VolumeNotFound(

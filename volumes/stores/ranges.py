@@ -235,8 +235,8 @@ def leads_outside(name: str, target: str) -> LeadsOutside:
     )
 
 
-def open_regular(path: str) -> int:
-    """Open a local file for reading and return its descriptor.
+def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
+    """Open a local file for reading and return its descriptor; also an ``opener`` of ``open()``.
 
     Every file of a volume is opened here: a pipe in its place would wait for a writer for ever, and
     a device may give bytes without an end.
@@ -258,7 +258,7 @@ def open_regular(path: str) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise BadHeader(
-        f"{path} is no regular file, but a pipe, a socket or a device.",
+        f"{os.fspath(path)} is no regular file, but a pipe, a socket or a device.",
         do="Put a file in its place.",
     )
 
