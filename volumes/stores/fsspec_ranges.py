@@ -140,7 +140,9 @@ class FsspecRanges(_Folder, RemoteRanges):
         found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
         async with found["Body"] as body:
             length, etag = found["ContentLength"], found.get("ETag") or ""
-            head = Head.parse(found.get("ContentRange") or "", length, etag)
+            written = found.get("LastModified")
+            modified = 0.0 if written is None else written.timestamp()
+            head = Head.parse(found.get("ContentRange") or "", length, etag, modified)
             asked.check(head)
             return Answer(await body.read(), head)
 

@@ -421,7 +421,8 @@ def _options(asked: Asked, *, always: bool) -> Any:
 def _head(found: Any) -> Head:
     meta = found.meta
     start, stop = found.range
-    return Head(start, stop, int(meta["size"]), meta["e_tag"] or "")
+    written = meta["last_modified"]
+    return Head(start, stop, int(meta["size"]), meta["e_tag"] or "", written.timestamp())
 
 
 def _body(found: Any, expected: int) -> bytes:

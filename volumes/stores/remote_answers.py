@@ -41,32 +41,35 @@ class Head(NamedTuple):
     """Bytes of the whole object; None where the answer does not say."""
     etag: str = ""
     """Version of the object; empty where the answer does not say."""
+    modified: float = 0.0
+    """When the object was written, in seconds since 1970 by the clock of the store; 0.0 where the
+    answer does not say."""
 
     @classmethod
-    def parse(cls, content_range: str, length: int, etag: str) -> Head:
+    def parse(cls, content_range: str, length: int, etag: str, modified: float = 0.0) -> Head:
         """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense.
 
         Parameters
         ----------
         content_range
             Header of a partial answer; empty for a whole one.
-        length, etag
+        length, etag, modified
             The other headers.
 
         Examples
         --------
         >>> Head.parse("bytes 4-6/9", 3, "v")
-        Head(start=4, stop=7, total=9, etag='v')
+        Head(start=4, stop=7, total=9, etag='v', modified=0.0)
         >>> Head.parse("", 9, "")
-        Head(start=0, stop=9, total=9, etag='')
+        Head(start=0, stop=9, total=9, etag='', modified=0.0)
         """
         if not content_range:
-            return cls(0, length, length, etag)
+            return cls(0, length, length, etag, modified)
         found = _CONTENT_RANGE.fullmatch(content_range.strip())
         if found is None:
             raise WrongAnswer("the range of an answer makes no sense")
         total = None if found[3] == "*" else int(found[3])
-        return cls(int(found[1]), int(found[2]) + 1, total, etag)
+        return cls(int(found[1]), int(found[2]) + 1, total, etag, modified)
 
 
 class Answer(NamedTuple):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from ...core.errors import (
@@ -25,13 +26,15 @@ from ...core.errors import (
 )
 from .in_flight import InFlight, Later
 from .ranges import ReadRange
-from .remote_answers import Answer, Asked, OtherVersion
+from .remote_answers import Answer, Asked, Head, OtherVersion
 from .remote_failure import Failure, failure_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import Attempts, Retry, hedged, retried
 
 T = TypeVar("T")
 
+# Of 200 bytes each. Of more objects, those that were read longest ago may be written unnoticed.
+_MOST_SEEN = 16_384
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
 
@@ -55,6 +58,13 @@ class RemoteRanges(RemoteObjects):
         self._expected: dict[str, ObjectFacts] = {}
         self.rewritten: set[str] = set()
         """Objects of which another version was found than the expected one."""
+        self._seen: dict[str, _Seen] = {}
+        self.newest = 0.0
+        """When the last change was made to objects that were read, by the clock of the store, in
+        seconds since 1970."""
+        self.replaced = 0
+        """When the older version was read last of objects of which two were read, by our clock, in
+        nanoseconds since 1970; 0 if there are none."""
 
     def expect(self, key: str, facts: ObjectFacts) -> None:
         """Read only this version of an object from now on; ``VolumeChanged`` for another one.
@@ -169,6 +179,8 @@ class RemoteRanges(RemoteObjects):
         async def checked() -> Any:
             answer = await self.ask(asked)
             asked.check_body(answer)
+            if answer.head is not None:
+                self._note(key, answer.head)
             return answer.body
 
         return await self._tried(key, checked, size, ahead=ahead)
@@ -176,9 +188,31 @@ class RemoteRanges(RemoteObjects):
     def _asked(self, wanted: ReadRange, whole: int = 0) -> Asked:
         """Return what is asked for, with what is known of the object."""
         known = self._expected.get(wanted.object)
-        if known is None:
+        if known is not None:
+            return Asked(*wanted, etag=known.etag, size=known.size)
+        seen = self._seen.get(wanted.object)
+        if seen is None or (wanted.start == 0 and wanted.stop is None):
             return Asked(*wanted, most=whole)
-        return Asked(*wanted, etag=known.etag, size=known.size)
+        # Parts of one object are of one version: what an index says holds for no other.
+        return Asked(*wanted, etag=seen.etag, most=whole)
+
+    def _note(self, key: str, head: Head) -> None:
+        """Note which version of an object was read, and whether it was another one before.
+
+        Told by time and size: an answer that passes may name a wrong ETag.
+        """
+        before = self._seen.pop(key, None)
+        if before is not None and not before.agrees_with(head):
+            self.replaced = max(self.replaced, before.at)
+        elif before is None and len(self._seen) >= _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = _Seen(head.etag, head.total, head.modified, time.time_ns())
+        self.newest = max(self.newest, head.modified)
+
+    def forget_versions(self) -> None:
+        """Take any version from now on of objects that were read in part."""
+        for key, seen in list(self._seen.items()):
+            self._seen[key] = seen._replace(etag="")
 
     async def _listed(self, prefix: str, call: Callable[[], Awaitable[T]]) -> T | Any:
         """Return what a listing returns; it is not sent twice."""
@@ -260,6 +294,24 @@ class RemoteRanges(RemoteObjects):
         if self._owner != os.getpid():
             self.after_fork()
             self._owner = os.getpid()
+
+
+class _Seen(NamedTuple):
+    """What the last answer said of an object."""
+
+    etag: str
+    total: int | None
+    modified: float
+    at: int
+    """When it came, in nanoseconds since 1970."""
+
+    def agrees_with(self, head: Head) -> bool:
+        """Whether an answer may be of the same version."""
+        if None not in (self.total, head.total) and self.total != head.total:
+            return False
+        if self.modified and head.modified:
+            return self.modified == head.modified
+        return not (self.etag and head.etag) or self.etag == head.etag
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
