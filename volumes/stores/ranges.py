@@ -19,11 +19,11 @@ MOST_DOCUMENT_BYTES = 8 * 1024**2
 """Of metadata: ten thousand arrays take as much, and in Python up to twenty times that."""
 
 
-def check_document(size: int, name: str) -> None:
+def check_document(size: int, name: str, most: int = MOST_DOCUMENT_BYTES) -> None:
     """Raise ``BadHeader`` for metadata of a size that none have."""
-    if size > MOST_DOCUMENT_BYTES:
+    if size > most:
         raise BadHeader(
-            f"{name} takes {size} bytes, and metadata take {MOST_DOCUMENT_BYTES} at most.",
+            f"{name} takes {size} bytes, and metadata take {most} at most.",
             do="Write the volume again, or open the array in it by its path.",
         )
 

@@ -26,6 +26,14 @@ class OtherVersion(WrongAnswer):
     """An answer of another version than the one that was asked for."""
 
 
+class TooLong(OSError):
+    """An object of more bytes than anybody needs of what it is."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(f"it is of {size} bytes, {most} at most")
+        self.size, self.most = size, most
+
+
 class NoRanges(OSError):
     """A server that sends all of an object when asked for a part of it."""
 
@@ -105,6 +113,13 @@ class Asked(NamedTuple):
     """Bytes of the whole object, where that is known."""
     most: int = 0
     """Bytes that a whole object has at most, about; 0 where that is not known."""
+    limit: int = 0
+    """Bytes of which a whole object must not have more; 0 for no such limit."""
+
+    @property
+    def end(self) -> int | None:
+        """One past the last byte to ask for of a client that tells nothing before the body."""
+        return self.limit + 1 if self.limit and self.is_whole else self.stop
 
     @property
     def is_whole(self) -> bool:
@@ -132,7 +147,12 @@ class Asked(NamedTuple):
         return f"bytes={self.start}-{'' if self.stop is None else self.stop - 1}"
 
     def check(self, head: Head) -> None:
-        """Raise ``WrongAnswer`` unless an answer says to hold what is asked for."""
+        """Raise ``WrongAnswer`` unless an answer says to hold what is asked for.
+
+        ``TooLong`` where that is more than the limit.
+        """
+        if self.limit and head.stop - head.start > self.limit:
+            raise TooLong(head.stop - head.start, self.limit)
         if self.etag and head.etag and head.etag != self.etag:
             raise OtherVersion("it is of another version")
         if self.size is not None and head.total not in (None, self.size):
@@ -160,6 +180,8 @@ class Asked(NamedTuple):
             expected: int | None = answer.head.stop - answer.head.start
         else:
             first, last = self._span(self.size)
+            if 0 < self.limit < length:
+                raise TooLong(length, self.limit)
             expected = None if self.size is None or last is None else last - first
             room = -self.start if self.start < 0 else None
             room = room if self.stop is None else self.stop - self.start

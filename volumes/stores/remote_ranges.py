@@ -25,8 +25,8 @@ from ...core.errors import (
     VoxpipeError,
 )
 from .in_flight import InFlight, Later
-from .ranges import ReadRange
-from .remote_answers import Answer, Asked, Head, OtherVersion
+from .ranges import ReadRange, check_document
+from .remote_answers import Answer, Asked, Head, OtherVersion, TooLong
 from .remote_failure import Failure, failure_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import Attempts, Retry, hedged, retried
@@ -98,16 +98,18 @@ class RemoteRanges(RemoteObjects):
     def after_fork(self) -> None:
         """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
 
-    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
-        """Return the bytes of each range; all requests are sent at once, within the bounds.
-
-        ``whole`` is what a whole object has at most, if that is known.
-        """
+    def get_ranges(
+        self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; all requests are sent at once, within the bounds."""
         if not ranges:
             return []
-        if self._documents:
-            return self._documented(ranges, lambda r: self._wait(self.get_ranges_async(r)))
-        return self._wait(self.get_ranges_async(ranges, whole=whole))
+        limit = self._limit(whole, limit)
+
+        def read(wanted: Sequence[ReadRange]) -> list[bytes | None]:
+            return self._wait(self.get_ranges_async(wanted, whole=whole, limit=limit))
+
+        return self._documented(ranges, read) if self._documents else read(ranges)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
@@ -115,7 +117,12 @@ class RemoteRanges(RemoteObjects):
         return asyncio.run_coroutine_threadsafe(work, _loop())
 
     async def get_ranges_async(
-        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
+        self,
+        ranges: Sequence[ReadRange],
+        *,
+        ahead: Later | None = None,
+        whole: int = 0,
+        limit: int = 0,
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to :meth:`begin`.
 
@@ -127,10 +134,12 @@ class RemoteRanges(RemoteObjects):
             What they belong to where nobody waits for them yet; whoever waits goes first.
         whole
             Bytes that a range without an end has at most; 0 if that is not known.
+        limit
+            Bytes of which no whole object has more: ``BadHeader``; 0 for no limit.
         """
         if len(ranges) == 1:
-            return [await self._one(ranges[0], ahead, whole)]
-        tasks = [asyncio.ensure_future(self._one(wanted, ahead, whole)) for wanted in ranges]
+            return [await self._one(ranges[0], ahead, whole, limit)]
+        tasks = [asyncio.ensure_future(self._one(each, ahead, whole, limit)) for each in ranges]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -168,8 +177,10 @@ class RemoteRanges(RemoteObjects):
         asked = self._listed(prefix, lambda: self.ask_keys(prefix))
         yield from self._wait(asked) or ()
 
-    async def _one(self, wanted: ReadRange, ahead: Later | None, whole: int) -> bytes | None:
-        asked = self._asked(wanted, whole)
+    async def _one(
+        self, wanted: ReadRange, ahead: Later | None, whole: int, limit: int
+    ) -> bytes | None:
+        asked = self._asked(wanted, whole)._replace(limit=limit)
         key, start, stop = wanted
         if start == stop:
             return b""
@@ -251,6 +262,8 @@ class RemoteRanges(RemoteObjects):
             return None
         if failure is Failure.BEYOND:
             return b""
+        if isinstance(error, TooLong):
+            check_document(error.size, place, error.most)
         if failure is Failure.CHANGED or isinstance(error, OtherVersion):
             self.rewritten.add(key)
             raise VolumeChanged(
