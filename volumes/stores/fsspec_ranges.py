@@ -13,6 +13,7 @@ from .in_flight import MOST_REQUESTS
 from .location import file_system, remote_errors
 from .ranges import ReadRange, check_document
 from .remote_answers import MOST_WHOLE, Answer, Asked, Head, NoRanges, TooLong
+from .remote_failure import has_expired
 from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, version_of
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here
@@ -157,7 +158,14 @@ class FsspecRanges(_Folder, RemoteRanges):
         span = asked.range_header or "bytes=0-"
         wanted = {"Range": span, "IfMatch": asked.condition, "VersionId": version}
         given = {name: value for name, value in wanted.items() if value}
-        found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
+        try:
+            found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
+        except Exception as error:
+            if not has_expired(error):
+                raise
+            # Whatever profile, role or service it came from has another one by now.
+            await self._system.set_session(refresh=True)
+            found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
         async with found["Body"] as body:
             length, etag = found["ContentLength"], found.get("ETag") or ""
             written = found.get("LastModified")

@@ -27,7 +27,7 @@ from ...core.errors import (
 from .in_flight import InFlight, Later
 from .ranges import ReadRange, check_document
 from .remote_answers import Answer, Asked, Head, OtherVersion, TooLong
-from .remote_failure import Failure, failure_of
+from .remote_failure import Failure, failure_of, is_of_no_bucket, told_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import Attempts, Retry, hedged, retried
 
@@ -258,6 +258,7 @@ class RemoteRanges(RemoteObjects):
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
         failure, place = failure_of(error), self._place(key)
+        told = self._secrets.describe(told_of(error))
         if failure is Failure.ABSENT:
             return None
         if failure is Failure.BEYOND:
@@ -278,13 +279,19 @@ class RemoteRanges(RemoteObjects):
             ) from None
         if failure is Failure.DENIED:
             raise AccessDenied(
-                f"reading {place} was refused: {self._secrets.describe(error)}.",
+                f"reading {place} was refused: {told}.",
                 do="Check the credentials in storage_options or in the environment.",
             ) from None
-        kind = VolumeNotFound if "bucket" in str(error).lower() else VolumeReadError
+        if failure is Failure.UNTRUSTED:
+            raise VolumeReadError(
+                f"the certificate of the server of {place} is not believed: {told}.",
+                do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
+                'its certificate, or client_kwargs={"verify": file} for S3.',
+            ) from None
+        kind = VolumeNotFound if is_of_no_bucket(error) else VolumeReadError
         # Not chained: the text of the original may hold a signed URL or a key.
         raise kind(
-            f"reading {place} failed: {self._secrets.describe(error)}.",
+            f"reading {place} failed: {told}.",
             do="Check the URL, the storage_options and the connection.",
         ) from None
 
