@@ -5,18 +5,35 @@ be an epoch that nobody finished, whose end frees what the lock guards. With a p
 thread would wait for itself, for ever; a reentrant one would let it in while things are half done.
 
 A forked child inherits locks that threads of its parent hold, and not the threads: nobody would
-ever release them there.
+ever release them there. Python's own locks of modules that are just being imported are such, too:
+a fork waits until late imports of ours are done.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakSet
 
 _EVERY: WeakSet[ForkSafeLock] = WeakSet()
+
+IMPORTED_LATE = frozenset(
+    (
+        *("torch", "torchdata", "numpy", "numcodecs", "zarr", "nibabel", "scipy", "isal", "numba"),
+        *("fsspec", "s3fs", "aiobotocore", "botocore", "aiohttp", "obstore", "gcsfs", "adlfs"),
+        *("h5py", "hdf5plugin", "tifffile", "imagecodecs", "pydicom", "blosc2", "PIL", "itk"),
+        *("voxpipe", "monai", "torchio", "matplotlib", "rich", "ray", "lightning"),
+    )
+)
+"""Packages that are imported where they are needed first, by whichever thread that is."""
+LONGEST_IMPORT = 30.0
+"""Seconds that a fork waits for an import. To import torch from a cold disk takes ten."""
+_LOOK = 0.001
 
 
 class ForkSafeLock:
@@ -89,10 +106,37 @@ class Turns:
                 self._lock.release()
 
 
+def await_imports() -> None:
+    """Wait until no other thread is in an import of what is imported late.
+
+    A child that is forked meanwhile would wait for ever for the module. Python releases the lock of
+    all imports in a child, and not those of each module (3.11 to 3.14). An import that takes too
+    long, because it waits for the thread that forks, is not waited for any longer.
+    """
+    deadline = time.monotonic() + LONGEST_IMPORT
+    while _is_importing() and time.monotonic() < deadline:
+        _pause(_LOOK)
+
+
+def _is_importing() -> bool:
+    """Whether another thread holds the lock of such a module."""
+    known: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
+    here = threading.get_ident()
+    for name, reference in list(known.items()):
+        if name.partition(".")[0] in IMPORTED_LATE:
+            lock = reference()
+            if getattr(lock, "owner", None) not in (None, here):
+                return True
+    return False
+
+
+_pause = time.sleep
+
+
 def _after_fork() -> None:
     for lock in list(_EVERY):
         lock.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=await_imports, after_in_child=_after_fork)

@@ -62,6 +62,7 @@ Kind = Literal[
     "etag",
     "claim",
     "garble",
+    "expired",
 ]
 PASSING: tuple[Kind, ...] = (
     *("slow_down", "error", "timeout", "short", "shift", "stall"),
@@ -96,7 +97,8 @@ class Fault:
     ``timeout`` is 400 RequestTimeout, ``short`` half a body whose length says so, ``shift`` another
     range than asked, ``stall`` half a body and then silence, ``drip`` a body byte by byte,
     ``close`` a connection that ends without an answer, ``etag`` another version, ``claim`` a length
-    of an exbibyte, and ``garble`` as many other bytes under the right headers.
+    of an exbibyte, ``garble`` as many other bytes under the right headers, and ``expired`` 400
+    ExpiredToken.
     """
     times: int | None = None
     """How many requests; None for all."""
@@ -172,6 +174,9 @@ class S3Server:
         Bytes per second of each connection; None for no limit.
     is_public
         Whether it answers requests without its key, too: plain URLs, other credentials.
+    region
+        Of the buckets: requests that are signed for another one are sent there, with 301. Any will
+        do if it is empty.
     """
 
     def __init__(
@@ -181,7 +186,9 @@ class S3Server:
         latency: float = 0.0,
         bandwidth: float | None = None,
         is_public: bool = False,
+        region: str = "",
     ) -> None:
+        self.region = region
         self.latency, self.bandwidth, self.is_public = latency, bandwidth, is_public
         self._key, self._secret = f"AK{secrets.token_hex(16)}", secrets.token_hex(16)
         self.most_in_flight = 0
@@ -334,6 +341,12 @@ class S3Server:
             self._enter(question, _BROKEN["deny"].status, 0)
             await self._send(client, _BROKEN["deny"], question, begin)
             return True
+        if self.region and question.region not in ("", self.region):
+            away = Answer.of_error(301, "PermanentRedirect", "Use the endpoint of the bucket.")
+            away = replace(away, headers={**away.headers, "x-amz-bucket-region": self.region})
+            self._enter(question, away.status, 0)
+            await self._send(client, away, question, begin)
+            return True
         fault = self._fault(question)
         if fault is None and question.method == "GET":
             # Nothing changes by looking now, and the wait for the first bytes is part of one.
@@ -439,6 +452,7 @@ _BROKEN: dict[str, Answer] = {
     "slow_down": Answer.of_error(503, "SlowDown", "Please reduce your request rate."),
     "error": Answer.of_error(500, "InternalError", "We encountered an internal error."),
     "deny": Answer.of_error(403, "AccessDenied", "Access Denied"),
+    "expired": Answer.of_error(400, "ExpiredToken", "The provided token has expired."),
     "timeout": Answer.of_error(400, "RequestTimeout", "Your socket connection was not read from."),
 }
 

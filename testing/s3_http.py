@@ -10,6 +10,7 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote
 from xml.sax.saxutils import escape
 
+_SCOPE = re.compile(r"Credential=[^,/\s]+/\d+/([^/,]+)/")
 _CREDENTIAL = re.compile(r"Credential=([^,\s]+)")
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
@@ -47,6 +48,12 @@ class Question:
         credential = self.query.get("X-Amz-Credential", "")
         found = _CREDENTIAL.search(self.headers.get("authorization", ""))
         return (found[1] if found else credential).split("/", 1)[0]
+
+    @property
+    def region(self) -> str:
+        """For which region it is signed; empty for none."""
+        scope = _SCOPE.search(f"{self.headers.get('authorization', '')}")
+        return scope[1] if scope else ""
 
     def with_body(self, body: bytes) -> Question:
         """Return the request with its body, out of the chunks in which signed bodies come."""

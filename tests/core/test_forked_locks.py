@@ -3,10 +3,16 @@
 Each is a script of its own: a process with the threads of a test run should not be forked.
 """
 
+import importlib
+import os
 import subprocess
 import sys
+import threading
 
+import pytest
 from checkout import modules
+
+from voxpipe.core import turns
 
 SCRIPT = """
 import os, threading
@@ -72,3 +78,64 @@ def test_no_module_takes_the_cached_property_that_locks():
     ]
 
     assert takers == ["voxpipe.core.remembered"]
+
+
+FORK_WHILE_A_THREAD_IMPORTS = """
+import importlib, os, signal, sys, threading
+from voxpipe.core import turns
+
+class gate:
+    entered, go = threading.Event(), threading.Event()
+
+sys.modules["gate"] = gate
+
+turns._pause = lambda seconds: gate.go.set()
+thread = threading.Thread(target=importlib.import_module, args=("nibabel.slow",))
+thread.start()
+assert gate.entered.wait(30)
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    import nibabel.slow
+    os._exit(0 if nibabel.slow.DONE else 1)
+gate.go.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_waits_for_an_import_of_another_thread(tmp_path):
+    """Python's lock of the module would stay held in the child, by a thread that it lacks."""
+    package = tmp_path / "nibabel"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "slow.py").write_text(
+        "import gate\ngate.entered.set()\nassert gate.go.wait(30)\nDONE = True\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", FORK_WHILE_A_THREAD_IMPORTS],
+        env={**os.environ, "PYTHONPATH": os.fspath(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+    assert (found.stdout, found.stderr) == ("0\n", "")
+
+
+def test_a_fork_does_not_wait_for_its_own_import(monkeypatch):
+    """Nor for modules of others, which may run a whole program while they are imported."""
+    monkeypatch.setattr(turns, "_pause", pytest.fail)
+    lock = importlib._bootstrap._get_module_lock("nibabel.made_up")
+    lock.acquire()
+    try:
+        turns.await_imports()
+    finally:
+        lock.release()
+    other = importlib._bootstrap._get_module_lock("somebodys.program")
+    thread = threading.Thread(target=other.acquire)
+    thread.start()
+    thread.join()
+
+    turns.await_imports()

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import fsspec
 import numpy as np
@@ -116,11 +118,27 @@ def ome_tiff(scans, secrets, file):
     return scans / "a.ome.tif"
 
 
-def external(scans, file):
+def external(scans, file, name="a.h5"):
     import h5py
 
-    with h5py.File(scans / "a.h5", "w") as opened:
+    with h5py.File(scans / name, "w") as opened:
         opened.create_dataset("x", VOXELS.shape, "u1", external=[(os.fspath(file), 0, 24)])
+    return scans / name
+
+
+def moved_link(scans, secrets):
+    """A file that is a link: HDF5 looks beside the link first, and beside its target last."""
+    import h5py
+
+    hdf5(secrets, SECRET)
+    (scans / "deep").mkdir()
+    hdf5(scans / "deep", VOXELS)
+    layout = h5py.VirtualLayout(VOXELS.shape, "u1")
+    layout[...] = h5py.VirtualSource("b.h5", "x", VOXELS.shape)
+    with h5py.File(scans / "deep" / "c.h5", "w") as opened:
+        opened.create_virtual_dataset("x", layout)
+    (scans / "a.h5").symlink_to("deep/c.h5")
+    (scans / "b.h5").symlink_to(secrets / "b.h5")
     return scans / "a.h5"
 
 
@@ -141,6 +159,12 @@ def virtual(scans, secrets, file):
     with h5py.File(scans / "a.h5", "w") as opened:
         opened.create_virtual_dataset("x", layout)
     return scans / "a.h5"
+
+
+def external_in_virtual(scans, secrets):
+    path = virtual(scans, secrets, "b.h5")
+    external(scans, secrets / "a.raw", "b.h5")
+    return path
 
 
 def link(scans, secrets, file):
@@ -173,6 +197,10 @@ OUTSIDE = {
     "ome-tiff, above": (lambda s, o: ome_tiff(s, o, "../secrets/b.ome.tif"), {}),
     "ome-tiff, absolute": (lambda s, o: ome_tiff(s, o, o / "b.ome.tif"), {}),
     "hdf5, external data": (lambda s, o: external(s, o / "a.raw"), {}),
+    "hdf5, external above": (lambda s, _: external(s, "../secrets/a.raw"), {}),
+    "hdf5, external above and back": (lambda s, _: external(s, "../scans/../secrets/a.raw"), {}),
+    "hdf5, external in a virtual": (external_in_virtual, {}),
+    "hdf5, virtual of a link": (moved_link, {}),
     "hdf5, virtual": (lambda s, o: virtual(s, o, o / "b.h5"), {}),
     "hdf5, virtual above": (lambda s, o: virtual(s, o, "../secrets/b.h5"), {}),
     "hdf5, link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "x"}),
@@ -240,6 +268,12 @@ def below(scans, secrets):
     return mhd(scans, "b/a.raw")
 
 
+def external_below(scans, secrets):
+    (scans / "b").mkdir()
+    (scans / "a.raw").rename(scans / "b" / "a.raw")
+    return external(scans, "b/a.raw")
+
+
 INSIDE = {
     "beside": lambda s, _: mhd(s, "a.raw"),
     "dot": lambda s, _: mhd(s, "./a.raw"),
@@ -251,6 +285,13 @@ INSIDE = {
     "zarr, a folder above": linked_above,
     "zarr, link inside": linked_inside,
     "hdf5, virtual": lambda s, _: virtual(s, s, hdf5(s, VOXELS).name),
+    "hdf5, virtual above and back": lambda s, _: virtual(s, s, f"../scans/{hdf5(s, VOXELS).name}"),
+    "hdf5, virtual of a name elsewhere": lambda s, _: virtual(s, s, "/no" / hdf5(s, VOXELS)),
+    "hdf5, external": lambda s, _: external(s, "a.raw"),
+    "hdf5, external dot": lambda s, _: external(s, "./a.raw"),
+    "hdf5, external above and back": lambda s, _: external(s, "../scans/a.raw"),
+    "hdf5, external absolute": lambda s, _: external(s, s / "a.raw"),
+    "hdf5, external below": external_below,
 }
 
 
@@ -260,6 +301,45 @@ def test_what_stays_inside_is_read(folders, name):
     found = vp.Volume(INSIDE[name](*folders)).numpy().ravel()
 
     assert sorted(found.tolist()) in (list(range(24)), list(range(100, 124)))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [("", "LeadsOutside\n"), ("${ORIGIN}", "LeadsOutside\n"), ("elsewhere", "23\n")],
+)
+def test_names_of_external_storage_are_looked_up_where_hdf5_does(folders, prefix, expected):
+    """Beside the file, or where its variable says, and not wherever the process stands."""
+    scans, _ = folders
+    (scans / "deep" / "elsewhere").mkdir(parents=True)
+    external(scans, "../secrets/a.raw")
+    code = (
+        "import os, sys, voxpipe as vp\n"
+        "os.chdir('deep')\n"
+        "try:\n"
+        "    volume = vp.Volume('../a.h5')\n"
+        "    volume.shape\n"
+        "    os.chdir('/')\n"
+        "    print(volume.numpy().max())\n"
+        "except vp.VoxpipeError as error:\n"
+        "    print(type(error).__name__)\n"
+    )
+    # From deep or from deep/elsewhere that name stays inside.
+    for place in (scans / "secrets", scans / "deep" / "secrets"):
+        place.mkdir()
+        (place / "a.raw").write_bytes(VOXELS.tobytes())
+    where = os.fspath(scans / "deep" / prefix) if prefix == "elsewhere" else prefix
+    environment = {**os.environ, "HDF5_EXTFILE_PREFIX": where}
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=scans,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert found.stdout == expected
 
 
 def test_behind_a_url_nothing_leads_out():

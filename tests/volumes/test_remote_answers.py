@@ -2,12 +2,14 @@
 
 import tracemalloc
 
+import fsspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from voxpipe.core.errors import CorruptVolume, StoreUnavailable, VolumeReadError
+from voxpipe.core.errors import CorruptVolume, StoreUnavailable, VolumeReadError, VoxpipeError
 from voxpipe.testing.s3 import Fault, FaultMix
+from voxpipe.volumes import Volume, read_manifest
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote import open_remote
 from voxpipe.volumes.stores.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
@@ -165,3 +167,65 @@ def test_a_mix_is_drawn_from_its_seed():
 
     assert drawn[0] == drawn[1] != drawn[2]
     assert 10 < sum(kind is not None for kind in drawn[0]) < 40
+
+
+@pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
+@pytest.mark.parametrize("kind", ["short", "shift", "etag"])
+@pytest.mark.parametrize("wish", ["", "fsspec"])
+def test_a_web_server_that_answers_with_something_else(server, monkeypatch, wish, kind, wanted):
+    """Each client's answers are looked at: what is wrong once is asked for again."""
+    monkeypatch.setenv("VOXPIPE_REMOTE", wish)
+    (server.bucket / "a").write_bytes(CONTENT)
+    store = open_remote(f"{server.url}/bucket/a", {}, QUICK)
+    store.expect("", store.facts(""))
+    server.forget()
+    server.fail(Fault(kind, times=1))
+
+    (found,) = store.get_ranges([wanted._replace(object="")])
+
+    assert bytes(found) == CONTENT[wanted.start : wanted.stop]
+    assert len(server.requests) == 2
+
+
+ENDLESS = 64 * 1024**2
+
+
+def read(place, options):
+    """Read a manifest, or the header of a zarr."""
+    if place.endswith("manifest.json"):
+        return read_manifest(place, options)
+    return Volume(place.partition(".zarr")[0] + ".zarr", storage_options=options).shape
+
+
+@pytest.mark.parametrize("scheme", ["s3", "http", "memory"])
+@pytest.mark.parametrize(
+    "name", ["a.zarr/zarr.json", "a.zarr/.zarray", "a.zarr/0/zarr.json", "manifest.json"]
+)
+def test_metadata_without_an_end(server, client, monkeypatch, scheme, name):
+    """They are refused by name before they are taken in: as they say, or when too much came."""
+    monkeypatch.setattr("voxpipe.volumes.catalog.manifest.MOST_MANIFEST_BYTES", 8 * 1024**2)
+    place, options = f"s3://bucket/{name}", server.storage_options
+    content = {name: bytes(ENDLESS)}
+    if "/0/" in name:
+        content["a.zarr/zarr.json"] = (
+            b'{"node_type": "group", "zarr_format": 3, "attributes": {"ome": {"multiscales": '
+            b'[{"datasets": [{"path": "0"}]}]}}}'
+        )
+    for key, data in content.items():
+        if scheme == "memory":
+            fsspec.filesystem("memory").pipe(f"/endless/{key}", data)
+        else:
+            (server.bucket / key).parent.mkdir(parents=True, exist_ok=True)
+            (server.bucket / key).write_bytes(data)
+    if scheme != "s3":
+        place, options = f"{server.url}/bucket/{name}", {}
+        place = f"memory://endless/{name}" if scheme == "memory" else place
+    tracemalloc.start()
+    try:
+        with pytest.raises(VoxpipeError, match=f"{name} takes [0-9]+ bytes"):
+            read(place, options)
+        # fsspec's file system in memory copies all of a file to show a part of it.
+        assert scheme == "memory" or tracemalloc.get_traced_memory()[1] < ENDLESS / 2
+    finally:
+        tracemalloc.stop()
+        fsspec.filesystem("memory").store.clear()

@@ -2,15 +2,20 @@
 
 import os
 import pickle
+import shutil
+import time
 
 import nibabel
 import numpy as np
 import pytest
 import zarr
 
+import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
+from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.stores.remote import open_remote
 
 PART = Region((0, 0, 0), (12, 10, 9))
 
@@ -83,3 +88,126 @@ def test_what_was_asked_for_ahead_is_told_by_the_read(server, client):
     with pytest.raises(VolumeChanged, match="was written again since"):
         volume.read(PART)
     ticket.close()
+
+
+SHAPE = (24, 24, 24)
+LATER = 60
+"""Seconds: what is written while an epoch goes on is newer than its begin by more than that."""
+
+
+def zarr_written(path, value, shards=None, *, later=0, corner=None):
+    """Write an array, each object in one step, as if so much later."""
+    made = path.parent.parent / "made.zarr"
+    array = zarr.create_array(
+        made, shape=SHAPE, chunks=(4, 4, 4), shards=shards, dtype="i2", compressors=None
+    )
+    array[...] = value
+    if corner is not None:
+        array[:4, :4, :4] = corner
+    when = time.time() + later
+    for file in sorted(made.rglob("*")):
+        if file.is_file():
+            os.utime(file, (when, when))
+            place = path / file.relative_to(made)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if file.name != "zarr.json" or not later:
+                os.replace(file, place)
+    shutil.rmtree(made)
+
+
+def epoch(batches, seen):
+    """Note the values of each case."""
+    for batch in batches:
+        for image, meta in zip(batch["image"], batch["meta"], strict=True):
+            seen.setdefault(meta["case"], set()).update(np.unique(image.numpy()).tolist())
+
+
+@pytest.mark.parametrize("shards", [None, (12, 12, 12)])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_no_epoch_mixes_two_versions_of_remote_chunks(server, client, shards, workers):
+    """It ends with the case that changed, as answers say; the next one is of the new version."""
+    paths = [server.bucket / f"case{n}.zarr" for n in range(2)]
+    for path in paths:
+        zarr_written(path, 1, shards)
+    cases = [{"case": p.stem, "image": f"s3://bucket/{p.name}"} for p in paths]
+    pipe = vp.from_cases(cases).open_volume(storage_options=server.storage_options)
+    pipe = pipe.lazy_patch(4, samples_per_volume=40).shuffle().batch_patches(2)
+    service = vp.MultiProcessingReadingService(workers, "forkserver" if workers else None)
+    seen, anew = {}, {}
+    with vp.DataLoader2(pipe, None, service, seed=7) as loader:
+        batches = iter(loader)
+        epoch([next(batches)], seen)
+        for path in paths:
+            zarr_written(path, 2, shards, later=LATER)
+
+        with pytest.raises(VolumeChanged, match="was written again") as told:
+            epoch(batches, seen)
+
+        assert told.value.case in seen
+        assert all(values == {1} for values in seen.values())
+        for path in paths:
+            for file in path.rglob("*"):
+                os.utime(file)
+        close_volumes()
+        epoch(loader, anew)
+    assert anew == {p.stem: {2} for p in paths}
+
+
+def test_a_patch_is_of_one_version_of_a_shard(server, client):
+    """What an index says holds for that version: the rest is not read by it, but all anew."""
+    path = server.bucket / "a.zarr"
+    zarr_written(path, 1, SHAPE)
+    volume = Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
+    volume = volume.opened_anew("a pass")
+    assert (volume.read(Region((0, 0, 0), (4, 4, 4))).array == 1).all()
+    volume.refuse_change()
+    # As large, and the parts at other places.
+    zarr_written(path, 2, SHAPE, later=LATER, corner=3)
+
+    assert (volume.read(Region((8, 8, 8), (24, 24, 24))).array == 2).all()
+    with pytest.raises(VolumeChanged, match=r"a\.zarr was written again"):
+        volume.refuse_change()
+
+    again = volume.opened_anew("another pass")
+    assert (again.read(Region((0, 0, 0), (4, 4, 4))).array == 3).all()
+
+
+def test_an_object_that_is_older_than_before_is_another_one(server, client):
+    """A copy that keeps its time of writing: noticed where an object is read twice."""
+    (server.bucket / "a").write_bytes(b"abc")
+    store = open_remote("s3://bucket", server.storage_options)
+    store.get("a")
+    assert store.replaced == 0 < store.newest
+    store.get("a")
+    assert store.replaced == 0
+    (server.bucket / "a").write_bytes(b"xyz")
+    os.utime(server.bucket / "a", (1000, 1000))
+
+    assert store.get("a") == b"xyz"
+    assert store.replaced > 0
+
+
+def test_an_etag_that_lies_once_is_no_other_version(server, client):
+    """A proxy may name any: time of writing and size tell."""
+    path = server.bucket / "a.zarr"
+    zarr_written(path, 1, (12, 12, 12))
+    volume = Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
+    volume = volume.opened_anew("a pass")
+    volume.shape  # noqa: B018
+    server.fail(Fault("etag", times=1, key="/c/"))
+
+    assert (volume.read(Region.of_shape(SHAPE)).array == 1).all()
+    volume.refuse_change()
+
+
+def test_looking_at_versions_asks_for_nothing(server, client):
+    """An epoch over what does not change takes as many requests as objects: none is asked twice."""
+    path = server.bucket / "a.zarr"
+    zarr_written(path, 1)
+    pipe = vp.from_cases([{"image": "s3://bucket/a.zarr"}])
+    pipe = pipe.open_volume(storage_options=server.storage_options).lazy_patch(24).batch_patches(1)
+    epoch(pipe, {})
+
+    chunks = [line.key for line in server.requests if "/c/" in line.key]
+    assert len(chunks) == len(set(chunks)) == 6**3
+    assert len([line for line in server.requests if "zarr.json" in line.key]) == 1

@@ -2,12 +2,13 @@
 
 import os
 
+import numpy as np
 import pytest
 from nifti_files import numbered
 
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeError
-from voxpipe.volumes import Volume, close_volumes, convert
+from voxpipe.volumes import Volume, close_volumes, convert, read_manifest
 
 NAMES = [
     "a.nii",
@@ -71,3 +72,47 @@ def test_a_pipe_in_a_zarr_folder(tmp_path, part):
 
     with pytest.raises(VolumeError, match=part):
         Volume(tmp_path / "a.nii.zarr").read(Region.of_shape((4, 5, 6)))
+
+
+def test_a_pipe_in_the_place_of_a_mat(tmp_path):
+    """Which moves an Analyze image, and is read by others."""
+    pytest.importorskip("scipy")
+    nibabel = pytest.importorskip("nibabel")
+    image = nibabel.Spm99AnalyzeImage(np.zeros((4, 4, 4), np.int16), np.eye(4))
+    nibabel.save(image, tmp_path / "a.img")
+    (tmp_path / "a.mat").unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "a.mat")
+
+    with pytest.raises(VolumeError, match=r"a\.mat"):
+        _ = Volume(tmp_path / "a.hdr").affine
+
+
+def test_a_mat_that_is_no_matrix(tmp_path):
+    """One of many megabytes holds something else: it is not read."""
+    nibabel = pytest.importorskip("nibabel")
+    image = nibabel.Spm99AnalyzeImage(np.zeros((4, 4, 4), np.int16), np.eye(4))
+    nibabel.save(image, tmp_path / "a.img")
+    (tmp_path / "a.mat").write_bytes(bytes(100_000))
+
+    with pytest.raises(VolumeError, match=r"a\.mat takes 100000 bytes"):
+        _ = Volume(tmp_path / "a.hdr").affine
+
+
+def test_a_pipe_in_the_place_of_a_manifest(tmp_path):
+    """Nobody would ever write into it."""
+    os.mkfifo(tmp_path / "manifest.json")
+
+    with pytest.raises(VolumeError, match=r"manifest\.json is no regular file"):
+        read_manifest(tmp_path / "manifest.json")
+
+
+@pytest.mark.parametrize("file", [".a.nii.zarr.part/journal.jsonl", "a.nii.zarr/zarr.json"])
+def test_a_pipe_where_a_conversion_looks(tmp_path, file):
+    """In the journal of an earlier one, or in what it is to replace."""
+    pytest.importorskip("zarr")
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+
+    with pytest.raises(VolumeError, match=r"journal\.jsonl is no regular|a\.nii\.zarr is there"):
+        convert(Volume(numbered((4, 5, 6))), tmp_path / "a.nii.zarr")

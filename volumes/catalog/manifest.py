@@ -32,11 +32,15 @@ from ..stores.location import (
     public_name,
     remote_errors,
 )
+from ..stores.ranges import check_document, open_regular
+from ..stores.remote import open_remote
 from .stamps import Stamp
 from .statistics import Statistics
 
 FORMAT = "voxpipe manifest"
 VERSION = 1
+MOST_MANIFEST_BYTES = 512 * 1024**2
+"""A hundred thousand volumes with their statistics and documents, of 5 kB each."""
 # What documents that are no manifest make the code below raise; NumPy parses names of types.
 _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
@@ -343,13 +347,19 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
 
 def _content(place: str, options: Mapping[str, Any]) -> bytes:
     if is_url(place):
-        system, path = file_system(place, options)
         with remote_errors(place, options):
-            found: bytes = system.cat_file(path)
-        return found
+            found = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
+        if found is None:
+            raise VolumeNotFound(
+                f"there is nothing at {public_name(place)}.",
+                do="Check the URL and the storage_options.",
+            )
+        return bytes(found)
     try:
-        with open(local_path(place), "rb") as file:
-            return file.read()
+        with open(local_path(place), "rb", opener=open_regular) as file:
+            size = os.fstat(file.fileno()).st_size
+            check_document(size, place, MOST_MANIFEST_BYTES)
+            return file.read(MOST_MANIFEST_BYTES)
     except (FileNotFoundError, IsADirectoryError):
         raise VolumeNotFound(
             f"there is no manifest {place}.", do="Write one: voxpipe index URL."

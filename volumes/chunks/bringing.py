@@ -210,7 +210,7 @@ def forget_bytes(token: str) -> None:
     """Drop all stored bytes that are here of an array: it was written anew."""
     AHEAD.small.forget_all(token)
     AHEAD.small.forget_all(_objects(token))
-    AHEAD.shared.forget(token)
+    AHEAD.forget(token)
 
 
 def _objects(token: str) -> str:

@@ -33,6 +33,7 @@ from ..stores.location import (
     public_name,
     remote_errors,
 )
+from ..stores.ranges import open_regular
 from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
 
 GROUP = "zarr.json"
@@ -102,7 +103,7 @@ class LocalDestination:
         if not os.path.lexists(self._path):
             return None
         with suppress(OSError, ValueError, AttributeError):
-            document = parse_json((self._path / GROUP).read_bytes())
+            document = parse_json(_read(self._path / GROUP))
             return dict(document.get("attributes", {}).get("voxpipe", {}))
         return {}
 
@@ -343,8 +344,8 @@ def _parsed(journal: bytes, key: str) -> set[Triple] | None:
 
 
 def _read(path: Path) -> bytes:
-    with suppress(FileNotFoundError):
-        return path.read_bytes()
+    with suppress(FileNotFoundError), open(path, "rb", opener=open_regular) as file:
+        return file.read()
     return b""
 
 

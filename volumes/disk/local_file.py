@@ -30,7 +30,7 @@ class LocalFile(Backend):
 def open_local(path: str) -> BinaryIO:
     """Open a local file for reading; ``VolumeNotFound`` where there is none."""
     try:
-        return open(path, "rb", opener=lambda path, _: open_regular(path))
+        return open(path, "rb", opener=open_regular)
     except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
     except IsADirectoryError:

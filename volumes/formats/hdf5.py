@@ -76,6 +76,7 @@ def open_hdf5(
             reach = Reach(name, held)
             refuse_links(h5py, file, options.get("dataset"), reach)
             dataset = chosen_dataset(h5py, file, options.get("dataset"), name)
+            dataset = _beside(h5py, dataset)
             _refuse_external(dataset, reach)
             _refuse_circle(h5py, dataset, (), name, reach)
             header, layout = dataset_header(dataset, stamp, name)
@@ -268,8 +269,8 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
         except (KeyError, ValueError, RuntimeError):  # h5py says so when it is opened
             return
         if isinstance(link, h5py.ExternalLink):
-            for path in _candidates(file.filename, link.filename):
-                reach.check(path, link.filename)
+            path = _found(_places(file.filename, link.filename, "HDF5_EXT_PREFIX"))
+            reach.check(path, link.filename)
             return
         if isinstance(link, h5py.SoftLink):
             above = "" if link.path.startswith("/") else "/".join(parts[:n])
@@ -278,18 +279,56 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
             return
 
 
-def _candidates(file: str, reference: str) -> list[str]:
-    """Return where HDF5 looks for a file that another one names: beside it, then where we are."""
-    beside = os.path.join(os.path.dirname(os.path.abspath(file)), reference)
-    here = os.path.abspath(reference)
-    return [beside] if os.path.exists(beside) or not os.path.exists(here) else [here]
+def _places(file: str, reference: str, variable: str) -> list[str]:
+    """Return where HDF5 looks for a file that another one names, in its order.
+
+    Where the name says, if it is absolute, and else in the folders of the variable, beside the
+    file, where the process is, and beside what the file is a link to.
+    """
+    absolute = [reference] if os.path.isabs(reference) else []
+    name = os.path.basename(reference) if absolute else reference
+    beside = os.path.dirname(os.path.abspath(file))
+    chosen = [
+        folder.replace("${ORIGIN}", beside)
+        for folder in os.environ.get(variable, "").split(os.pathsep)
+        if folder
+    ]
+    folders = [*chosen, beside, os.getcwd(), os.path.dirname(os.path.realpath(file))]
+    return [*absolute, *(os.path.join(folder, name) for folder in folders)]
+
+
+def _found(places: Sequence[str]) -> str:
+    """Return the first place where there is a file, or the first of all."""
+    return next(filter(os.path.exists, places), places[0])
+
+
+def _external(dataset: Any) -> list[str]:
+    return [os.fsdecode(reference) for reference, *_ in dataset.external or ()]
+
+
+def _beside(h5py: Any, dataset: Any) -> Any:
+    """Return a dataset whose numbers lie in other files, of names beside its own file.
+
+    HDF5 looks for them where the process is when it reads. What a variable says goes first.
+    """
+    names = _external(dataset)
+    if not names or dataset.id.get_access_plist().get_efile_prefix():
+        return dataset
+    file, path = dataset.file, dataset.name.encode()
+    beside = os.path.dirname(os.path.abspath(file.filename))
+    if not any(os.path.exists(os.path.join(beside, name)) for name in names):
+        beside = os.getcwd()  # what is looked at is what is read, wherever the process goes
+    wanted = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    wanted.set_efile_prefix(os.fsencode(beside))
+    h5py.h5i.dec_ref(dataset.id)  # HDF5 opens it only once, in one way
+    return h5py.Dataset(h5py.h5d.open(file.id, path, wanted))
 
 
 def _refuse_external(dataset: Any, reach: Reach) -> None:
-    """Look at the files that hold the numbers of a dataset: HDF5 looks for them where we are."""
-    for reference, *_ in dataset.external or ():
-        text = os.fsdecode(reference)
-        reach.check(os.path.abspath(text), text)
+    """Look at the files that hold the numbers of a dataset, where HDF5 looks for them."""
+    for name in _external(dataset):
+        prefix = os.fsdecode(dataset.id.get_access_plist().get_efile_prefix())
+        reach.check(os.path.join(os.getcwd(), prefix, name), name)
 
 
 def _refuse_circle(
@@ -298,16 +337,16 @@ def _refuse_circle(
     """Refuse a virtual dataset that leads back to itself: HDF5 follows it until the stack ends."""
     if not dataset.is_virtual:
         return
-    place = os.path.realpath(dataset.file.filename)
-    here = (place, dataset.name)
+    file = dataset.file.filename
+    here = (os.path.realpath(file), dataset.name)
     if here in above or len(above) >= _MOST_VIRTUAL:
         raise BadHeader(
             f"the virtual dataset {dataset.name} of {name} leads back to itself.",
             do="Write it again, of datasets that hold numbers.",
         )
     for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
-        for file, path in _matching(h5py, place, *source, reach):
-            with h5py.File(file, "r") as opened:
+        for place, path in _matching(h5py, file, *source, reach):
+            with h5py.File(place, "r") as opened:
                 refuse_links(h5py, opened, path, reach)
                 found = opened.get(path)
                 if isinstance(found, h5py.Dataset):
@@ -316,17 +355,20 @@ def _refuse_circle(
 
 
 def _matching(
-    h5py: Any, place: str, file_name: str, path: str, reach: Reach
+    h5py: Any, file: str, file_name: str, path: str, reach: Reach
 ) -> Iterator[tuple[str, str]]:
     """Yield file and dataset of the sources that a name stands for; ``%b`` is a number in it."""
-    folder = os.path.dirname(place)
-    names = [place]
+    names = [file]
     if file_name != ".":
+        places = _places(file, file_name, "HDF5_VDS_PREFIX")
         wanted = _printf(os.path.basename(file_name))
-        below = os.path.join(folder, os.path.dirname(file_name))
-        listed = sorted(os.listdir(below)) if os.path.isdir(below) else []
-        names = [os.path.join(below, each) for each in listed if wanted.fullmatch(each)]
-        for each in names or _candidates(place, file_name):
+        first: dict[str, str] = {}
+        for folder in map(os.path.dirname, places):
+            listed = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+            for each in filter(wanted.fullmatch, listed):
+                first.setdefault(each, os.path.join(folder, each))
+        names = list(first.values())
+        for each in names or places[:1]:
             reach.check(each, file_name)
     for each in names:
         if not h5py.is_hdf5(each):

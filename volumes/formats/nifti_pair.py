@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core.errors import BadHeader, MissingDependency
 from ..backend import Backend
+from ..disk.local_file import open_local
 from ..disk.raw_header import RawHeader
 from ..header import affine_entries
 from .nifti import HEAD_BYTES, decoded_head
@@ -24,6 +25,8 @@ from .stored_file import LocalStoredFile, StoredFile
 _MAGIC_AT = {NIFTI1_BYTES: 344, NIFTI2_BYTES: 4}
 # Nibabel takes a pair whose magic says "one file" for a pair all the same.
 _MAGICS = (b"ni1", b"n+1", b"ni2", b"n+2")
+# SPM's two matrices of 4 x 4 take 400; what is deflated in it may be a thousand times as much.
+_MOST_MAT_BYTES = 64 * 1024
 
 
 def open_pair(file: StoredFile, name: str) -> Backend:
@@ -74,9 +77,17 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
             f"{header.name} is an Analyze header, which is only read from local disks.",
             do="Copy both files, or convert them to .nii.",
         )
-    if os.path.exists(os.path.splitext(header.path.removesuffix(".gz"))[0] + ".mat"):
-        return replace(found, affine=affine_entries(_affine_of_mat(header), header.name))
-    return found
+    mat = os.path.splitext(header.path.removesuffix(".gz"))[0] + ".mat"
+    if not os.path.exists(mat):
+        return found
+    with open_local(mat) as file:
+        size = os.fstat(file.fileno()).st_size
+    if size > _MOST_MAT_BYTES:
+        raise BadHeader(
+            f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most.",
+            do="Remove it if it does not belong to the image.",
+        )
+    return replace(found, affine=affine_entries(_affine_of_mat(header), header.name))
 
 
 def _affine_of_mat(header: LocalStoredFile) -> Any:

@@ -41,6 +41,8 @@ from ..stores.ranges import LocalRanges
 from ..stores.read_ahead import Closes
 from ..stores.remote import open_remote
 from ..stores.remote_file import RemoteFile
+from ..stores.remote_ranges import RemoteRanges
+from ..stores.retry import LOOKS
 from ..stores.small_answers import DOCUMENTS
 from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
@@ -59,6 +61,8 @@ from .zarr_nodes import (
 _OPTIONS = ("level",)
 # Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
 _MOST_METADATA = 200
+# Seconds by which the clock of a store may be ahead of ours. Times of writing are in whole ones.
+_CLOCKS_APART = 2.0
 
 
 class ZarrBackend(Backend):
@@ -338,7 +342,10 @@ class RemoteZarr(ListedZarr):
     ) -> None:
         no_options(options, name, _OPTIONS)
         self._url, self._storage_options = url, storage_options
-        self._failed = False
+        self._failed = self._stale = False
+        # By our clock: before anything is read.
+        self._newest = time.time() + _CLOCKS_APART
+        self._replaced = self._mixed = self._last_read = 0
         with remote_errors(name, storage_options, url=url):
             self._store = store = open_remote(url, storage_options)
             self._token = token = documents_token(url, storage_options)
@@ -357,8 +364,21 @@ class RemoteZarr(ListedZarr):
 
     @property
     def is_current(self) -> bool:
-        """Whether no read failed and no listing differed. Asking would be a request per look."""
-        return not self._failed
+        """Whether no read failed or brought what is newer, and no listing differed.
+
+        Asking would be a request per look.
+        """
+        return not (self._failed or self._stale)
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether no object that was read was written since, or read in two versions.
+
+        What answers say of themselves tells; nothing is asked for it.
+        """
+        if self._failed or self._mixed >= moment:
+            return False
+        newest = self._store.newest if isinstance(self._store, RemoteRanges) else 0.0
+        return newest <= moment * 1e-9 + _CLOCKS_APART
 
     def _list(self) -> str:
         with remote_errors(self.name, self._storage_options, url=self._url):
@@ -367,7 +387,9 @@ class RemoteZarr(ListedZarr):
     def _forget_stored(self) -> None:
         """Let the next volume read the metadata anew, too."""
         super()._forget_stored()
-        self._failed = True
+        if isinstance(self._store, RemoteRanges):
+            self._store.forget_versions()
+        self._stale = True
         DOCUMENTS.forget_all(self._token)
 
     def _stores_chunks(self) -> bool:
@@ -378,18 +400,58 @@ class RemoteZarr(ListedZarr):
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with remote_errors(self.name, self._storage_options, url=self._url):
-            try:
-                return super()._decoded(index, box)
-            except (CorruptVolume, TruncatedVolume) as error:
-                self._explain(error)
-                raise
+            for left in reversed(range(LOOKS)):
+                try:
+                    found = super()._decoded(index, box)
+                except VolumeChanged:  # of a part of an object: all of it is read anew
+                    if not left:
+                        raise
+                    self._turn_to_newer()
+                    continue
+                except (CorruptVolume, TruncatedVolume) as error:
+                    self._explain(error)
+                    raise
+                if not self._brought_newer():
+                    self._last_read = time.time_ns()
+                    return found
+                self._mixed = self._last_read
+                self._turn_to_newer()
+        raise VolumeChanged(
+            f"{self.name} is being written while it is read.",
+            do="Make a new Volume once it is written.",
+        )
+
+    def _brought_newer(self) -> bool:
+        """Whether objects were written since this was opened, or since this was asked last."""
+        if not isinstance(self._store, RemoteRanges):
+            return False
+        newest, replaced = self._store.newest, self._store.replaced
+        if newest <= self._newest and replaced <= self._replaced:
+            return False
+        self._newest, self._replaced = max(newest, self._newest), replaced
+        return True
+
+    def _turn_to_newer(self) -> None:
+        """Forget what was read of an older version; ``VolumeChanged`` if its metadata were others.
+
+        Whoever began to read an epoch of the older one is told when the patch is made.
+        """
+        known = self.documents
+        self._forget_stored()
+        self._refuse_other(known)
 
     def _explain(self, error: VoxpipeError) -> None:
         """Let the next volume read the metadata anew; say so where they are others now."""
         known, self._failed = self.documents, True
         DOCUMENTS.forget_all(self._token)
+        self._refuse_other(known, error)
+
+    def _refuse_other(
+        self, known: Mapping[str, bytes | None], error: VoxpipeError | None = None
+    ) -> None:
         changed = [key for key, before in known.items() if self._store.get(key) != before]
         if changed:
+            self._failed = True
             raise VolumeChanged(
                 f"{self.name} was written again since it was opened: {changed[0]} is another one.",
                 do="Make a new Volume once it is written.",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ...core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
 from .location import file_system, remote_errors
-from .ranges import ReadRange
-from .remote_answers import Answer, Asked, Head
+from .ranges import ReadRange, check_document
+from .remote_answers import MOST_WHOLE, Answer, Asked, Head, NoRanges, TooLong
+from .remote_failure import has_expired
 from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, version_of
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here
 
 _S3 = ("s3", "s3a")
+_WHOLE = 200  # of HTTP: all of it
 _S3FS = ("s3fs.core", "S3FileSystem")
 _HTTP = ("fsspec.implementations.http", "HTTPFileSystem")
 _ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
@@ -123,12 +126,30 @@ class FsspecRanges(_Folder, RemoteRanges):
         path = self._path(asked.key)
         if is_s3fs(self._system):
             return await self._ask_s3(path, asked)
-        more: dict[str, Any] = {}
-        if asked.condition and _kind(self._system) == _HTTP:
-            headers = self._system.kwargs.get("headers") or {}
-            more["headers"] = {**headers, "If-Match": asked.condition}
+        if _kind(self._system) == _HTTP:
+            return await self._ask_http(path, asked)
         start = asked.start or None
-        return Answer(await self._system._cat_file(path, start=start, end=asked.stop, **more))
+        return Answer(await self._system._cat_file(path, start=start, end=asked.end))
+
+    async def _ask_http(self, path: str, asked: Asked) -> Answer:
+        """Send one request in the session of fsspec's client, which hides what an answer says."""
+        system, wanted = self._system, {"Accept-Encoding": "identity"}
+        if asked.range_header:
+            wanted["Range"] = asked.range_header
+        if asked.condition:
+            wanted["If-Match"] = asked.condition
+        given = {**system.kwargs}
+        headers = {**wanted, **(given.pop("headers", None) or {})}
+        session = await system.set_session()
+        async with session.get(system.encode_url(path), headers=headers, **given) as found:
+            system._raise_not_found_for_status(found, path)
+            head = _head_of(found)
+            if head is not None:
+                if found.status == _WHOLE and head.stop > (asked.stop or head.stop) - asked.start:
+                    raise NoRanges("all of it instead of a part")
+                asked.check(head)
+            most = asked.limit or MOST_WHOLE if head is None else head.stop - head.start
+            return Answer(await _body_of(found, most), head)
 
     async def _ask_s3(self, path: str, asked: Asked) -> Answer:
         """Send one request through s3fs, which hides what an answer says of itself."""
@@ -137,10 +158,19 @@ class FsspecRanges(_Folder, RemoteRanges):
         span = asked.range_header or "bytes=0-"
         wanted = {"Range": span, "IfMatch": asked.condition, "VersionId": version}
         given = {name: value for name, value in wanted.items() if value}
-        found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
+        try:
+            found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
+        except Exception as error:
+            if not has_expired(error):
+                raise
+            # Whatever profile, role or service it came from has another one by now.
+            await self._system.set_session(refresh=True)
+            found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
         async with found["Body"] as body:
             length, etag = found["ContentLength"], found.get("ETag") or ""
-            head = Head.parse(found.get("ContentRange") or "", length, etag)
+            written = found.get("LastModified")
+            modified = 0.0 if written is None else written.timestamp()
+            head = Head.parse(found.get("ContentRange") or "", length, etag, modified)
             asked.check(head)
             return Answer(await body.read(), head)
 
@@ -215,18 +245,26 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
         # one that closes its connections.
         self._system, self._root = system, root.rstrip("/")
 
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+    def get_ranges(
+        self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
+    ) -> list[bytes | None]:
         """Return the bytes of each range."""
-        if self._documents:
-            return self._documented(ranges, lambda r: [self._piece(*wanted) for wanted in r])
-        return [self._piece(*wanted) for wanted in ranges]
+        limit = self._limit(whole, limit)
 
-    def _piece(self, key: str, start: int, stop: int | None) -> bytes | None:
+        def read(wanted: Sequence[ReadRange]) -> list[bytes | None]:
+            return [self._piece(*each, limit) for each in wanted]
+
+        return self._documented(ranges, read) if self._documents else read(ranges)
+
+    def _piece(self, key: str, start: int, stop: int | None, limit: int) -> bytes | None:
         path = self._path(key)
         with remote_errors(self._name, self._options, url=self._url), suppress(*_ABSENT):
+            asked = Asked(key, start, stop, limit=limit)
             found: bytes = self._tried(
-                key, lambda: self._system.cat_file(path, start=start or None, end=stop)
+                key, lambda: self._system.cat_file(path, start=start or None, end=asked.end)
             )
+            if limit and asked.is_whole:
+                check_document(len(found), self._place(key), limit)
             return found
         return None
 
@@ -254,6 +292,30 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
         what = f"reading {self._place(key)}"
         attempts = Attempts(self._retry, what, self._secrets.describe, health=self._health)
         return retried_here(call, attempts, self._sleep)
+
+
+def _head_of(found: Any) -> Head | None:
+    """Return what an answer of a web server says to hold; None where it does not say."""
+    headers = found.headers
+    length, span = found.content_length, headers.get("Content-Range", "")
+    if headers.get("Content-Encoding", "identity") != "identity" or (length is None and not span):
+        return None
+    written = 0.0
+    with suppress(TypeError, ValueError):
+        written = parsedate_to_datetime(headers.get("Last-Modified")).timestamp()
+    return Head.parse(span, length or 0, headers.get("ETag", ""), written)
+
+
+async def _body_of(found: Any, most: int) -> bytes:
+    """Return a body piece by piece: one that goes on is not taken in."""
+    pieces: list[bytes] = []
+    length = 0
+    async for piece in found.content.iter_any():
+        pieces.append(piece)
+        length += len(piece)
+        if length > most:
+            raise TooLong(length, most)
+    return b"".join(pieces)
 
 
 def _facts(info: Mapping[str, Any], name: str) -> ObjectFacts:

@@ -26,7 +26,7 @@ from .call_threads import THREADS
 from .fsspec_ranges import CONNECTING, open_fsspec
 from .in_flight import MOST_REQUESTS
 from .remote_answers import Answer, Asked, Head
-from .remote_failure import Failure, failure_of
+from .remote_failure import Failure, failure_of, has_expired
 from .remote_objects import Entry, ObjectFacts
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Retry
@@ -322,8 +322,17 @@ class ObstoreRanges(RemoteRanges):
                 return await THREADS.run(here)
             except Exception as error:
                 if not self._is_for_others(error):
-                    raise
+                    if not (has_expired(error) and self._renewed()):
+                        raise
+                    return await THREADS.run(here)
         return await there(self._by_fsspec())
+
+    def _renewed(self) -> bool:
+        """Forget credentials that were found in files, roles or services; say if there are any."""
+        if self._settings.session is None:
+            return False
+        _SESSIONS.pop((os.getpid(), _session_name(self._settings.session)), None)
+        return True
 
     def _is_plain(self, path: str) -> bool:
         """Whether obstore can say which object is meant, or the URL of a web server itself is."""
@@ -421,7 +430,8 @@ def _options(asked: Asked, *, always: bool) -> Any:
 def _head(found: Any) -> Head:
     meta = found.meta
     start, stop = found.range
-    return Head(start, stop, int(meta["size"]), meta["e_tag"] or "")
+    written = meta["last_modified"]
+    return Head(start, stop, int(meta["size"]), meta["e_tag"] or "", written.timestamp())
 
 
 def _body(found: Any, expected: int) -> bytes:
@@ -448,7 +458,11 @@ def _session(wanted: Mapping[str, Any] | None) -> Callable[[], dict[str, Any]] |
     """
     if wanted is None:
         return None
-    return partial(_credentials, content_key("", tuple(sorted(wanted.items()))), wanted)
+    return partial(_credentials, _session_name(wanted), wanted)
+
+
+def _session_name(wanted: Mapping[str, Any]) -> str:
+    return content_key("", tuple(sorted(wanted.items())))
 
 
 def _credentials(name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:

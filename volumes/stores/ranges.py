@@ -19,11 +19,11 @@ MOST_DOCUMENT_BYTES = 8 * 1024**2
 """Of metadata: ten thousand arrays take as much, and in Python up to twenty times that."""
 
 
-def check_document(size: int, name: str) -> None:
+def check_document(size: int, name: str, most: int = MOST_DOCUMENT_BYTES) -> None:
     """Raise ``BadHeader`` for metadata of a size that none have."""
-    if size > MOST_DOCUMENT_BYTES:
+    if size > most:
         raise BadHeader(
-            f"{name} takes {size} bytes, and metadata take {MOST_DOCUMENT_BYTES} at most.",
+            f"{name} takes {size} bytes, and metadata take {most} at most.",
             do="Write the volume again, or open the array in it by its path.",
         )
 
@@ -235,8 +235,8 @@ def leads_outside(name: str, target: str) -> LeadsOutside:
     )
 
 
-def open_regular(path: str) -> int:
-    """Open a local file for reading and return its descriptor.
+def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
+    """Open a local file for reading and return its descriptor; also an ``opener`` of ``open()``.
 
     Every file of a volume is opened here: a pipe in its place would wait for a writer for ever, and
     a device may give bytes without an end.
@@ -258,7 +258,7 @@ def open_regular(path: str) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise BadHeader(
-        f"{path} is no regular file, but a pipe, a socket or a device.",
+        f"{os.fspath(path)} is no regular file, but a pipe, a socket or a device.",
         do="Put a file in its place.",
     )
 

@@ -259,6 +259,15 @@ class ReadAhead:
         with self._lock, contextlib.suppress(Exception):
             self._go_on()
 
+    def forget(self, token: str) -> None:
+        """Drop what is here or on its way of one array: it was written anew."""
+        with self._lock:
+            held = [each for key, each in self._chunks.items() if key[0] == token]
+            deliveries = list({id(each): each for each in held}.values())
+            self._forget(deliveries)
+        self._cancel(deliveries)
+        self.shared.forget(token)
+
     def clear(self) -> None:
         """Drop everything; tickets that are still open hold nothing any more."""
         with self._lock:

@@ -26,6 +26,14 @@ class OtherVersion(WrongAnswer):
     """An answer of another version than the one that was asked for."""
 
 
+class TooLong(OSError):
+    """An object of more bytes than anybody needs of what it is."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(f"it is of {size} bytes, {most} at most")
+        self.size, self.most = size, most
+
+
 class NoRanges(OSError):
     """A server that sends all of an object when asked for a part of it."""
 
@@ -41,32 +49,35 @@ class Head(NamedTuple):
     """Bytes of the whole object; None where the answer does not say."""
     etag: str = ""
     """Version of the object; empty where the answer does not say."""
+    modified: float = 0.0
+    """When the object was written, in seconds since 1970 by the clock of the store; 0.0 where the
+    answer does not say."""
 
     @classmethod
-    def parse(cls, content_range: str, length: int, etag: str) -> Head:
+    def parse(cls, content_range: str, length: int, etag: str, modified: float = 0.0) -> Head:
         """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense.
 
         Parameters
         ----------
         content_range
             Header of a partial answer; empty for a whole one.
-        length, etag
+        length, etag, modified
             The other headers.
 
         Examples
         --------
         >>> Head.parse("bytes 4-6/9", 3, "v")
-        Head(start=4, stop=7, total=9, etag='v')
+        Head(start=4, stop=7, total=9, etag='v', modified=0.0)
         >>> Head.parse("", 9, "")
-        Head(start=0, stop=9, total=9, etag='')
+        Head(start=0, stop=9, total=9, etag='', modified=0.0)
         """
         if not content_range:
-            return cls(0, length, length, etag)
+            return cls(0, length, length, etag, modified)
         found = _CONTENT_RANGE.fullmatch(content_range.strip())
         if found is None:
             raise WrongAnswer("the range of an answer makes no sense")
         total = None if found[3] == "*" else int(found[3])
-        return cls(int(found[1]), int(found[2]) + 1, total, etag)
+        return cls(int(found[1]), int(found[2]) + 1, total, etag, modified)
 
 
 class Answer(NamedTuple):
@@ -102,6 +113,13 @@ class Asked(NamedTuple):
     """Bytes of the whole object, where that is known."""
     most: int = 0
     """Bytes that a whole object has at most, about; 0 where that is not known."""
+    limit: int = 0
+    """Bytes of which a whole object must not have more; 0 for no such limit."""
+
+    @property
+    def end(self) -> int | None:
+        """One past the last byte to ask for of a client that tells nothing before the body."""
+        return self.limit + 1 if self.limit and self.is_whole else self.stop
 
     @property
     def is_whole(self) -> bool:
@@ -129,7 +147,12 @@ class Asked(NamedTuple):
         return f"bytes={self.start}-{'' if self.stop is None else self.stop - 1}"
 
     def check(self, head: Head) -> None:
-        """Raise ``WrongAnswer`` unless an answer says to hold what is asked for."""
+        """Raise ``WrongAnswer`` unless an answer says to hold what is asked for.
+
+        ``TooLong`` where that is more than the limit.
+        """
+        if self.limit and head.stop - head.start > self.limit:
+            raise TooLong(head.stop - head.start, self.limit)
         if self.etag and head.etag and head.etag != self.etag:
             raise OtherVersion("it is of another version")
         if self.size is not None and head.total not in (None, self.size):
@@ -157,6 +180,8 @@ class Asked(NamedTuple):
             expected: int | None = answer.head.stop - answer.head.start
         else:
             first, last = self._span(self.size)
+            if 0 < self.limit < length:
+                raise TooLong(length, self.limit)
             expected = None if self.size is None or last is None else last - first
             room = -self.start if self.start < 0 else None
             room = room if self.stop is None else self.stop - self.start

@@ -20,6 +20,7 @@ class Failure(Enum):
     ABSENT = "there is no such object"
     BEYOND = "the range begins behind the end of the object"
     DENIED = "the store refuses"
+    UNTRUSTED = "the certificate of the server is not believed"
     CHANGED = "the object is another version by now"
     NO_RANGES = "the server sends all of an object when asked for a part"
     WRONG = "the answer is not what was asked for"
@@ -54,6 +55,10 @@ _NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection"
 # obstore's, of an answer whose head is not for the range that was asked for.
 _WRONG_HEAD = re.compile(r"Requested \d+\.\.\d+, got|content[-_](range|length)", re.IGNORECASE)
 _NO_RANGES = re.compile(r"non-partial response|Range request not supported")
+# S3's and STS's words for credentials that were good before, by 400 or 403.
+_EXPIRED = re.compile(r"\b(ExpiredToken(Exception)?|TokenRefreshRequired|RequestExpired)\b")
+# Of Python's ssl, and rustls'.
+_UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate")
 # S3 answers 400 to a request that came too slowly, and calls it so.
 _SLOW_REQUEST = "RequestTimeout"
 
@@ -72,6 +77,11 @@ def failure_of(error: BaseException) -> Failure:
         return Failure.NO_RANGES
     if isinstance(error, WrongAnswer):
         return Failure.WRONG
+    error = told_of(error)
+    if has_expired(error):
+        return Failure.DENIED
+    if _UNTRUSTED.search(_text(error)):
+        return Failure.UNTRUSTED
     status = _status(error)
     if status is not None and status >= 300:
         return _of_status(status, error)
@@ -101,6 +111,39 @@ def _of_obstore(text: str) -> Failure:
     return Failure.TRANSIENT if _NO_ANSWER.search(text) else Failure.FINAL
 
 
+def told_of(error: BaseException) -> BaseException:
+    """Return what went wrong: fsspec says of a web server that fails that there is no file."""
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
+        return cause or error
+    return error
+
+
+def has_expired(error: BaseException) -> bool:
+    """Whether credentials were refused that were good before; there may be newer ones.
+
+    Examples
+    --------
+    >>> has_expired(PermissionError("AccessDenied")), has_expired(OSError("... ExpiredToken ..."))
+    (False, True)
+    """
+    return bool(_EXPIRED.search(_text(error)))
+
+
+def _text(error: BaseException) -> str:
+    """Return what an error and its cause say, the code of an answer of S3 among it."""
+    codes = [
+        str(getattr(each, "response", None) or "") for each in (error, error.__cause__) if each
+    ]
+    return " ".join([str(error), str(error.__cause__ or ""), *codes])
+
+
+def is_of_no_bucket(error: BaseException) -> bool:
+    """Whether there is no such bucket."""
+    text = _text(error)
+    return "NoSuchBucket" in text or "bucket does not exist" in text.lower()
+
+
 def is_conflict(error: BaseException) -> bool:
     """Whether an object was not made because there is one, or another is just being made.
 
@@ -115,9 +158,7 @@ def is_conflict(error: BaseException) -> bool:
 def _of_status(status: int, error: BaseException) -> Failure:
     if status in (404, 410):
         # A bucket that is not there is a mistake; an object that is not there may be fill.
-        text = f"{error} {error.__cause__}"
-        gone = "NoSuchBucket" in text or "bucket does not exist" in text
-        return Failure.FINAL if gone else Failure.ABSENT
+        return Failure.FINAL if is_of_no_bucket(error) else Failure.ABSENT
     if status == 412:
         return Failure.CHANGED
     if status == 416:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..content import content_key
 from .location import public_name
-from .ranges import ReadRange
+from .ranges import MOST_DOCUMENT_BYTES, ReadRange
 from .redaction import Secrets
 from .retry import Health, Retry, default_retry
 from .small_answers import DOCUMENTS
@@ -94,9 +94,12 @@ class RemoteObjects(ABC):
         """The URL, without credentials."""
         return self._name
 
-    def get(self, key: str) -> bytes | None:
-        """Return a whole object; None where there is none."""
-        return self.get_ranges([ReadRange(key)])[0]
+    def get(self, key: str, limit: int = MOST_DOCUMENT_BYTES) -> bytes | None:
+        """Return a whole small object, such as metadata; None where there is none.
+
+        ``BadHeader`` where it has more than ``limit`` bytes, before its body is taken.
+        """
+        return self.get_ranges([ReadRange(key)], limit=limit)[0]
 
     @contextmanager
     def documents(self, token: str) -> Iterator[None]:
@@ -132,8 +135,24 @@ class RemoteObjects(ABC):
         return [answers[r] if r in answers else kept[r.object,] for r in ranges]
 
     @abstractmethod
-    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range; None for an object that is not there."""
+    def get_ranges(
+        self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; None for an object that is not there.
+
+        Parameters
+        ----------
+        ranges
+            In any order.
+        whole
+            What a whole object has at most, about; 0 if that is not known.
+        limit
+            Of more bytes no whole object is taken: ``BadHeader``. While documents are read it is
+            :data:`.MOST_DOCUMENT_BYTES` for those of unknown size, unless said otherwise.
+        """
+
+    def _limit(self, whole: int, limit: int) -> int:
+        return limit or (MOST_DOCUMENT_BYTES if self._documents and not whole else 0)
 
     @abstractmethod
     def facts(self, key: str) -> ObjectFacts:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from ...core.errors import (
@@ -24,14 +25,16 @@ from ...core.errors import (
     VoxpipeError,
 )
 from .in_flight import InFlight, Later
-from .ranges import ReadRange
-from .remote_answers import Answer, Asked, OtherVersion
-from .remote_failure import Failure, failure_of
+from .ranges import ReadRange, check_document
+from .remote_answers import Answer, Asked, Head, OtherVersion, TooLong
+from .remote_failure import Failure, failure_of, is_of_no_bucket, told_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import Attempts, Retry, hedged, retried
 
 T = TypeVar("T")
 
+# Of 200 bytes each. Of more objects, those that were read longest ago may be written unnoticed.
+_MOST_SEEN = 16_384
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
 
@@ -55,6 +58,13 @@ class RemoteRanges(RemoteObjects):
         self._expected: dict[str, ObjectFacts] = {}
         self.rewritten: set[str] = set()
         """Objects of which another version was found than the expected one."""
+        self._seen: dict[str, _Seen] = {}
+        self.newest = 0.0
+        """When the last change was made to objects that were read, by the clock of the store, in
+        seconds since 1970."""
+        self.replaced = 0
+        """When the older version was read last of objects of which two were read, by our clock, in
+        nanoseconds since 1970; 0 if there are none."""
 
     def expect(self, key: str, facts: ObjectFacts) -> None:
         """Read only this version of an object from now on; ``VolumeChanged`` for another one.
@@ -88,16 +98,18 @@ class RemoteRanges(RemoteObjects):
     def after_fork(self) -> None:
         """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
 
-    def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
-        """Return the bytes of each range; all requests are sent at once, within the bounds.
-
-        ``whole`` is what a whole object has at most, if that is known.
-        """
+    def get_ranges(
+        self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; all requests are sent at once, within the bounds."""
         if not ranges:
             return []
-        if self._documents:
-            return self._documented(ranges, lambda r: self._wait(self.get_ranges_async(r)))
-        return self._wait(self.get_ranges_async(ranges, whole=whole))
+        limit = self._limit(whole, limit)
+
+        def read(wanted: Sequence[ReadRange]) -> list[bytes | None]:
+            return self._wait(self.get_ranges_async(wanted, whole=whole, limit=limit))
+
+        return self._documented(ranges, read) if self._documents else read(ranges)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
@@ -105,7 +117,12 @@ class RemoteRanges(RemoteObjects):
         return asyncio.run_coroutine_threadsafe(work, _loop())
 
     async def get_ranges_async(
-        self, ranges: Sequence[ReadRange], *, ahead: Later | None = None, whole: int = 0
+        self,
+        ranges: Sequence[ReadRange],
+        *,
+        ahead: Later | None = None,
+        whole: int = 0,
+        limit: int = 0,
     ) -> list[bytes | None]:
         """Return the bytes of each range; for coroutines given to :meth:`begin`.
 
@@ -117,10 +134,12 @@ class RemoteRanges(RemoteObjects):
             What they belong to where nobody waits for them yet; whoever waits goes first.
         whole
             Bytes that a range without an end has at most; 0 if that is not known.
+        limit
+            Bytes of which no whole object has more: ``BadHeader``; 0 for no limit.
         """
         if len(ranges) == 1:
-            return [await self._one(ranges[0], ahead, whole)]
-        tasks = [asyncio.ensure_future(self._one(wanted, ahead, whole)) for wanted in ranges]
+            return [await self._one(ranges[0], ahead, whole, limit)]
+        tasks = [asyncio.ensure_future(self._one(each, ahead, whole, limit)) for each in ranges]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -158,8 +177,10 @@ class RemoteRanges(RemoteObjects):
         asked = self._listed(prefix, lambda: self.ask_keys(prefix))
         yield from self._wait(asked) or ()
 
-    async def _one(self, wanted: ReadRange, ahead: Later | None, whole: int) -> bytes | None:
-        asked = self._asked(wanted, whole)
+    async def _one(
+        self, wanted: ReadRange, ahead: Later | None, whole: int, limit: int
+    ) -> bytes | None:
+        asked = self._asked(wanted, whole)._replace(limit=limit)
         key, start, stop = wanted
         if start == stop:
             return b""
@@ -169,6 +190,8 @@ class RemoteRanges(RemoteObjects):
         async def checked() -> Any:
             answer = await self.ask(asked)
             asked.check_body(answer)
+            if answer.head is not None:
+                self._note(key, answer.head)
             return answer.body
 
         return await self._tried(key, checked, size, ahead=ahead)
@@ -176,9 +199,31 @@ class RemoteRanges(RemoteObjects):
     def _asked(self, wanted: ReadRange, whole: int = 0) -> Asked:
         """Return what is asked for, with what is known of the object."""
         known = self._expected.get(wanted.object)
-        if known is None:
+        if known is not None:
+            return Asked(*wanted, etag=known.etag, size=known.size)
+        seen = self._seen.get(wanted.object)
+        if seen is None or (wanted.start == 0 and wanted.stop is None):
             return Asked(*wanted, most=whole)
-        return Asked(*wanted, etag=known.etag, size=known.size)
+        # Parts of one object are of one version: what an index says holds for no other.
+        return Asked(*wanted, etag=seen.etag, most=whole)
+
+    def _note(self, key: str, head: Head) -> None:
+        """Note which version of an object was read, and whether it was another one before.
+
+        Told by time and size: an answer that passes may name a wrong ETag.
+        """
+        before = self._seen.pop(key, None)
+        if before is not None and not before.agrees_with(head):
+            self.replaced = max(self.replaced, before.at)
+        elif before is None and len(self._seen) >= _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        self._seen[key] = _Seen(head.etag, head.total, head.modified, time.time_ns())
+        self.newest = max(self.newest, head.modified)
+
+    def forget_versions(self) -> None:
+        """Take any version from now on of objects that were read in part."""
+        for key, seen in list(self._seen.items()):
+            self._seen[key] = seen._replace(etag="")
 
     async def _listed(self, prefix: str, call: Callable[[], Awaitable[T]]) -> T | Any:
         """Return what a listing returns; it is not sent twice."""
@@ -213,10 +258,13 @@ class RemoteRanges(RemoteObjects):
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
         failure, place = failure_of(error), self._place(key)
+        told = self._secrets.describe(told_of(error))
         if failure is Failure.ABSENT:
             return None
         if failure is Failure.BEYOND:
             return b""
+        if isinstance(error, TooLong):
+            check_document(error.size, place, error.most)
         if failure is Failure.CHANGED or isinstance(error, OtherVersion):
             self.rewritten.add(key)
             raise VolumeChanged(
@@ -231,13 +279,19 @@ class RemoteRanges(RemoteObjects):
             ) from None
         if failure is Failure.DENIED:
             raise AccessDenied(
-                f"reading {place} was refused: {self._secrets.describe(error)}.",
+                f"reading {place} was refused: {told}.",
                 do="Check the credentials in storage_options or in the environment.",
             ) from None
-        kind = VolumeNotFound if "bucket" in str(error).lower() else VolumeReadError
+        if failure is Failure.UNTRUSTED:
+            raise VolumeReadError(
+                f"the certificate of the server of {place} is not believed: {told}.",
+                do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
+                'its certificate, or client_kwargs={"verify": file} for S3.',
+            ) from None
+        kind = VolumeNotFound if is_of_no_bucket(error) else VolumeReadError
         # Not chained: the text of the original may hold a signed URL or a key.
         raise kind(
-            f"reading {place} failed: {self._secrets.describe(error)}.",
+            f"reading {place} failed: {told}.",
             do="Check the URL, the storage_options and the connection.",
         ) from None
 
@@ -260,6 +314,24 @@ class RemoteRanges(RemoteObjects):
         if self._owner != os.getpid():
             self.after_fork()
             self._owner = os.getpid()
+
+
+class _Seen(NamedTuple):
+    """What the last answer said of an object."""
+
+    etag: str
+    total: int | None
+    modified: float
+    at: int
+    """When it came, in nanoseconds since 1970."""
+
+    def agrees_with(self, head: Head) -> bool:
+        """Whether an answer may be of the same version."""
+        if None not in (self.total, head.total) and self.total != head.total:
+            return False
+        if self.modified and head.modified:
+            return self.modified == head.modified
+        return not (self.etag and head.etag) or self.etag == head.etag
 
 
 async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

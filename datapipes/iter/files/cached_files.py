@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ....core.sample import parse_json
+from ....volumes.stores.ranges import open_regular
 from .written import Hashes, write_whole
 
 LIST = ".files.json"
@@ -31,7 +32,7 @@ class Entries:
         removed since, the item is made again.
         """
         with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-            with open(f"{path}{LIST}", "rb") as file:
+            with open(f"{path}{LIST}", "rb", opener=open_regular) as file:
                 listed = [str(name) for name in parse_json(file.read())["files"]]
             return listed if all(map(os.path.exists, listed)) else None
         if not os.path.exists(path):

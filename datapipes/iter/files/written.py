@@ -8,9 +8,12 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ....core.errors import HashMismatch, SampleError
+from ....volumes.cache.cache_directory import sync_folder
+from ....volumes.stores.ranges import open_regular
 from .streams import janitor
 
 KINDS = ("sha256", "md5")
@@ -56,7 +59,7 @@ class Hashes:
         if path not in self.by_name:
             return False
         digest = self.begun()
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             while piece := file.read(_PIECE_BYTES):
                 digest.update(piece)
         return bool(digest.hexdigest() == self.by_name[path].lower())
@@ -93,6 +96,9 @@ def pieces_of(data: Any) -> Iterator[bytes]:
 def write_whole(path: str, data: Any, hashes: Hashes | None = None, key: str = "") -> None:
     """Write ``data`` to ``path``; its folder is made.
 
+    It is on the disk before it gets its name: a machine that loses its power leaves all of it or
+    nothing.
+
     Parameters
     ----------
     path
@@ -121,9 +127,12 @@ def write_whole(path: str, data: Any, hashes: Hashes | None = None, key: str = "
                 file.write(piece)
                 if digest is not None:
                     digest.update(piece)
+            file.flush()
+            os.fsync(file.fileno())
         if hashes is not None:
             hashes.check(path, digest)
         os.replace(partial, path)
+        sync_folder(Path(folder or "."))
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(partial)

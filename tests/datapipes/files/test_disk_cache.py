@@ -17,7 +17,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.core.errors import CacheBusy, GraphError, HashMismatch, SampleError, UnendedCache
+from voxpipe.core.errors import (
+    CacheBusy,
+    GraphError,
+    HashMismatch,
+    SampleError,
+    UnendedCache,
+    VoxpipeError,
+)
 from voxpipe.datapipes.iter.files.promise import claim, myself, owner_of
 
 FORK = multiprocessing.get_context("fork")
@@ -461,3 +468,55 @@ def test_a_full_disk_blocks_nobody(tmp_path, monkeypatch):
     assert (open_files(), left_over(tmp_path)) == (before, [])
     with claim(path) as promise:
         assert promise is not None
+
+
+def test_a_pipe_in_the_place_of_an_entry(tmp_path):
+    """Nobody waits until somebody writes into it to look at its hash."""
+    path = os.fspath(tmp_path / "a")
+    os.mkfifo(path)
+    cached = IterableWrapper([path]).on_disk_cache(hash_dict={path: "0" * 64})
+
+    with pytest.raises(VoxpipeError, match="a is no regular file"):
+        list(cached.map(lambda path: (path, b"x")).end_caching(skip_read=True))
+
+
+def test_a_pipe_in_the_place_of_a_list_of_entries(tmp_path):
+    """It is no list: the item is made again, and the list takes its place."""
+    path = os.fspath(tmp_path / "a")
+    os.mkfifo(f"{path}.files.json")
+    cached = IterableWrapper([path]).on_disk_cache().map(lambda path: (f"{path}0", b"x"))
+
+    assert list(cached.end_caching(skip_read=True)) == [f"{path}0"]
+    assert os.path.isfile(f"{path}.files.json")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch, several):
+    """A machine that loses its power leaves all of a file or nothing, and no list without files."""
+    synced, named = set(), []
+    fsync, replace = os.fsync, os.replace
+
+    def sync(fd):
+        fsync(fd)
+        status = os.fstat(fd)
+        synced.add((status.st_ino, status.st_size))
+
+    def rename(old, new):
+        status = os.stat(old)
+        named.append((os.path.basename(new), (status.st_ino, status.st_size) in synced))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    item = os.fspath(tmp_path / "a")
+    names = [f"{item}{n}" for n in range(2)] if several else [item]
+    cached = (
+        IterableWrapper([item])
+        .on_disk_cache()
+        .flatmap(lambda path: [(name, b"12345") for name in names])
+    )
+
+    assert list(cached.end_caching(skip_read=True)) == names
+    expected = ["a0", "a1", "a.files.json"] if several else ["a"]
+    assert named == [(name, True) for name in expected]
+    assert (tmp_path.stat().st_ino, tmp_path.stat().st_size) in synced
