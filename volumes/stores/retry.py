@@ -90,7 +90,7 @@ class Retry:
     deadline: float = _DEADLINE
     """Seconds after the first attempt at which a request that keeps failing is given up."""
     first: float = 0.1
-    """Longest pause after the first failure, in seconds; it doubles each time."""
+    """Longest first pause, in seconds; it doubles each time."""
     most: float = 5.0
     """Longest pause of all, in seconds."""
     attempt: float = 20.0
@@ -102,12 +102,12 @@ class Retry:
                 msg = f"{name} is a positive number of seconds, got {value!r}"
                 raise ValueError(msg)
 
-    def pause(self, failures: int, draw: float) -> float:
-        """Return how long to wait after so many failures; ``draw`` in 0..1 spreads the crowd.
+    def pause(self, pauses: int, draw: float) -> float:
+        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd.
 
         At least half of the longest, because a store that asks for less gets none otherwise.
         """
-        longest = min(self.most, self.first * 2.0 ** min(failures - 1, 60))
+        longest = min(self.most, self.first * 2.0 ** min(pauses - 1, 60))
         return longest * (1 + draw) / 2
 
     def limit(self, size: int) -> float:
@@ -163,7 +163,7 @@ class Attempts:
         self._setting, self._size = setting, size
         self._clock, self._draw = clock, draw
         self._begin = clock()
-        self._failures = self._wrong = 0
+        self._failures = self._wrong = self._pauses = 0
         self._health = Health(clock) if health is None else health
         self._health.refuse(what)
         self._looks = self._health.is_out
@@ -207,7 +207,8 @@ class Attempts:
             self._wrong = self._wrong + 1 if failure is Failure.WRONG else 0
             pause = 0.0
             if not self._goes_on_at_once(failure, error):
-                pause = self._policy.pause(self._failures, self._draw())
+                self._pauses += 1
+                pause = self._policy.pause(self._pauses, self._draw())
             spent = self._clock() - self._begin
             if self._wrong >= MOST_WRONG:
                 if isinstance(error, OtherVersion):
