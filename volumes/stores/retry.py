@@ -268,6 +268,7 @@ class Health:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._new, self._slow = 0, 0.0
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
         self._answered = -float("inf")
@@ -279,8 +280,14 @@ class Health:
         """Seconds after which a request is sent once more."""
         if len(self._recent) < _KNOWN:
             return HEDGE_UNKNOWN
+        if 4 * self._new >= len(self._recent):  # sorted again for each fourth, not for each
+            self._new, self._slow = 0, self._slow_now()
+        return max(HEDGE_LEAST, self._slow)
+
+    def _slow_now(self) -> float:
+        """Return how long a request takes that is slow, by those that were answered lately."""
         slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
-        return max(HEDGE_LEAST, min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent)))
+        return min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
 
     def may_hedge(self) -> bool:
         """Whether one more request may be sent a second time; counts it."""
@@ -292,6 +299,7 @@ class Health:
     def took(self, seconds: float) -> None:
         """Note how long an answer took."""
         self._recent.append(seconds)
+        self._new += 1
         self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
 
     def may_go_on_at_once(self) -> bool:
