@@ -5,14 +5,18 @@ import numpy as np
 import pytest
 
 from voxpipe.core import Region
-from voxpipe.core.errors import VolumeChanged, VolumeReadError
+from voxpipe.core.errors import CorruptVolume, VolumeChanged, VolumeReadError
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.formats import blosc2_remote
+from voxpipe.volumes.formats.blosc2_frame import frame_sizes
 from voxpipe.volumes.stores.read_ahead import AHEAD
 from voxpipe.volumes.stores.retry import LOOKS, read_anew
 
 zarr = pytest.importorskip("zarr")
-NAMES = ["a.zarr", "shards.zarr", "a.zarr.zip", "a.nii.gz", "a.h5", "a.tif"]
+NAMES = ["a.zarr", "shards.zarr", "a.zarr.zip", "a.nii.gz", "a.h5", "a.tif", "a.b2nd"]
+# Of a chunk of blosc2: then come the places of its blocks.
+CHUNK_HEAD = 32
 PART = Region((3, 2, 1), (20, 18, 15))
 
 
@@ -26,6 +30,8 @@ def volume(server, client, ramp, request, tmp_path, monkeypatch):
     elif name.endswith(".h5"):
         with pytest.importorskip("h5py").File(path, "w") as file:
             file.create_dataset("a", data=ramp, chunks=(8, 10, 16), compression="gzip")
+    elif name.endswith(".b2nd"):
+        pytest.importorskip("blosc2").asarray(ramp, chunks=(24, 20, 16), urlpath=str(path))
     elif name.endswith(".tif"):
         pytest.importorskip("tifffile").imwrite(path, ramp.T, rowsperstrip=5, compression="zlib")
     else:
@@ -95,3 +101,42 @@ def test_another_version_is_not_asked_for_again():
     with pytest.raises(VolumeChanged):
         read_anew(read)
     assert len(looks) == 1
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """Let the first chunk of the next copies of a ``.b2nd`` arrive damaged, as many as are said."""
+    left, true = [0], blosc2_remote.copy
+
+    def damaged(stream, raw, size, name):
+        true(stream, raw, size, name)
+        if left[0]:
+            left[0] -= 1
+            raw.seek(0)
+            header = frame_sizes(raw.read(24), name)[0]
+            raw.seek(header + CHUNK_HEAD)  # where its blocks begin
+            raw.write(b"\xff" * 64)
+
+    monkeypatch.setattr(blosc2_remote, "copy", damaged)
+    return left
+
+
+@pytest.mark.parametrize("volume", ["a.b2nd"], indirect=True)
+def test_a_copy_whose_chunk_was_damaged_on_its_way_is_made_again(volume, ramp, copies):
+    """It has no check sum, so this shows when it is decoded."""
+    copies[0] = LOOKS - 1
+
+    np.testing.assert_array_equal(volume.read(PART).array[0], ramp[PART.slices])
+    assert copies == [0]
+
+
+@pytest.mark.parametrize("volume", ["a.b2nd"], indirect=True)
+def test_a_damaged_copy_is_not_left_for_later_runs(volume, ramp, copies):
+    """All looks find damage: it is told, and the next run copies the file again."""
+    copies[0] = LOOKS
+    with pytest.raises(CorruptVolume):
+        volume.read(PART)
+    close_volumes()
+
+    assert copies == [0]
+    np.testing.assert_array_equal(volume.read(PART).array[0], ramp[PART.slices])

@@ -225,6 +225,64 @@ def test_a_second_that_fails_is_followed_by_another(soon):
     assert asyncio.run(run()) == ("answer", 1)
 
 
+def test_a_second_that_fails_is_followed_at_once(soon, monkeypatch):
+    """Not after twice the time: once, and the next ones when it is their time."""
+
+    async def run():
+        begun = []
+        calls = Calls("hangs", ValueError("second"), "answer")
+        calls.came.set()
+        true = asyncio.get_running_loop().call_later
+        monkeypatch.setattr(
+            asyncio.get_running_loop(),
+            "call_later",
+            lambda pause, *rest: begun.append(pause) or true(0.0 if len(begun) == 1 else 60, *rest),
+        )
+        return await hedged(calls, soon), begun
+
+    found, begun = asyncio.run(run())
+
+    assert found == "answer"
+    assert begun[:3] == [0.001, 0.002, 0.002]
+
+
+def test_the_second_is_not_waited_for_for_ever_when_the_first_fails(soon):
+    """It gets as long as it had; then the error of the first counts, and the next attempt."""
+
+    async def run():
+        calls = Calls(ValueError("first"), "hangs")
+        with pytest.raises(ValueError, match="first"):
+            await hedged(calls, soon)
+        await asyncio.sleep(0)
+        return calls.given_up
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == 1
+
+
+def test_an_answer_that_is_here_goes_before_the_second(soon):
+    """A loop that was busy finds both at once, and sends nothing twice."""
+    calls = []
+
+    async def run():
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        async def call():
+            calls.append(1)
+            return await future
+
+        task = asyncio.ensure_future(hedged(call, soon))
+        await asyncio.sleep(0)
+        due = loop.time() + 0.01
+        while loop.time() < due:  # the timer is due, and this keeps the loop
+            pass
+        loop.call_soon(future.set_result, "answer")
+        return await task
+
+    assert asyncio.run(run()) == "answer"
+    assert calls == [1]
+
+
 def test_a_second_that_is_slow_too_is_followed_by_another(soon):
     """Each after twice the time."""
 
@@ -263,7 +321,83 @@ def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_often():
 
     assert first == 8
     assert sum(health.may_hedge() for _ in range(100)) == 2
-    assert health.hedge_after == 20.0
+    assert health.hedge_after == 7.5
+
+
+def test_a_second_is_sent_when_slow_answers_would_be_here():
+    """Half as long again as slow ones take; no later than four times the usual, where they vary."""
+    health = Health()
+    for seconds in [0.1] * 20 + [0.2] * 12:
+        health.took(seconds)
+    assert health.hedge_after == pytest.approx(0.3)
+    for _ in range(8):
+        health.took(9.0)
+    assert health.hedge_after == pytest.approx(0.8)
+
+
+def test_one_very_slow_answer_is_no_measure():
+    """Of sixteen and more, it is left out."""
+    health = Health()
+    for seconds in [0.1] * 16 + [9.0]:
+        health.took(seconds)
+    assert health.hedge_after == pytest.approx(0.15)
+
+
+def of_a_store_that_answers(time, answers=10):
+    health = Health(lambda: time.now)
+    for _ in range(answers):
+        health.answered()
+    return health
+
+
+def asked_again(errors, health, time):
+    """Return the pauses of one request."""
+    time.pauses.clear()
+    policy = Retry(deadline=100, first=1, most=8)
+    found = Attempts(policy, "reading", repr, lambda: time.now, lambda: 1.0, health=health)
+    assert retried_here(Answers(*errors), found, time.sleep) == "answer"
+    return list(time.pauses)
+
+
+@pytest.mark.parametrize(
+    "error", [WrongAnswer(), Answered(500), ConnectionResetError(), TimeoutError()]
+)
+def test_a_store_that_answers_others_is_asked_again_at_once(error):
+    """Twice; then there are pauses."""
+    time = Time()
+
+    assert asked_again([error] * 4, of_a_store_that_answers(time), time) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Answered(503), Answered(429), OSError(errno.EBUSY, "SlowDown"), ConnectionRefusedError()],
+)
+def test_a_store_that_asks_for_less_is_not_asked_at_once(error):
+    """Neither is one that does not listen, however well it answered before."""
+    time = Time()
+
+    assert asked_again([error] * 2, of_a_store_that_answers(time), time) == [1, 2]
+
+
+def test_a_bad_answer_is_one_too():
+    """Of a store of which nothing is known yet; a cut connection may be that of a dead one."""
+    time = Time()
+
+    assert asked_again([WrongAnswer()] * 3, Health(lambda: time.now), time) == [1]
+    assert asked_again([ConnectionResetError()], Health(lambda: time.now), time) == [1]
+
+
+def test_a_store_that_fails_most_requests_gets_its_pauses():
+    """Each good answer pays for half a request without a pause, and sixteen are saved up."""
+    time = Time()
+    health = of_a_store_that_answers(time, answers=1000)
+    at_once = sum(health.may_go_on_at_once() for _ in range(100))
+    requests = [asked_again([ConnectionResetError()], health, time) for _ in range(100)]
+
+    assert at_once == 16
+    assert requests.count([]) == 49
+    assert requests.count([1]) == 51
 
 
 def test_a_store_that_is_down_is_told_after_one_deadline():

@@ -105,6 +105,12 @@ class DecodedCache:
                 raise
             return self._in_memory(size, write, name, error)
 
+    def drop(self, key: str) -> None:
+        """Remove an entry whose content turned out to make no sense; open maps of it stay."""
+        for path in (self.directory / f"{key}{WHOLE}", self.directory / SUMS / key):
+            with suppress(OSError):  # of a folder that is only read
+                path.unlink()
+
     def _make(self) -> None:
         try:
             make_directory(self.directory)

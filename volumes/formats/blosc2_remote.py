@@ -1,7 +1,8 @@
 """``.b2nd`` behind a URL: the header by itself, then the file once into the cache on this machine.
 
 blosc2 reads files and memory only. nnU-Net's cases are some ten megabytes, of which an epoch reads
-most.
+most. A copy that cannot be decoded is made again: the format has no check sums, so what was damaged
+on its way is found when its blocks are needed, maybe by a later run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..cache.decoded_cache import DecodedCache
 from ..header import IDENTITY, Header
 from ..stores.location import remote_errors
 from ..stores.remote_file import RemoteFile
+from ..stores.retry import DAMAGED, read_anew
 from ..voxels import Voxels, refuse_unreadable
 from .blosc2_array import Blosc2Backend
 from .blosc2_frame import HEAD_BYTES, FrameHeader, frame_sizes, read_frame_header
@@ -50,14 +52,41 @@ class RemoteBlosc2(OneRemoteFile):
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the blocks that the region touches, of the copy that the first call makes."""
+
+        def read() -> Voxels:
+            copied = self._local()
+            try:
+                return copied.read(region, channels)
+            except DAMAGED:
+                self._forget(copied)
+                raise
+
+        return read_anew(read)
+
+    def _local(self) -> Blosc2Backend:
+        """Return the copy, which the first call makes."""
         with self._lock:
             if self._copy is None:
                 with self._file.errors():
-                    self._copy = self._copied()
-        return self._copy.read(region, channels)
+                    try:
+                        self._copy = self._copied()
+                    except DAMAGED:
+                        self._cache().drop(self._file.cache_key)
+                        raise
+            return self._copy
+
+    def _forget(self, copied: Blosc2Backend) -> None:
+        """Let the copy go, for all processes, unless another thread has made it anew."""
+        with self._lock:
+            if self._copy is copied:
+                self._copy = None
+                self._cache().drop(self._file.cache_key)
+
+    def _cache(self) -> DecodedCache:
+        return DecodedCache(cache_directory(), cache_budget())
 
     def _copied(self) -> Blosc2Backend:
-        cache = DecodedCache(cache_directory(), cache_budget())
+        cache = self._cache()
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
                 try:

@@ -27,7 +27,14 @@ _EXIT_GRACE = 0.25
 
 class _Job(NamedTuple):
     call: Callable[[], Any]
+    future: list[asyncio.Future[Any]]
+    """Taken out when the answer is handed over: it is the loop's from then on."""
+
+
+class _Done(NamedTuple):
     future: asyncio.Future[Any]
+    found: Any
+    failed: BaseException | None
 
 
 class CallThreads:
@@ -43,7 +50,7 @@ class CallThreads:
         self._most, self._owner = most, os.getpid()
         self._lock = threading.Lock()
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self._done: deque[tuple[_Job, Any, BaseException | None]] = deque()
+        self._done: deque[_Done] = deque()
         self._threads = self._free = self._under_way = 0
         self._ended = False
         self._woken = False
@@ -59,7 +66,7 @@ class CallThreads:
                 self._free += 1
         if starts:
             threading.Thread(target=self._work, name="voxpipe-get", daemon=True).start()
-        self._jobs.put(_Job(call, future))
+        self._jobs.put(_Job(call, [future]))
         return future
 
     def finish(self) -> None:
@@ -73,42 +80,49 @@ class CallThreads:
 
     def _work(self) -> None:
         while True:
-            job = self._jobs.get()
+            call, future = self._jobs.get()
             with self._lock:
                 self._under_way += 1
-            self._answer(job)
-            del job
+            if not (self._ended or future[0].cancelled()):
+                loop = future[0].get_loop()
+                # No variable of this thread, which may be kept waiting for long right after this,
+                # holds the answer or the future that gets it.
+                self._done.append(_Done(future.pop(), *_answer(call)))
+                self._wake(loop)
+            del call, future
             with self._lock:
                 self._under_way -= 1
                 self._free += 1
 
-    def _answer(self, job: _Job) -> None:
-        if self._ended or job.future.cancelled():
-            return
-        found = failed = None
-        try:
-            found = job.call()
-        except BaseException as error:
-            failed = error
-        self._done.append((job, found, failed))
-        # What it raised holds this call.
-        del found, failed
-        if not self._woken:  # one wake for all that came meanwhile
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have answers delivered: one wake for all that came meanwhile."""
+        if not self._woken:
             self._woken = True
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                job.future.get_loop().call_soon_threadsafe(self._deliver)
+                loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._woken = False
         while self._done:
-            job, found, failed = self._done.popleft()
-            if job.future.done():
+            future, found, failed = self._done.popleft()
+            if future.done():
                 continue
             if failed is None:
-                job.future.set_result(found)
+                future.set_result(found)
             else:
-                job.future.set_exception(failed)
-            del job, found, failed
+                future.set_exception(failed)
+            del future, found, failed
+
+
+def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Return what a call returns, and what it raises, without the frames of this module."""
+    try:
+        return call(), None
+    except BaseException as error:
+        trace = error.__traceback__
+        error.__traceback__ = None if trace is None else trace.tb_next
+        del trace  # it holds this call, and would hold itself
+        return None, error
 
 
 THREADS = CallThreads()

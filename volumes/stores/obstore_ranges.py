@@ -233,6 +233,18 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
     return next(filter(None, map(environment.get, names)), None) or ""
 
 
+class _Client(NamedTuple):
+    """obstore's store, and what it is made for."""
+
+    process: int
+    secrets: dict[str, Any] | None
+    """Credentials that may be others at the next request."""
+    store: Any
+
+    def __repr__(self) -> str:
+        return "_Client()"
+
+
 class ObstoreRanges(RemoteRanges):
     """A prefix of a bucket or of a web server, through obstore."""
 
@@ -254,6 +266,7 @@ class ObstoreRanges(RemoteRanges):
         self._url, self._options, self._only = url, options, only
         self._settings, self._session = settings, _session(settings.session)
         self._other: RemoteRanges | None = None
+        self._client: _Client | None = None
         self._refuse_after_fork()
 
     @property
@@ -394,10 +407,14 @@ class ObstoreRanges(RemoteRanges):
 
     def _store(self) -> Any:
         """Return the client, with credentials that have not expired."""
-        config = self._settings.config
-        if self._session is not None:
-            config = {**config, **self._session()}
-        return _store(self._kind, self._bucket, config, self._settings, self._retry)
+        secrets = None if self._session is None else self._session()
+        held = self._client
+        if held is not None and (held.process, held.secrets) == (os.getpid(), secrets):
+            return held.store
+        config = {**self._settings.config, **(secrets or {})}
+        store = _store(self._kind, self._bucket, config, self._settings, self._retry)
+        self._client = _Client(os.getpid(), secrets, store)
+        return store
 
     def _key(self, meta: Mapping[str, Any]) -> str:
         key: str = meta["path"]

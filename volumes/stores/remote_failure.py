@@ -49,6 +49,11 @@ _TRANSIENT_NAMES = {
     *("ServiceRequestError", "ServiceResponseError", "TransportError", "Timeout"),
 }
 _DENIED_NAMES = {"PermissionDeniedError", "UnauthenticatedError", "NoCredentialsError"}
+# The store asks for fewer requests.
+_BUSY = {429, 503}
+# Nobody listens: of the system, aiohttp, botocore and obstore.
+_NOT_REACHED_NAMES = {"ClientConnectorError", "EndpointConnectionError"}
+_NOT_REACHED = re.compile(r"connection ?refused|connect ?error", re.IGNORECASE)
 # obstore's: the answer's status is in the text, and where there was none, no answer came.
 _STATUS_TEXT = re.compile(r"status code: (\d{3})")
 _NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection", re.IGNORECASE)
@@ -100,6 +105,24 @@ def failure_of(error: BaseException) -> Failure:
     if "obstore" in type(error).__module__:
         return _of_obstore(str(error))
     return Failure.FINAL
+
+
+def wants_pause(error: BaseException) -> bool:
+    """Whether the next attempt has to wait: fewer requests are asked for, or nobody listens.
+
+    Examples
+    --------
+    >>> wants_pause(OSError(errno.EBUSY, "SlowDown")), wants_pause(ConnectionResetError())
+    (True, False)
+    """
+    if _status(error) in _BUSY or isinstance(error, ConnectionRefusedError):
+        return True
+    if getattr(error, "errno", None) in (errno.EBUSY, errno.ECONNREFUSED):
+        return True
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if "obstore" in type(error).__module__:
+        return bool(_NOT_REACHED.search(str(error)))
+    return bool(names & _NOT_REACHED_NAMES)
 
 
 def _of_obstore(text: str) -> Failure:

@@ -2,7 +2,8 @@
 
 One policy for every client. Those that retry by themselves are told not to: where two layers
 retry, their counts multiply, and a store that is down for good is noticed after 25 requests.
-A request that takes much longer than others is sent once more beside itself, and the first answer
+The first pauses are left out where the store answers others and does not ask for fewer requests.
+A request that takes longer than others is sent once more beside itself, and the first answer
 counts. Of a store that kept failing until the deadline who asks next gets one short attempt, and
 those right behind it none: it is told after one deadline, however many files are asked for.
 Bytes that came and make no sense are read again, too, before a file is called damaged.
@@ -29,7 +30,7 @@ from ...core.errors import (
     VolumeChanged,
 )
 from .remote_answers import OtherVersion
-from .remote_failure import Failure, failure_of
+from .remote_failure import Failure, failure_of, wants_pause
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -47,12 +48,21 @@ TRIES = 3
 _SLOWEST = 0.8e6
 # A faulty proxy gives the right answer to one of these; a store that means it gives none.
 MOST_WRONG = 5
-# A second request beside the first: after so many times what recent ones took, at least, and
-# before anything is known. Less is what a busy machine takes to look at an answer.
-HEDGE_FACTOR = 4.0
-HEDGE_LEAST = 0.1
+# So often in a row a request is sent again without a pause: a fifth of bad answers makes three in
+# a row rare.
+AT_ONCE = 2
+# Each answer pays for so many of these, and so many can be saved up: where a third of the requests
+# or more fails, or all at once, there are pauses.
+_AT_ONCE_SHARE, _AT_ONCE_SAVED = 0.5, 16.0
+# A second request beside the first: after so many times what the slow ones of the recent requests
+# took, or the usual ones where those vary a lot; at least, and before anything is known. Less is
+# what a busy machine takes to look at an answer.
+HEDGE_SLOW = 1.5
+HEDGE_USUAL = 4.0
+HEDGE_LEAST = 0.05
 HEDGE_UNKNOWN = 0.5
-_RECENT, _KNOWN = 32, 8
+# The slow ones: one of sixteen is slower still.
+_RECENT, _KNOWN, _SLOWER = 32, 3, 16
 # Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
 # How often bytes are read that make no sense, before the file is called damaged.
@@ -80,7 +90,7 @@ class Retry:
     deadline: float = _DEADLINE
     """Seconds after the first attempt at which a request that keeps failing is given up."""
     first: float = 0.1
-    """Longest pause after the first failure, in seconds; it doubles each time."""
+    """Longest first pause, in seconds; it doubles each time."""
     most: float = 5.0
     """Longest pause of all, in seconds."""
     attempt: float = 20.0
@@ -92,12 +102,12 @@ class Retry:
                 msg = f"{name} is a positive number of seconds, got {value!r}"
                 raise ValueError(msg)
 
-    def pause(self, failures: int, draw: float) -> float:
-        """Return how long to wait after so many failures; ``draw`` in 0..1 spreads the crowd.
+    def pause(self, pauses: int, draw: float) -> float:
+        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd.
 
         At least half of the longest, because a store that asks for less gets none otherwise.
         """
-        longest = min(self.most, self.first * 2.0 ** min(failures - 1, 60))
+        longest = min(self.most, self.first * 2.0 ** min(pauses - 1, 60))
         return longest * (1 + draw) / 2
 
     def limit(self, size: int) -> float:
@@ -153,7 +163,7 @@ class Attempts:
         self._setting, self._size = setting, size
         self._clock, self._draw = clock, draw
         self._begin = clock()
-        self._failures = self._wrong = 0
+        self._failures = self._wrong = self._pauses = 0
         self._health = Health(clock) if health is None else health
         self._health.refuse(what)
         self._looks = self._health.is_out
@@ -195,7 +205,10 @@ class Attempts:
                 raise error
             self._failures += 1
             self._wrong = self._wrong + 1 if failure is Failure.WRONG else 0
-            pause = self._policy.pause(self._failures, self._draw())
+            pause = 0.0
+            if not self._goes_on_at_once(failure, error):
+                self._pauses += 1
+                pause = self._policy.pause(self._pauses, self._draw())
             spent = self._clock() - self._begin
             if self._wrong >= MOST_WRONG:
                 if isinstance(error, OtherVersion):
@@ -207,6 +220,12 @@ class Attempts:
             return pause
         finally:
             del error
+
+    def _goes_on_at_once(self, failure: Failure, error: BaseException) -> bool:
+        """Whether the next attempt needs no pause: the store answers, and asks for no less."""
+        if self._failures > AT_ONCE or wants_pause(error):
+            return False
+        return failure is Failure.WRONG or self._health.may_go_on_at_once()
 
     def _given_up(self, spent: float, error: BaseException) -> StoreUnavailable:
         deadline = self._policy.deadline
@@ -240,16 +259,18 @@ class Health:
     >>> health = Health(lambda: 100.0)
     >>> health.hedge_after
     0.5
-    >>> for _ in range(8):
-    ...     health.took(0.05)
-    >>> health.hedge_after
-    0.2
+    >>> for seconds in (0.05, 0.05, 0.08):
+    ...     health.took(seconds)
+    >>> round(health.hedge_after, 2)
+    0.12
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._new, self._slow = 0, 0.0
         self._hedges = _HEDGES_AT_ONCE
+        self._at_once = 0.0
         self._answered = -float("inf")
         self._out_until = self._quiet_until = -float("inf")
         self._told = ""
@@ -259,7 +280,14 @@ class Health:
         """Seconds after which a request is sent once more."""
         if len(self._recent) < _KNOWN:
             return HEDGE_UNKNOWN
-        return max(HEDGE_LEAST, HEDGE_FACTOR * median(self._recent))
+        if 4 * self._new >= len(self._recent):  # sorted again for each fourth, not for each
+            self._new, self._slow = 0, self._slow_now()
+        return max(HEDGE_LEAST, self._slow)
+
+    def _slow_now(self) -> float:
+        """Return how long a request takes that is slow, by those that were answered lately."""
+        slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
+        return min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
 
     def may_hedge(self) -> bool:
         """Whether one more request may be sent a second time; counts it."""
@@ -271,10 +299,19 @@ class Health:
     def took(self, seconds: float) -> None:
         """Note how long an answer took."""
         self._recent.append(seconds)
+        self._new += 1
         self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
+
+    def may_go_on_at_once(self) -> bool:
+        """Whether one more request may be sent again without a pause; counts it."""
+        if self._at_once < 1:
+            return False
+        self._at_once -= 1
+        return True
 
     def answered(self) -> None:
         """Note that the store answers."""
+        self._at_once = min(_AT_ONCE_SAVED, self._at_once + _AT_ONCE_SHARE)
         self._answered = self._clock()
         self._out_until = -float("inf")
 
@@ -329,14 +366,16 @@ async def retried(
             return found
         except Exception as error:
             pause = attempts.failed(error)
-        await sleep(pause)
+        if pause:
+            await sleep(pause)
 
 
 async def hedged(call: Callable[[], Awaitable[T]], health: Health) -> T:
     """Return what ``call`` returns, called once more beside itself where that takes long.
 
     The first that succeeds counts; the others are given up. Where none has come after twice the
-    time, another is sent. Where all fail, the first error counts.
+    time, another is sent, and at once in the place of one that fails. Where all fail, the first
+    error counts; once there is one, the others get no more time than they had.
     """
     hedge = _Hedge(call, health)
     try:
@@ -365,8 +404,8 @@ class _Hedge(Generic[T]):
         self._call, self._health = call, health
         self._others: list[asyncio.Future[T]] = []
         self._pause = health.hedge_after
-        self._timer = task.get_loop().call_later(self._pause, self._start)
-        self._stopped = False
+        self._timer: asyncio.Handle = task.get_loop().call_later(self._pause, self._look)
+        self._stopped = self._replaced = False
         self.has_won = False
         """Whether one of them was answered, and the task cancelled for that."""
 
@@ -384,8 +423,13 @@ class _Hedge(Generic[T]):
     async def answer(self) -> T:
         """Return what the first of them brings that succeeds; ``ConnectionError`` if none does."""
         waiting = set(self._others)
+        pause = self._health.hedge_after
         while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            done, waiting = await asyncio.wait(
+                waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
             for each in done:
                 if not each.cancelled() and each.exception() is None:
                     return each.result()
@@ -400,13 +444,17 @@ class _Hedge(Generic[T]):
         self._task = None
         self._others.clear()
 
+    def _look(self) -> None:
+        # A loop that was busy finds the answer and the timer at once: the answer goes first.
+        self._timer = asyncio.get_running_loop().call_soon(self._start)
+
     def _start(self) -> None:
         if self._health.may_hedge():
             other = asyncio.ensure_future(_timed(self._call, self._health))
             other.add_done_callback(self._ended)
             self._others.append(other)
         self._pause *= 2
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._start)
+        self._timer = asyncio.get_running_loop().call_later(self._pause, self._look)
 
     def _ended(self, other: asyncio.Future[T]) -> None:
         # Looking at an error says that somebody did: nobody else may.
@@ -415,6 +463,11 @@ class _Hedge(Generic[T]):
             return
         if failed:
             self._others.remove(other)
+            if not self._replaced:  # the next ones that fail are followed when it is their time
+                self._replaced = True
+                self._timer.cancel()
+                self._pause /= 2
+                self._start()
         else:
             self.has_won = True
             for each in self._others:
@@ -464,4 +517,5 @@ def retried_here(
             return found
         except Exception as error:
             pause = attempts.failed(error)
-        sleep(pause)
+        if pause:
+            sleep(pause)
