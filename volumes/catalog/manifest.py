@@ -32,6 +32,7 @@ from ..stores.location import (
     public_name,
     remote_errors,
 )
+from ..stores.remote import open_remote
 from .stamps import Stamp
 from .statistics import Statistics
 
@@ -343,14 +344,17 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
 
 def _content(place: str, options: Mapping[str, Any]) -> bytes:
     if is_url(place):
-        system, path = file_system(place, options)
         with remote_errors(place, options):
-            found: bytes = system.cat_file(path)
+            found = open_remote(place, options).get("")
+        if found is None:
+            raise _no_manifest(public_name(place))
         return found
     try:
         with open(local_path(place), "rb") as file:
             return file.read()
     except (FileNotFoundError, IsADirectoryError):
-        raise VolumeNotFound(
-            f"there is no manifest {place}.", do="Write one: voxpipe index URL."
-        ) from None
+        raise _no_manifest(place) from None
+
+
+def _no_manifest(place: str) -> VolumeNotFound:
+    return VolumeNotFound(f"there is no manifest {place}.", do="Write one: voxpipe index URL.")
