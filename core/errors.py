@@ -105,6 +105,7 @@ class VoxpipeError(Exception):
         self.do = public_text(do)
         self.case: str = ""
         self.item: str = ""
+        self.key: str = ""
         self.origin: Origin | None = None
 
     @property
@@ -116,11 +117,15 @@ class VoxpipeError(Exception):
     def args(self, args: tuple[Any, ...]) -> None:
         return
 
-    def at(self, origin: Origin | None = None, case: str = "", item: str = "") -> VoxpipeError:
+    def at(
+        self, origin: Origin | None = None, case: str = "", item: str = "", key: str = ""
+    ) -> VoxpipeError:
         """Say where it happened, unless a place closer to it already did.
 
-        ``item`` says which item it was, for those that have no name: ``"item 1 of batch 3"``.
+        ``item`` says which item it was, for those that have no name: ``"item 1 of batch 3"``;
+        ``key`` which volume of a case.
         """
+        self.key = self.key or key
         if self.origin is None:
             self.origin = origin
         if not (self.case or self.item):
@@ -129,8 +134,8 @@ class VoxpipeError(Exception):
 
     def __str__(self) -> str:
         lines = [self.what]
-        if self.case or self.item:
-            lines.append(f"  {_within(self.case, self.item)}")
+        if self.case or self.item or self.key:
+            lines.append(f"  {_within(self.case, self.item, self.key)}")
         if self.origin is not None:
             lines.append(f"  at {self.origin}")
         if self.do:
@@ -147,16 +152,18 @@ PLACED = (Exception, SystemExit)
 E = TypeVar("E", bound=BaseException)
 
 
-def placed(error: E, origin: Origin | None = None, case: str = "", item: str = "") -> E:
+def placed(
+    error: E, origin: Origin | None = None, case: str = "", item: str = "", key: str = ""
+) -> E:
     """Return ``error`` with its place: in its message if it is ours, else as a note.
 
     A foreign error keeps its class and message. ``origin`` is the pipe as the user wrote it,
-    ``case`` a name, and ``item`` which it was, where that has no name.
+    ``case`` a name, ``item`` which it was, where that has no name, and ``key`` which volume.
     """
     if isinstance(error, VoxpipeError):
-        error.at(origin, case, item)
+        error.at(origin, case, item, key)
         return error
-    told = [_within(public_name(case), item)] if case or item else []
+    told = [_within(public_name(case), item, key)] if case or item else []
     told += [f"at {origin}"] if origin is not None else []
     add_note = getattr(error, "add_note", None)
     if add_note is not None:
@@ -181,8 +188,9 @@ def about_lacking(key: str, do: str = "") -> str:
     ).strip()
 
 
-def _within(case: str, item: str) -> str:
-    return f"in case {case}" if case else f"in {item}"
+def _within(case: str, item: str, key: str) -> str:
+    where = [f"in case {case}"] if case else [f"in {item}"] if item else []
+    return ", ".join([*where, f"under {key!r}"] if key else where)
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -199,7 +199,7 @@ class Gather:
                 else:
                     out[...] = thing.realize()
         except Exception as error:
-            raise placed(error, case=case_of(sample))  # noqa: B904
+            raise placed(error, case=case_of(sample), key=key)  # noqa: B904
 
 
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."

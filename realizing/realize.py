@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ..core import META, Origin, Sample
-from ..core.errors import SampleError, about_lacking, placed
+from ..core.errors import SampleError, VoxpipeError, about_lacking, placed
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, stored_labels
 from ..spatial.lazy.halo import changed_by_last
@@ -54,7 +54,10 @@ class RealizePatches:
         key, patch = entry
         likely = nullcontext() if self.likely is None else self.likely.watch(key, patch)
         with reads_of(key), likely:
-            return patch.realize()
+            try:
+                return patch.realize()
+            except VoxpipeError as error:
+                raise error.at(key=key)  # noqa: B904  the very same error
 
 
 @dataclass(frozen=True)

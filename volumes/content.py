@@ -89,8 +89,10 @@ def quick_key(array: NDArray[Any]) -> str:
     The bytes are taken for rows of 4096 integers of 64 bits, of which each row is summed, and each
     column of a block of rows combined by exclusive or. One number that differs changes both; some
     that change places in a row change the columns, rows that change places the sums. Both
-    take one simple step per number, so that memory is what limits them: 4 GB/s on one core, where
-    :func:`array_key` does 0.64. It tells whether to look closer, and is no name for content.
+    take one simple step per number, so that memory is what limits them: 4.2 GB/s of processor time
+    on one core, 6.4 from its cache, where :func:`array_key` does 0.65. Arrays that lie neither by
+    rows nor by columns are copied piece by piece: 1.3 GB/s. It tells whether to look closer, and is
+    no name for content.
 
     Examples
     --------

@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.hidden import public_name
 from ...volumes.catalog.find import plain_name
 
 CASE = "case"
 """Key under which a given case may carry its name."""
+WILDCARD = re.compile(r"[*?[]")
+"""Where a pattern begins to stand for several places."""
 # A pattern whose folder is one star, and whose file begins with one.
 _FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
 
@@ -96,7 +98,29 @@ def is_hidden(path: str, pattern: str) -> bool:
     )
 
 
-def name_by_folder(path: str, pattern: str) -> Callable[[str], str | None]:
+class Match(NamedTuple):
+    """What a path says of its case."""
+
+    name: str
+    """What it is called."""
+    stars: tuple[str, ...] = ()
+    """What the stars of the pattern stand for, of which the name is made."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Each ``?`` and ``[...]`` of the pattern, and what it stands for: no part of the name."""
+
+    def is_of(self, other: Match) -> bool:
+        """Return whether two paths of one name can be of one case.
+
+        Not where stars share a name out in other ways, (``b``, nothing) and (nothing, ``b``), and
+        not where the same ``?`` stand for other characters.
+        """
+        alike = [text for text, _ in self.others] == [text for text, _ in other.others]
+        if alike and self.others != other.others:
+            return False
+        return len(self.stars) != len(other.stars) or self.stars == other.stars
+
+
+def name_by_folder(path: str, pattern: str) -> Callable[[str], Match | None]:
     """Return a function that names a case by the part of its folder that differs between cases.
 
     Parameters
@@ -107,16 +131,16 @@ def name_by_folder(path: str, pattern: str) -> Callable[[str], str | None]:
         The end of it that is below the folder of a case.
     """
     depth = pattern.count("/") + 1
-    fixed = public_name(path.split("*", 1)[0].rsplit("/", 1)[0])
+    fixed = public_name(WILDCARD.split(path, maxsplit=1)[0].rsplit("/", 1)[0])
 
-    def name(match: str) -> str:
+    def name(match: str) -> Match:
         folder = public_name(match).rsplit("/", depth)[0]
-        return folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1]
+        return Match(folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1])
 
     return name
 
 
-def name_by_stars(path: str) -> Callable[[str], str | None]:
+def name_by_stars(path: str) -> Callable[[str], Match | None]:
     """Return a function that names a case by what the stars of a pattern stand for.
 
     Stars that follow the same word stand for the same text: a path where they do not has no
@@ -128,14 +152,15 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
     Examples
     --------
     >>> name = name_by_stars("sub-*/ses-*/sub-*_T1w.nii")
-    >>> name("sub-01/ses-a/sub-01_T1w.nii"), name("sub-01/ses-a/sub-02_T1w.nii")
-    ('01/a', None)
-    >>> name("sub-1/ses-1/sub-1_T1w.nii")
-    '1/1'
-    >>> name_by_stars("*/*_t1.nii")("p1/p1_t1.nii")
-    'p1'
+    >>> name("sub-01/ses-a/sub-01_T1w.nii").name
+    '01/a'
+    >>> name("sub-1/ses-1/sub-1_T1w.nii").name, name("sub-01/ses-a/sub-02_T1w.nii")
+    ('1/1', None)
+    >>> name_by_stars("*/*_t?.nii")("p1/p1_t1.nii")
+    Match(name='p1', stars=('p1',), others=(('?', '1'),))
     """
     groups: dict[str, int] = {}
+    others: list[str] = []
     stars = 0
     called_alike = _FILE_AS_FOLDER.search(path.rstrip("/")) is not None
     file = 0
@@ -152,20 +177,24 @@ def name_by_stars(path: str) -> Callable[[str], str | None]:
                 expression += rf"(?P<s{stars}>[^/]*)"
             before = ""
         elif part == "?" or part.startswith("["):
-            expression += "[^/]" if part == "?" else part.replace("[!", "[^", 1)
+            one = "[^/]" if part == "?" else part.replace("[!", "[^", 1)
+            expression += f"(?P<o{len(others)}>{one})"
+            others.append(part)
         else:
             expression += re.escape(part)
             before = part
 
-    def name(match: str) -> str | None:
+    def name(match: str) -> Match | None:
         found = re.search(f"{expression}$", match)
         if found is None:
             return None
-        texts = list(found.groups())
+        texts = [found[f"s{star}"] for star in range(1, stars + 1)]
+        told = tuple((part, found[f"o{number}"]) for number, part in enumerate(others))
         # Of a fixed number of texts one less: a name that no other match has.
         if called_alike and texts[file] == texts[file - 1]:
             del texts[file]
-        return "/".join(texts).strip("/") or plain_name(public_name(match))
+        called = "/".join(texts).strip("/") or plain_name(public_name(match))
+        return Match(called, tuple(texts), told)
 
     return name
 

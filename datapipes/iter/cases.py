@@ -20,12 +20,24 @@ from ...core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
 from ...core.hidden import Hidden, public_name
 from ...volumes.stores.location import is_url
 from ..datapipe import DataPipe
-from .case_names import CASE, is_hidden, name_by_folder, name_by_stars, name_of, names_of
+from .case_names import (
+    CASE,
+    WILDCARD,
+    Match,
+    is_hidden,
+    name_by_folder,
+    name_by_stars,
+    name_of,
+    names_of,
+)
 from .files.connection import reached, tried
 
 # A ? that stands for one character has no = behind it.
 _QUERY = re.compile(r"[?#][^?#]*=.*")
-_WILDCARD = re.compile(r"[*?[]")
+_STARS_NAME = (
+    "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
+    "and what is around two stars does not tell which of them stands for nothing."
+)
 # Names of arguments, and how alike a key is that was meant for one: option, optionals.
 _ARGUMENTS = ("optional", "storage_options")
 _LIKE_ARGUMENT = 0.75
@@ -279,7 +291,12 @@ class ListCases(Seeded):
             The storage cannot be listed.
         """
         try:
-            by_key = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            _refuse_other_cases(matches)
+            by_key = {
+                key: {name: place for name, (_, place) in found.items()}
+                for key, found in matches.items()
+            }
             names = sorted(set().union(*by_key.values()))
             if not names:
                 raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
@@ -313,23 +330,26 @@ class ListCases(Seeded):
         what = f"case {case} has no {key} ({pattern})"
         return VolumeNotFound(what, do=do).at(self.origin)
 
-    def _matches(self, key: str, pattern: str) -> dict[str, str]:
-        """Return path by case name for one key."""
+    def _matches(self, key: str, pattern: str) -> dict[str, tuple[Match, str]]:
+        """Return what the path says, and the path or URL, by case name for one key."""
         full = pattern if self.url is None else posixpath.join(self.url, pattern)
         fs, path, matches = self._glob(full)
-        name: Callable[[str], str | None] = (
+        name: Callable[[str], Match | None] = (
             name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
         )
-        by_case: dict[str, str] = {}
+        by_case: dict[str, tuple[Match, str]] = {}
         for match in matches:
-            case = name(match)
-            if case is None:
+            found_of = name(match)
+            if found_of is None:
                 continue
+            case, place = found_of.name, fs.unstrip_protocol(match) if "://" in full else match
             if case in by_case:
+                earlier, other = by_case[case]
                 msg = f"case {case} has two volumes for {key}=: "
-                msg += f"{public_name(by_case[case])} and {public_name(match)}"
-                raise SampleError(msg, do=self._narrower())
-            by_case[case] = fs.unstrip_protocol(match) if "://" in full else match
+                msg += f"{public_name(other)} and {public_name(place)}"
+                do = self._narrower() if earlier.is_of(found_of) else _STARS_NAME
+                raise SampleError(msg, do=do)
+            by_case[case] = found_of, place
         if matches and not by_case:
             found = count_text(len(matches), "file matches", "files match")
             msg = f"{found} {key}={public_name(pattern)!r}, e.g. {public_name(matches[0])}, "
@@ -345,7 +365,7 @@ class ListCases(Seeded):
         return fs, path, [match for match in matches if not is_hidden(match, path)]
 
     def _narrower(self) -> str:
-        if self.url is None or _WILDCARD.search(self.url):
+        if self.url is None or WILDCARD.search(self.url):
             return "Make the pattern narrower."
         return (
             f"{public_name(self.url)} is one case here. If it holds many, leave the folder out "
@@ -354,7 +374,7 @@ class ListCases(Seeded):
 
     def _advice(self) -> str:
         """Return what to do where nothing matches; looks whether folders of cases were meant."""
-        if self.url is not None and not _WILDCARD.search(self.url):
+        if self.url is not None and not WILDCARD.search(self.url):
             below = posixpath.join(self.url, "*/")
             if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
                 return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
@@ -392,6 +412,18 @@ def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
     ['phantom']
     """
     return FromCases(cases)
+
+
+def _refuse_other_cases(matches: Mapping[str, Mapping[str, tuple[Match, str]]]) -> None:
+    """Raise where volumes of two keys have one name and are not of one case."""
+    first: dict[str, tuple[str, Match, str]] = {}
+    for key, found in matches.items():
+        for name, (match, place) in found.items():
+            before, other, there = first.setdefault(name, (key, match, place))
+            if not match.is_of(other):
+                msg = f"case {name} would have volumes of two cases: {before}="
+                msg += f"{public_name(there)} and {key}={public_name(place)}"
+                raise SampleError(msg, do=_STARS_NAME)
 
 
 def list_cases(

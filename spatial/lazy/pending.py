@@ -260,11 +260,11 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
         One of them has another shape, or lies ``GRID_TOLERANCE`` voxels or more away.
     """
     (first_key, first), *others = volumes.items()
-    grid = first.grid
+    grid = _grid_of(first_key, first)
     if grid.is_singular:
         raise singular(first)
     for key, volume in others:
-        distance = grid.distance_in_voxels(volume.grid)
+        distance = grid.distance_in_voxels(_grid_of(key, volume))
         if distance <= GRID_TOLERANCE:
             continue
         if grid.shape != volume.grid.shape:
@@ -287,6 +287,14 @@ def common_grid(volumes: Mapping[str, HasGrid]) -> Grid:
             do=do,
         )
     return grid
+
+
+def _grid_of(key: str, volume: HasGrid) -> Grid:
+    """Return the grid of a volume; an error of its header says under which key it is."""
+    try:
+        return volume.grid
+    except VoxpipeError as error:
+        raise error.at(key=key)  # noqa: B904  the very same error
 
 
 def _is_plane_with_channels(one: Sequence[int], other: Sequence[int]) -> bool:

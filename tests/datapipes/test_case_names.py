@@ -3,6 +3,7 @@
 import pytest
 
 import voxpipe as vp
+from voxpipe.core.errors import SampleError
 
 
 def names(*paths):
@@ -53,3 +54,62 @@ def test_a_sequence_of_its_own_is_asked_once_for_each_case():
 
     assert [s.case for s in vp.from_cases(cases)] == ["ct", "ct"]
     assert cases.asked == 2
+
+
+def files_below(folder, *names):
+    for name in names:
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+
+
+@pytest.mark.parametrize(
+    ("image", "label", "files"),
+    [
+        # Of the first star, and of the second: "b" in both ways.
+        ("*_ct_*.nii", "*_seg_*.nii", ("b_ct_.nii", "_seg_b.nii")),
+        ("*_s?_ct.nii", "*_s?_seg.nii", ("p1_s1_ct.nii", "p1_s2_seg.nii")),
+        ("p*[ab]_ct.nii", "p*[ab]_seg.nii", ("p1a_ct.nii", "p1b_seg.nii")),
+    ],
+)
+def test_volumes_of_two_cases_are_no_pair(tmp_path, image, label, files):
+    """Where one name is made in two ways, both paths are named instead of mixing two cases."""
+    files_below(tmp_path, *files)
+
+    with pytest.raises(SampleError, match="of two cases") as error:
+        list(vp.list_cases(image=f"{tmp_path}/{image}", label=f"{tmp_path}/{label}"))
+
+    assert all(name in str(error.value) for name in files)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [("*_ct_*.nii", ("b_ct_.nii", "_ct_b.nii")), ("p*[ab].nii", ("p1a.nii", "p1b.nii"))],
+)
+def test_two_files_of_one_name_are_told_with_both_and_why(tmp_path, pattern, files):
+    """A question mark is no part of a name, nor is which of two stars stands for nothing."""
+    files_below(tmp_path, *files)
+
+    with pytest.raises(SampleError, match=r"is no part of it") as error:
+        list(vp.list_cases(image=f"{tmp_path}/{pattern}"))
+
+    assert all(name in str(error.value) for name in files)
+
+
+def test_spellings_of_one_word_are_a_pair(tmp_path):
+    """What differs between the patterns of two keys tells no cases apart."""
+    files_below(tmp_path, "p1_T1.nii", "p1_seg.nii", "p2_t1.nii", "p2_seg.nii")
+
+    pipe = vp.list_cases(image=f"{tmp_path}/*_[Tt]1.nii", label=f"{tmp_path}/*_seg.nii")
+
+    assert [sample.case for sample in pipe] == ["p1", "p2"]
+
+
+@pytest.mark.parametrize("folder", ["q?", "q[12]"])
+def test_folders_before_the_star_are_part_of_the_name(tmp_path, folder):
+    """Wherever the first wildcard stands: of two folders, each has a case of its own."""
+    files_below(tmp_path, "q1/abcdef/ct.nii", "q2/abcdef/ct.nii")
+
+    pipe = vp.list_cases(f"{tmp_path}/{folder}/*/", image="ct.nii")
+
+    assert [sample.case for sample in pipe] == ["q1/abcdef", "q2/abcdef"]

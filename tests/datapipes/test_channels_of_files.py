@@ -10,7 +10,13 @@ import torch
 
 import voxpipe as vp
 from voxpipe.core import TALLY
-from voxpipe.core.errors import GridMismatch, PatchSizeError, SampleError, UnopenedVolume
+from voxpipe.core.errors import (
+    BadHeader,
+    GridMismatch,
+    PatchSizeError,
+    SampleError,
+    UnopenedVolume,
+)
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.realizing import gather
 from voxpipe.realizing.touched import touched
@@ -561,3 +567,26 @@ def test_what_another_loader_did_leaves_no_path_untold(cases, monkeypatch):
         assert len(told) == 1
         assert len(asked) == 2
         loader.shutdown()
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        lambda pipe: pipe.lazy_patch(2).batch_patches(1),
+        lambda pipe: pipe.lazy_patch(2, sampling="grid").batch_patches(1),
+        lambda pipe: pipe.realize(),
+    ],
+    ids=["batches", "grid", "realized"],
+)
+def test_a_damaged_file_of_a_list_is_told_with_its_case_and_key(tmp_path, chain):
+    """Which file, of which case, under which key: that many files are under one."""
+    image = nibabel.Nifti1Image(np.zeros((4, 4, 4), np.int16), AFFINE)
+    nibabel.save(image, tmp_path / "sound.nii")
+    (tmp_path / "damaged.nii").write_bytes(b"x" * 400)
+    files = [str(tmp_path / "sound.nii"), str(tmp_path / "damaged.nii")]
+    pipe = vp.from_cases([{"label": files[0], "t1": files, "case": "anna"}]).open_volume()
+
+    with pytest.raises(BadHeader, match="in case anna, under 't1'") as error:
+        list(chain(pipe))
+
+    assert "damaged.nii" in str(error.value)

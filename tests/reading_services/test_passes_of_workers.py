@@ -1,6 +1,8 @@
 """Workers share what takes a pass over a whole volume, with each other and with later epochs."""
 
 import multiprocessing as mp
+import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ CASES = 3
 
 
 @pytest.fixture
-def server(tmp_path, monkeypatch):
+def server(tmp_path, monkeypatch, started_clients):
     """Three cases in a bucket, 64 chunks each that do not compress, and an empty cache."""
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
     for number in range(CASES):
@@ -70,7 +72,7 @@ def test_workers_that_need_the_same_volume_read_it_once(server, tmp_path):
     assert len(list((tmp_path / "cache" / "statistics").glob("*.json"))) == 1
 
 
-def test_what_was_learnt_of_a_bucket_outlives_an_epoch(tmp_path):
+def test_what_was_learnt_of_a_bucket_outlives_an_epoch(tmp_path, started_clients):
     """Of more volumes than there may be open files, metadata and indices are asked for once."""
     count = 50
     for number in range(count):
@@ -143,6 +145,45 @@ def test_a_manifest_asks_for_less_than_the_headers(server, tmp_path):
     assert sum("/c/" in key for key in manifest_of) == sum("/0/c/" in key for key in headers)
     assert sum(key == "bucket" for key in manifest_of) == CASES + 1
     assert len(manifest_of) == sum("/c/" in key for key in manifest_of) + CASES + 1
+
+
+def with_clients(batch):
+    """Return which client of buckets the worker has loaded."""
+    return "s3fs" in sys.modules
+
+
+def test_epochs_from_a_manifest_ask_for_what_epochs_of_headers_ask(server, tmp_path):
+    """From the second on of voxels alone; versions are asked for by the client that reads."""
+    cases = [{"image": f"s3://bucket/case{n}/ct.zarr"} for n in range(CASES)]
+    place = tmp_path / "manifest.json"
+    vp.index(vp.from_cases(cases), place, statistics=False, **options(server))
+    close_volumes()
+    asked = {}
+    for name, source in (
+        ("headers", vp.from_cases(cases)),
+        ("manifest", vp.from_manifest(place, **options(server))),
+    ):
+        pipe = source.open_volume(**options(server)).lazy_patch((8, 8, 8)).batch_patches(2)
+        pipe = pipe.map(with_clients)
+        with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1), seed=0) as loader:
+            for epoch in range(3):
+                server.forget()
+                assert set(loader) == {False}
+                asked[name, epoch] = Counter(kind_of(r.key) for r in server.requests)
+
+    listings = asked["manifest", 0].pop("listing")
+    metadata = asked["headers", 0].pop("metadata")
+    assert CASES <= listings < metadata
+    for epoch in range(3):
+        assert asked["manifest", epoch] == asked["headers", epoch]
+        assert set(asked["manifest", epoch]) <= {"chunk"}
+
+
+def kind_of(key):
+    """Return what a request is about."""
+    if key.rstrip("/") == "bucket":
+        return "listing"
+    return "metadata" if key.endswith(".json") else "chunk"
 
 
 def options(server):

@@ -297,7 +297,7 @@ def test_fetching_alone_brings_what_the_read_needs(tmp_path: Path) -> None:
 
 def test_the_case_of_the_report(tmp_path: Path) -> None:
     """48 cubed, turned and blurred by 3: the halo is a good part of what is read."""
-    big = np.zeros((96, 96, 96), np.int16)
+    big = np.ones((96, 96, 96), np.int16)
     zarr.create_array(tmp_path / "b.zarr", data=big, chunks=(8, 8, 8))
     pipe = vp.from_cases([{"image": str(tmp_path / "b.zarr")}]).open_volume()
     pipe = pipe.crop((24, 24, 24), (48, 48, 48)).rotate((30, 30, 30))

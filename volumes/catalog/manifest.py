@@ -350,10 +350,7 @@ def _content(place: str, options: Mapping[str, Any]) -> bytes:
         with remote_errors(place, options):
             found = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
         if found is None:
-            raise VolumeNotFound(
-                f"there is nothing at {public_name(place)}.",
-                do="Check the URL and the storage_options.",
-            )
+            raise _no_manifest(public_name(place))
         return bytes(found)
     try:
         with open(local_path(place), "rb", opener=open_regular) as file:
@@ -361,6 +358,8 @@ def _content(place: str, options: Mapping[str, Any]) -> bytes:
             check_document(size, place, MOST_MANIFEST_BYTES)
             return file.read(MOST_MANIFEST_BYTES)
     except (FileNotFoundError, IsADirectoryError):
-        raise VolumeNotFound(
-            f"there is no manifest {place}.", do="Write one: voxpipe index URL."
-        ) from None
+        raise _no_manifest(place) from None
+
+
+def _no_manifest(place: str) -> VolumeNotFound:
+    return VolumeNotFound(f"there is no manifest {place}.", do="Write one: voxpipe index URL.")

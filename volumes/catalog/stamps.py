@@ -22,10 +22,10 @@ from ..disk.local_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..source import LocatedSource
-from ..stores.fsspec_ranges import FsspecRanges, SerialFsspecRanges, open_fsspec
 from ..stores.location import file_system, remote_errors
-from ..stores.remote import open_remote
+from ..stores.remote import RemoteStore, open_for_versions, open_remote
 from ..stores.remote_objects import Entry, version_of
+from ..stores.remote_ranges import RemoteRanges
 
 # A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
 # only the metadata are compared when the volume is opened.
@@ -126,17 +126,12 @@ def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
     """
     if source.path:
         return None
-    store = _store_of(source)
+    store = open_for_versions(source.location, source.options.storage_options)
     return store.begin(_asked(store, source.name, how)) if _can_begin(store) else None
 
 
-def _store_of(source: LocatedSource) -> FsspecRanges | SerialFsspecRanges:
-    # One client, whichever reads the voxels: another one tells versions by other words.
-    return open_fsspec(source.location, source.options.storage_options)
-
-
-def _can_begin(store: Any) -> TypeGuard[FsspecRanges]:
-    return isinstance(store, FsspecRanges)
+def _can_begin(store: RemoteStore) -> TypeGuard[RemoteRanges]:
+    return isinstance(store, RemoteRanges)
 
 
 def _remote_stamp(source: LocatedSource) -> Stamp:
@@ -162,7 +157,7 @@ def _remote_stamp(source: LocatedSource) -> Stamp:
     return _listed(entries)
 
 
-async def _asked(store: FsspecRanges, name: str, how: str) -> Stamp:
+async def _asked(store: RemoteRanges, name: str, how: str) -> Stamp:
     """Return a stamp with as few requests as there can be: one, of what is a folder or a file."""
     folder_first = how != "file" if how else ".zarr" in name
     for folder in (folder_first, not folder_first):

@@ -188,18 +188,13 @@ class FsspecRanges(_Folder, RemoteRanges):
         found = await self._system._find(self._path(prefix))
         return self._keys(found)
 
-    async def entry_async(self, key: str) -> Entry | None:
-        """Return what a listing would say of one object; for coroutines given to :meth:`begin`."""
-
-        async def ask() -> Entry:
-            info = await self._system._info(self._path(key))
-            if info.get("type") == "directory":
-                raise FileNotFoundError(key)
-            return Entry(key, int(info.get("size") or 0), version_of(info))
-
+    async def ask_entry(self, key: str) -> Entry:
+        """Ask for one object, in the words of a listing."""
         self._system.invalidate_cache(self._path(key))
-        found: Entry | None = await self._tried(key, ask, 0)
-        return found
+        info = await self._system._info(self._path(key))
+        if info.get("type") == "directory":
+            raise FileNotFoundError(key)
+        return Entry(key, int(info.get("size") or 0), version_of(info))
 
     async def ask_entries(self, most: int | None) -> list[Entry]:
         """List everything; s3fs can stop, other clients list all or nothing."""

@@ -270,6 +270,11 @@ class ObstoreRanges(RemoteRanges):
         self._refuse_after_fork()
 
     @property
+    def versions_as_fsspec(self) -> bool:
+        """Whether versions are told in the words of fsspec's client: S3 has one ETag for all."""
+        return self._kind == "s3"
+
+    @property
     def limits_listing(self) -> bool:
         """Not here: each page has its own limit, and there may be a thousand of them."""
         return False
@@ -312,6 +317,17 @@ class ObstoreRanges(RemoteRanges):
         path = self._path(key)
         here = partial(self._facts, path) if self._is_plain(path) else None
         return await self._either(here, lambda other: other.ask_facts(key))
+
+    async def ask_entry(self, key: str) -> Entry:
+        """Ask for one object, in the words of a listing."""
+        path = self._path(key)
+
+        def entry() -> Entry:
+            facts = self._facts(path)
+            return Entry(key, facts.size, facts.version)
+
+        here = entry if self._is_plain(path) else None
+        return await self._either(here, lambda other: other.ask_entry(key))
 
     async def ask_keys(self, prefix: str) -> list[str]:
         """List everything below."""
@@ -391,12 +407,7 @@ class ObstoreRanges(RemoteRanges):
 
         found: list[Entry] = []
         for page in obstore.list(self._store(), self._path(prefix) or None, chunk_size=1000):
-            found += (
-                Entry(
-                    self._key(each), int(each["size"]), each["e_tag"] or f"{each['last_modified']}"
-                )
-                for each in page
-            )
+            found += map(self._entry, page)
             if most is not None and len(found) > most:
                 break
         return found

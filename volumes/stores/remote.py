@@ -57,3 +57,16 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
     if wish or is_usable():
         return ObstoreRanges(url, options, settings, retry, only=bool(wish))
     return open_fsspec(url, options, retry)
+
+
+def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteStore:
+    """Return the objects below a URL, by a client that names versions as in every other process.
+
+    A process reads through obstore, and one that was forked from it through fsspec; versions of
+    one are compared in the other. Where their words differ fsspec is asked, which takes a second
+    of processor time to import and some milliseconds per listing.
+    """
+    store = open_remote(url, options)
+    if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:
+        return open_fsspec(url, options)
+    return store

@@ -86,6 +86,11 @@ class RemoteRanges(RemoteObjects):
     async def ask_keys(self, prefix: str) -> list[str]:
         """Ask once for all keys below a prefix."""
 
+    async def ask_entry(self, key: str) -> Entry:
+        """Ask once what a listing would say of one object; ``FileNotFoundError`` for a folder."""
+        facts = await self.ask_facts(key)
+        return Entry(key, facts.size, facts.version)
+
     async def ask_entries(self, most: int | None) -> list[Entry]:
         """Ask once for all objects; of more than ``most`` at least one more."""
         return [Entry(key, 0, "") for key in await self.ask_keys("")]
@@ -176,6 +181,11 @@ class RemoteRanges(RemoteObjects):
         """Yield the objects below a prefix, as keys."""
         asked = self._listed(prefix, lambda: self.ask_keys(prefix))
         yield from self._wait(asked) or ()
+
+    async def entry_async(self, key: str) -> Entry | None:
+        """Return what a listing says of one object, None where there is none; for :meth:`begin`."""
+        found: Entry | None = await self._tried(key, lambda: self.ask_entry(key), 0)
+        return found
 
     async def _one(
         self, wanted: ReadRange, ahead: Later | None, whole: int, limit: int
