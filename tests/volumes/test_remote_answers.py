@@ -3,11 +3,18 @@
 import tracemalloc
 
 import fsspec
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from voxpipe.core.errors import CorruptVolume, StoreUnavailable, VolumeReadError, VoxpipeError
+from voxpipe.core.errors import (
+    BadHeader,
+    CorruptVolume,
+    StoreUnavailable,
+    VolumeReadError,
+    VoxpipeError,
+)
 from voxpipe.testing.s3 import Fault, FaultMix
 from voxpipe.volumes import Volume, read_manifest
 from voxpipe.volumes.stores.ranges import ReadRange
@@ -229,3 +236,27 @@ def test_metadata_without_an_end(server, client, monkeypatch, scheme, name):
     finally:
         tracemalloc.stop()
         fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("ome", [True, False])
+def test_a_description_without_an_end(server, client, ome):
+    """What OME says of an image, or anybody: as long as a file of a gibibyte."""
+    tifffile = pytest.importorskip("tifffile")
+    path = server.bucket / ("a.ome.tif" if ome else "a.tif")
+    text = "<?xml version='1.0'?><OME" if ome else "text"
+    voxels = np.zeros((4, 16, 16), np.uint8)
+    how = {"photometric": "minisblack", "metadata": None}
+    tifffile.imwrite(path, voxels, description=f"{text}{' ' * 100}</OME>", **how)
+    with tifffile.TiffFile(path) as tiff:
+        place = tiff.pages[0].tags["ImageDescription"].offset
+    with open(path, "r+b") as file:
+        file.seek(place + 4)
+        file.write((2**30 - 2**20).to_bytes(4, "little"))
+        file.truncate(2**30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadHeader, match=r"tif takes [0-9]+ bytes"):
+            _ = Volume(f"s3://bucket/{path.name}", storage_options=server.storage_options).shape
+        assert tracemalloc.get_traced_memory()[1] < 4 * ENDLESS
+    finally:
+        tracemalloc.stop()

@@ -33,7 +33,7 @@ from ..disk.mapped import MAPS, MappedBackend
 from ..header import Header
 from ..stores.in_flight import Later
 from ..stores.location import file_system
-from ..stores.ranges import LocalRanges, RangeStore, ReadRange
+from ..stores.ranges import LocalRanges, RangeStore, ReadRange, check_document
 from ..stores.remote import RemoteStore
 from ..stores.remote_file import RemoteFile
 from ..stores.remote_ranges import RemoteRanges
@@ -47,6 +47,8 @@ from .zarr_layout import Layout, named_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
 
 _OPTIONS = ("level", "series")
+# Where four million segments lie, or what OME says of a hundred thousand planes.
+_MOST_TAG_BYTES = 64 * 1024**2
 
 
 def open_tiff(
@@ -136,7 +138,8 @@ class RemoteTiff(RemoteChunks, TiffBackend):
         no_options(options, name, _OPTIONS)
         self._file = RemoteFile(url, storage_options, name)
         self._system, _ = file_system(url, storage_options)
-        with self._file.open() as file, _tiff_errors(name):
+        with self._file.open() as whole, _tiff_errors(name):
+            file: Any = _Tags(whole, name)
             tiff = _tifffile(name).TiffFile(file, name=name.rpartition("/")[2])
             with complaints_raised(name):
                 image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
@@ -144,6 +147,22 @@ class RemoteTiff(RemoteChunks, TiffBackend):
         TALLY.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
         super().__init__(image, layout, _one_object(self._file.store), token, name)
+
+
+class _Tags:
+    """A file of which tags are read: none is as long as all of a file of a hostile server."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._file, self._name = file, name
+
+    def read(self, size: int = -1) -> bytes:
+        """Read as many bytes; ``BadHeader`` for more than a tag has."""
+        check_document(size if size >= 0 else 1 << 62, self._name, _MOST_TAG_BYTES)
+        found: bytes = self._file.read(size)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 class MappedTiff(LocalFile, MappedBackend):
