@@ -27,7 +27,7 @@ from .epochs.made_ahead import MadeAhead, prefetcher_of
 from .epochs.running import begin, end
 from .epochs.watched import Watched
 from .place import Place
-from .seeds.seeding import mapped, proof_that_nothing_draws
+from .seeds.seeding import mapped, plain_items, proof_that_nothing_draws
 from .shares.part import WHOLE
 from .spending import budgets, checked
 from .transport.budget import default_slot_bytes
@@ -256,7 +256,7 @@ def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any],
         return 0
     set_epoch(sink, seed, epoch)
     source, functions = mapped(sink)
-    items, index = iter(source), 0
+    items, index = iter(plain_items(source)), 0
     while proof.holds():
         try:
             batch = next(items, _END)

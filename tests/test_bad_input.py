@@ -117,7 +117,7 @@ def test_a_bad_file_is_one_readable_error(make, tmp_path):
 
     text = str(e.value)
     assert path.name in text
-    assert "\n  in case patient7\n" in text
+    assert "\n  in case patient7, under 'image'\n" in text
     assert "test_bad_input.py:" in text
     assert told in text
     assert e.value.do, "says what to do"

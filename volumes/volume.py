@@ -164,6 +164,20 @@ class Volume:
         """The volumes whose channels these are, each read by itself; else itself alone."""
         return getattr(self._source, "parts", (self,))
 
+    @property
+    def mapped_parts(self) -> tuple[Volume, ...]:
+        """The same, each seen through the axis map of all; else itself alone.
+
+        Of a list that is seen through a map, each keeps its type so. A map of channels is of all.
+        """
+        source = self._source
+        if not isinstance(source, AxisMappedSource):
+            return self.parts
+        parts: tuple[Volume, ...] = getattr(source.source, "parts", ())
+        if not parts or any(rule.axis == 0 for rule in source.axis_map.rules):
+            return self.parts
+        return tuple(part.with_axis_map(source.axis_map) for part in parts)
+
     def stored_mask(self) -> Volume | None:
         """Return a label volume, 1 where something stored is shown; None unless the map has one."""
         source = self._source

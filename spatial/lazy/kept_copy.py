@@ -195,7 +195,7 @@ def _key_of(patch: LazyPatch, made: tuple[bool, ...], opened: bool) -> str:
         (
             _text_of_step(step),
             json.dumps(drawn),
-            step.key,
+            step.key if _differs_by_key(step, drawn) else "",
             "" if step.mask is None else content(step.mask),
         )
         for step, drawn in patch.acting
@@ -211,6 +211,14 @@ def _key_of(patch: LazyPatch, made: tuple[bool, ...], opened: bool) -> str:
         return content_key("members", (members, how))
     of = made_key(within, opened=opened) if hasattr(within, "patch") else content(within)
     return content_key(of, how)
+
+
+def _differs_by_key(step: Any, drawn: Any) -> bool:
+    """Whether volumes under two keys get other numbers of one step: its own, or recorded ones.
+
+    All else makes the same of a file under whatever key, and is kept once.
+    """
+    return step.is_drawn or '"key"' in json.dumps(drawn)
 
 
 def refuse_drawn(patch: LazyPatch) -> None:

@@ -48,24 +48,49 @@ def filling(patch: LazyPatch, plan: SpatialPlan) -> Policy:
     """Return the policy of a patch, with the fill as it is at the patch's first value op."""
     if patch.filled_after >= 0 or not _leaves_some(patch.policy, plan):
         return patch.policy
-    return replace(patch.policy, fill=_outside(patch))
+    return replace(patch.policy, fill=float(_outside(patch)[0]))
 
 
-def _outside(patch: LazyPatch) -> float:
-    """Return the fill; of one from before a flush or realize(), what value ops made of it there.
+def fills_apart(patch: LazyPatch, plan: SpatialPlan) -> NDArray[np.float32] | None:
+    """Return the fill of each channel, (C, 1, 1, 1); None where one is that of all.
 
-    Those that treat each value by itself, as statistics follow them; others are passed over.
+    Of volumes that were stacked and then flushed each brings what its own value ops made of it.
+    """
+    before: LazyPatch | None = patch_before(patch.volume)
+    if before is None or patch.filled_after >= 0 or not _leaves_some(patch.policy, plan):
+        return None
+    fills = _outside(patch)
+    if (fills == fills[0]).all() or np.isnan(fills).all():
+        return None
+    return np.asarray(fills, np.float32).reshape(-1, 1, 1, 1)
+
+
+def _outside(patch: LazyPatch) -> NDArray[np.float64]:
+    """Return the fill of each channel, or one of all of them.
+
+    Of one from before a flush or realize(), it is what value ops made of it there: those that treat
+    each value by itself, as statistics follow them; others are passed over.
     """
     before: LazyPatch | None = patch_before(patch.volume)
     if patch.filled_after >= 0 or before is None:
-        return patch.policy.fill
-    fill = _outside(before)
-    late = {id(step) for step in before.values[max(before.filled_after, 0) :]}
-    for step, drawn, facts in before.acting_on(before.plan):
+        return np.array([patch.policy.fill])
+    return _given_outside(before)
+
+
+def _given_outside(patch: LazyPatch) -> NDArray[np.float64]:
+    """Return what a patch gives outside, after its value ops."""
+    if patch.members and patch.filled_after <= 0:
+        each = [(_given_outside(member), member.shape[0]) for member in patch.members]
+        fills = np.concatenate([np.broadcast_to(fill, count) for fill, count in each])
+        fills = fills[:1] if (fills == fills[0]).all() else fills
+    else:
+        fills = _outside(patch)
+    late = {id(step) for step in patch.values[max(patch.filled_after, 0) :]}
+    for step, drawn, facts in patch.acting_on(patch.plan):
         if id(step) in late and step.op.pointwise:
-            voxel = np.full((1, 1, 1, 1), fill, np.float32)
-            fill = float(step.op.apply(voxel, drawn, facts).item())
-    return fill
+            voxels = fills.astype(np.float32).reshape(-1, 1, 1, 1)
+            fills = np.ravel(step.op.apply(voxels, drawn, facts)).astype(np.float64)
+    return fills
 
 
 def marking(policy: Policy) -> Policy:

@@ -33,7 +33,7 @@ from ..volume_like import (
     patch_before,
 )
 from .halo import drawing_along, halo_of, with_halo_of
-from .late_fill import filling, marking, outside_of, steps_before_fill
+from .late_fill import filling, fills_apart, marking, outside_of, steps_before_fill
 from .levels import ReadFrom, read_from, resampled_into
 from .no_arithmetic import NoArithmetic
 from .patch_facts import PatchFacts
@@ -285,27 +285,29 @@ class LazyPatch(NoArithmetic):
 
     def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
         """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
-        acting = self.acting
-        if not acting:
+        acting, fills = self.acting, fills_apart(self, plan)
+        if not acting and fills is None:
             self._resample_into(plan, out, None, filling(self, plan))
             return out
         halo = halo_of(acting, plan)
         wide = with_halo_of(plan, halo)
         steps = self._with_facts(acting, wide)
         early = steps_before_fill(self, acting, wide)
-        epilogue, rest = folded(steps[:early] if early else steps)
+        marks = early > 0 or fills is not None
+        epilogue, rest = folded(steps[:early] if marks else steps)
         types = types_of([step for step, _ in acting], self._resampled_dtype)
-        first = np.dtype(np.float32) if early else types[len(acting) - len(rest)]
+        first = np.dtype(np.float32) if marks else types[len(acting) - len(rest)]
         channels = self.channels
         fits = wide is plan and out.shape[0] == channels
-        in_place = fits and (out.dtype == first or not (rest or early))
+        in_place = fits and (out.dtype == first or not (rest or marks))
         array = out if in_place else np.empty((channels, *wide.shape), first)
-        policy = marking(self.policy) if early else filling(self, wide)
+        policy = marking(self.policy) if marks else filling(self, wide)
         source, read_by = self._resample_into(wide, array, epilogue, policy)
-        outside = outside_of(source, read_by, policy, array) if early else None
+        outside = outside_of(source, read_by, policy, array) if marks else None
         result = applied(rest, array)
         if outside is not None:
-            np.copyto(result, self.policy.fill, where=outside, casting="same_kind")
+            fill = self.policy.fill if fills is None else fills
+            np.copyto(result, fill, where=outside, casting="same_kind")
             result = applied(steps[early:], result)
         if result is not out:
             inside = tuple(slice(h, h + n) for h, n in zip(halo, plan.shape, strict=True))

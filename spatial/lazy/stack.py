@@ -160,6 +160,8 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
         return [replace(one, **how) for one in apart]
     # Of files each keeps its type, whatever the others are.
     parts = patch.members or patch.parts
+    if isinstance(patch.volume, Volume) and len(parts) == 1:
+        parts = tuple(map(patch.with_volume, patch.volume.mapped_parts))
     if len(parts) > 1 or patch.members:
         found: list[LazyPatch] = []
         for part in parts:

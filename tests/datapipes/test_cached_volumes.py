@@ -643,3 +643,30 @@ def test_an_op_that_looks_at_all_may_come_long_before_what_is_kept(tmp_path, ord
 
     for voxels in made:
         assert np.allclose(voxels[0], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["file", "list"])
+def test_a_volume_under_two_keys_is_kept_once(tmp_path, form):
+    """What is done to its values is the same under each; so with other names in another chain."""
+    place = tmp_path / "numbers.npy"
+    np.save(place, np.arange(64, dtype=np.int16).reshape(4, 4, 4))
+    given = str(place) if form == "file" else [str(place), str(place)]
+    kept = tmp_path / "kept"
+
+    for case in ({"one": given, "two": given}, {"three": given}):
+        pipe = vp.from_cases([case]).open_volume().clamp(5, 9).contrast(0.5)
+        sample = next(iter(pipe.cache(kept)))
+        for patch in sample.values():
+            patch.realize()
+
+    assert len(list(kept.glob("*.zarr"))) == 1
+
+
+def test_noise_differs_between_keys_that_are_made_apart():
+    """Two keys of one array are one to a clamp, and two where numbers are drawn for each."""
+    array = np.zeros((4, 4, 4), np.float32)
+    head = vp.from_cases([{"one": array, "two": array}]).open_volume()
+
+    for pipe, count in ((head.clamp(5, 9), 1), (head.noise((1.0, 2.0)), 2)):
+        volumes = [patch.flushed().volume for patch in next(iter(pipe)).values()]
+        assert len({kept_copy.made_key(volume) for volume in volumes}) == count

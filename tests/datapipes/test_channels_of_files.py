@@ -25,6 +25,7 @@ from voxpipe.spatial.lazy.made_volume import asks_voxels
 SHAPE = (12, 13, 14)
 AFFINE = np.diag([1.0, 1.0, 2.0, 1.0])
 KEYS = ("t1", "t2", "t3")
+FILL_OF = {"t1": -50.0, "t2": 30.0}
 
 
 @pytest.fixture
@@ -590,3 +591,42 @@ def test_a_damaged_file_of_a_list_is_told_with_its_case_and_key(tmp_path, chain)
         list(chain(pipe))
 
     assert "damaged.nii" in str(error.value)
+
+
+FILLS = {
+    "by policies": lambda pipe: pipe.stack(("t1", "t2"), "image").normalize(),
+    "by values": lambda pipe: pipe.normalize().stack(("t1", "t2"), "image"),
+}
+
+
+@pytest.mark.parametrize("kept", ["flush", "memory", "folder"])
+@pytest.mark.parametrize("stacks", FILLS.values(), ids=FILLS)
+def test_each_channel_of_a_stack_that_is_kept_has_its_own_fill(tmp_path, cases, stacks, kept):
+    """What its member has outside, as value ops change that, before the stack and after it."""
+    policies = {key: vp.Policy("linear", "constant", fill) for key, fill in FILL_OF.items()}
+    pipe = stacks(vp.from_cases(cases).open_volume(policies=policies))
+    keeps = {"flush": pipe.flush, "memory": pipe.cache}
+    begun = keeps.get(kept, lambda: pipe.cache(str(tmp_path / "kept")))()
+    found, expected = (
+        next(iter(one.rotate((0, 0, 30)).normalize(mean=1.0, std=2.0)))["image"].realize()
+        for one in (begun, pipe)
+    )
+
+    corner, other = expected[:, 0, 0, 0]
+    assert corner != other
+    np.testing.assert_allclose(found[:, 0, 0, 0], [corner, other], rtol=1e-6)
+    np.testing.assert_allclose(found[:, -1, -1, -1], [corner, other], rtol=1e-6)
+    np.testing.assert_allclose(found[:, 6, 6], expected[:, 6, 6], rtol=1e-4, atol=1e-4)
+
+
+def test_channels_of_a_list_under_an_axis_map_keep_their_types(cases):
+    """As those of a list without a map do: each is read from its own file."""
+    axis_map = vp.AxisMap.missing("K", [2], "fill", fill=7)
+    pipe = vp.from_cases(listed(cases)).open_volume(axis_map={"image": axis_map})
+    one = next(iter(pipe.unstack("image", KEYS)))
+    alone = next(iter(vp.from_cases(cases).open_volume(axis_map=axis_map)))
+
+    assert [one[key].dtype for key in KEYS] == [np.dtype(kind) for kind in ("i2", "u1", "f4")]
+    for key in KEYS:
+        np.testing.assert_array_equal(one[key].realize(), alone[key].realize())
+        assert (one[key].realize()[..., 2] == 7).all()
