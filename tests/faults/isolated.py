@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 60.0
+SECONDS = 100
 """For how long one may run, before its stacks are printed and it is ended."""
 # What an orphan needs to notice, on a machine that is busy.
 GRACE = 20.0

@@ -15,7 +15,8 @@ from voxpipe.core.errors import IteratorInvalidated
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
 MOST_CHILDREN = 3
-WAIT = 30
+# Each child that iterates anew starts workers of its own, with torch: a minute on a busy machine.
+WAIT = 80
 
 
 def fork(seed):
