@@ -246,6 +246,22 @@ def test_a_second_that_fails_is_followed_at_once(soon, monkeypatch):
     assert begun[:3] == [0.001, 0.002, 0.002]
 
 
+def test_after_its_limit_a_request_is_given_up_with_those_beside_it(soon):
+    """An attempt that failed, as if there were no others."""
+
+    async def run():
+        calls = Calls(*["hangs"] * 20)
+        with pytest.raises(TimeoutError):
+            await hedged(calls, soon, 0.05)
+        await asyncio.sleep(0)
+        return calls.given_up, 20 - len(calls.ends), asyncio.current_task().cancelling()
+
+    given_up, begun, cancelling = asyncio.run(asyncio.wait_for(run(), 30))
+
+    assert given_up == begun >= 2
+    assert cancelling == 0
+
+
 def test_the_second_is_not_waited_for_for_ever_when_the_first_fails(soon):
     """It gets as long as it had; then the error of the first counts, and the next attempt."""
 

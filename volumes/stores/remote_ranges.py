@@ -257,8 +257,10 @@ class RemoteRanges(RemoteObjects):
             what = f"reading {self._place(key)}"
             describe = self._secrets.describe
             attempts = Attempts(self._retry, what, describe, health=health, size=size)
-            each = call if once else partial(hedged, call, health)
-            return await retried(each, attempts, limited=limited)
+            if once:
+                return await retried(call, attempts, limited=limited)
+            each = partial(hedged, call, health)
+            return await retried(lambda: each(attempts.limit), attempts, limited=False)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:

@@ -370,19 +370,25 @@ async def retried(
             await sleep(pause)
 
 
-async def hedged(call: Callable[[], Awaitable[T]], health: Health) -> T:
+async def hedged(
+    call: Callable[[], Awaitable[T]], health: Health, limit: float = float("inf")
+) -> T:
     """Return what ``call`` returns, called once more beside itself where that takes long.
+
+    After ``limit`` seconds there is a ``TimeoutError``: one timer serves both.
 
     The first that succeeds counts; the others are given up. Where none has come after twice the
     time, another is sent, and at once in the place of one that fails. Where all fail, the first
     error counts; once there is one, the others get no more time than they had.
     """
-    hedge = _Hedge(call, health)
+    hedge = _Hedge(call, health, limit)
     try:
         return await _timed(call, health)
     except asyncio.CancelledError:
-        if not hedge.has_won or hedge.uncancel():
+        if not (hedge.has_won or hedge.is_late) or hedge.uncancel():
             raise
+        if hedge.is_late:
+            raise TimeoutError from None
         return await hedge.answer()
     except Exception:
         if not hedge.stop():
@@ -397,17 +403,21 @@ async def hedged(call: Callable[[], Awaitable[T]], health: Health) -> T:
 class _Hedge(Generic[T]):
     """The requests beside the first. A timer begins them, because nearly none is needed."""
 
-    def __init__(self, call: Callable[[], Awaitable[T]], health: Health) -> None:
+    def __init__(self, call: Callable[[], Awaitable[T]], health: Health, limit: float) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task: asyncio.Task[Any] | None = task
         self._call, self._health = call, health
         self._others: list[asyncio.Future[T]] = []
         self._pause = health.hedge_after
-        self._timer: asyncio.Handle = task.get_loop().call_later(self._pause, self._look)
+        self._loop = task.get_loop()
+        self._end = self._loop.time() + limit
+        self._timer: asyncio.Handle = self._loop.call_later(min(self._pause, limit), self._look)
         self._stopped = self._replaced = False
         self.has_won = False
         """Whether one of them was answered, and the task cancelled for that."""
+        self.is_late = False
+        """Whether none was answered within the limit, and the task cancelled for that."""
 
     def uncancel(self) -> int:
         """Take the cancelling back; return how often others asked for it."""
@@ -446,20 +456,26 @@ class _Hedge(Generic[T]):
 
     def _look(self) -> None:
         # A loop that was busy finds the answer and the timer at once: the answer goes first.
-        self._timer = asyncio.get_running_loop().call_soon(self._start)
+        self._timer = self._loop.call_soon(self._start)
 
     def _start(self) -> None:
+        left = self._end - self._loop.time()
+        if left <= 0:
+            assert self._task is not None
+            self.is_late = True
+            self._task.cancel()
+            return
         if self._health.may_hedge():
             other = asyncio.ensure_future(_timed(self._call, self._health))
             other.add_done_callback(self._ended)
             self._others.append(other)
         self._pause *= 2
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._look)
+        self._timer = self._loop.call_later(min(self._pause, left), self._look)
 
     def _ended(self, other: asyncio.Future[T]) -> None:
         # Looking at an error says that somebody did: nobody else may.
         failed = other.cancelled() or other.exception() is not None
-        if self._stopped or self._task is None or self.has_won:
+        if self._stopped or self._task is None or self.has_won or self.is_late:
             return
         if failed:
             self._others.remove(other)
@@ -470,6 +486,7 @@ class _Hedge(Generic[T]):
                 self._start()
         else:
             self.has_won = True
+            self._timer.cancel()
             for each in self._others:
                 if each is not other:
                     each.cancel()
