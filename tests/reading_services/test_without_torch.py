@@ -125,7 +125,9 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
     assert printed == ["script __main__", *["[0, 1] []", "[2, 3] []"] * len(METHODS)]
 
 
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "start_method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
+)
 def test_a_class_of_the_script_arrives(tmp_path, start_method):
     """A worker imports the script when a sample holds something that was defined there."""
     guard = 'if __name__ == "__main__":'
