@@ -276,7 +276,8 @@ class StoreContract:
         if not self.spawnable:
             pytest.skip("the source exists in this process only")
 
-        _assert_equal(_read_in_child("spawn", _volume(case)), case.array)
+        # Of a server that is forked: like one by "spawn", without a new interpreter for each test.
+        _assert_equal(_read_in_child("forkserver", _volume(case)), case.array)
 
 
 class BackendContract(StoreContract):
@@ -371,7 +372,7 @@ def _read_in_child(method: str, volume: Volume) -> NDArray[Any]:
         child.start()
     theirs.close()
     try:
-        assert ours.poll(_CHILD_SECONDS), f"the {method}ed child did not answer"
+        assert ours.poll(_CHILD_SECONDS), f"the child by {method} did not answer"
         answer = ours.recv()
     finally:
         ours.close()

@@ -35,7 +35,7 @@ def test_torch_dataloader_in_process(cases):
     assert first[0]["meta"] != second[0]["meta"]
 
 
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("context", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_torch_dataloader_with_workers(cases, context):
     """With a sharding_filter torch's workers divide the cases between them."""
     pipe = (

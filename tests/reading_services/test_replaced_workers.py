@@ -203,7 +203,7 @@ def test_no_restarts_is_a_setting(cases):
     assert "were replaced" not in str(e.value)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 # forking with threads of torch around is what the user asked for here
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_any_start_method_replaces(cases, tmp_path, method):
