@@ -23,7 +23,7 @@ from ..graph.verify import branch_mark, stream_names
 from ..realizing import Instruction
 from .excuse import excused
 from .length import length
-from .unknown_form import unknown_form
+from .unknown_form import UnknownForm
 
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
@@ -87,13 +87,9 @@ class DataPipe(_Pipe):
     if not TYPE_CHECKING:  # a checker would believe that a pipe has every attribute
 
         def __getattr__(self, name: str) -> Any:
-            try:
+            if name.startswith("_") or name in IterDataPipe.functions:
                 return super().__getattr__(name)
-            except AttributeError:
-                if name.startswith("_"):
-                    raise
-                known = IterDataPipe.functions
-                raise AttributeError(unknown_form(repr(self), name, known)) from None
+            raise UnknownForm(repr(self), name)
 
     def __dir__(self) -> list[str]:
         """List the names of attributes but those that hold credentials, which torch would print."""

@@ -11,6 +11,27 @@ _MOST = 3
 """Names that are proposed."""
 
 
+class UnknownForm(AttributeError):
+    """No pipe has this chained form. What to say is worked out when it is read: many only probe.
+
+    Parameters
+    ----------
+    pipe
+        As the user wrote it.
+    asked
+        The name.
+    """
+
+    def __init__(self, pipe: str, asked: str) -> None:
+        super().__init__(pipe, asked)
+
+    def __str__(self) -> str:
+        from torch.utils.data import IterDataPipe
+
+        pipe, asked = self.args
+        return unknown_form(pipe, asked, IterDataPipe.functions)
+
+
 def unknown_form(pipe: str, asked: str, known: Iterable[str]) -> str:
     """Return a sentence about ``asked``, with the chained forms that are likely meant.
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import BaseContext
+from types import FrameType
 from typing import Any, TypeAlias
 
 from ...adapters import Limits
@@ -176,7 +179,7 @@ class Launch:
         )
         sent = self.settings.torch and self.has_script
         try:
-            with contextlib.nullcontext() if sent else not_sent():
+            with contextlib.nullcontext() if sent else not_sent(), interrupts_later():
                 process.start()
         except BaseException:
             ours.close()
@@ -188,3 +191,24 @@ class Launch:
         # It takes no message before it has started, and a large one waits until it is taken.
         worker.limit_waits(self.limits.start + self.limits.item)
         return worker
+
+
+@contextlib.contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C wait until this block ends.
+
+    Python's hooks about a fork print what a signal raises in them, and go on: the program would
+    run on, with a lock of ``logging`` that nobody gives back.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled elsewhere
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda *of_signal: came.append(of_signal))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])

@@ -41,3 +41,11 @@ def test_pipes_are_asked_for_private_names_as_ever():
 
     assert not hasattr(pipe, "_nothing")
     assert repr(pickle.loads(pickle.dumps(pipe))) == "rotate(5)"
+
+
+def test_who_only_probes_looks_for_no_likely_name(monkeypatch):
+    """``getattr(pipe, name, default)`` is asked of every pipe in each epoch."""
+    monkeypatch.setattr("difflib.get_close_matches", lambda *_, **__: pytest.fail("looked"))
+    pipe = vp.from_cases([{"case": 1}])
+
+    assert getattr(pipe, "rotat", "none") == "none"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,23 @@ def test_ctrl_c_in_the_middle_is_one_traceback(tmp_path, chain):
     assert len(pids) == 2
     # The consumer waited for its workers: they are gone, not on their way out.
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+ABOUT_A_FORK = threading.Event()
+
+
+def test_ctrl_c_about_a_fork_is_not_lost(cases):
+    """Python prints and forgets what its hooks about a fork raise."""
+    os.register_at_fork(  # for the life of the process: harmless unless it is asked for
+        after_in_parent=lambda: ABOUT_A_FORK.is_set() and signal.raise_signal(signal.SIGINT)
+    )
+    service = vp.MultiProcessingReadingService(1, multiprocessing_context="fork")
+    ABOUT_A_FORK.set()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(vp.DataLoader2(full_chain(cases), None, service, seed=7)))
+    finally:
+        ABOUT_A_FORK.clear()
 
 
 STUCK = """
