@@ -63,10 +63,12 @@ Kind = Literal[
     "claim",
     "garble",
     "expired",
+    "missing",
+    "whole",
 ]
 PASSING: tuple[Kind, ...] = (
     *("slow_down", "error", "timeout", "short", "shift", "stall"),
-    *("drip", "reset", "close", "truncate", "etag"),
+    *("drip", "reset", "close", "truncate", "etag", "whole"),
 )
 """What passes when it is tried again."""
 
@@ -97,8 +99,8 @@ class Fault:
     ``timeout`` is 400 RequestTimeout, ``short`` half a body whose length says so, ``shift`` another
     range than asked, ``stall`` half a body and then silence, ``drip`` a body byte by byte,
     ``close`` a connection that ends without an answer, ``etag`` another version, ``claim`` a length
-    of an exbibyte, ``garble`` as many other bytes under the right headers, and ``expired`` 400
-    ExpiredToken.
+    of an exbibyte, ``garble`` as many other bytes under the right headers, ``expired`` 400
+    ExpiredToken, ``missing`` 404 NoSuchKey, and ``whole`` 200 with all of an object.
     """
     times: int | None = None
     """How many requests; None for all."""
@@ -360,7 +362,8 @@ class S3Server:
                 if kind == "close":
                     return False
                 await asyncio.Event().wait()
-            answer = _BROKEN.get(kind or "") or self._buckets.answer(question)
+            asked = question if kind != "whole" else question.without_range()
+            answer = _BROKEN.get(kind or "") or self._buckets.answer(asked)
         if fault is not None and fault.kind not in _BROKEN:
             answer = _spoilt(answer, fault.kind)
         # Entered before it is sent: who has the answer finds it in the log.
@@ -453,6 +456,7 @@ _BROKEN: dict[str, Answer] = {
     "error": Answer.of_error(500, "InternalError", "We encountered an internal error."),
     "deny": Answer.of_error(403, "AccessDenied", "Access Denied"),
     "expired": Answer.of_error(400, "ExpiredToken", "The provided token has expired."),
+    "missing": Answer.of_error(404, "NoSuchKey", "The specified key does not exist."),
     "timeout": Answer.of_error(400, "RequestTimeout", "Your socket connection was not read from."),
 }
 

@@ -42,6 +42,10 @@ class Question:
         """The Range header; empty for everything."""
         return self.headers.get("range", "")
 
+    def without_range(self) -> Question:
+        """Return the same request, for everything."""
+        return replace(self, headers={k: v for k, v in self.headers.items() if k != "range"})
+
     @property
     def access_key(self) -> str:
         """Who says to have signed it, in a header or in the URL; empty for nobody."""

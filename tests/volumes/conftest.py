@@ -5,7 +5,6 @@ import pytest
 
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.stores import retry
 
 CLIENTS = ["fsspec", "obstore"]
 BUCKET = "bucket"
@@ -18,8 +17,7 @@ def server(tmp_path, started_clients, monkeypatch):
     (root / BUCKET).mkdir(parents=True)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     # Requests are counted: on a busy machine one may take long, and would be sent twice.
-    monkeypatch.setattr(retry, "HEDGE_LEAST", 60.0)
-    monkeypatch.setattr(retry, "HEDGE_UNKNOWN", 60.0)
+    monkeypatch.setenv("VOXPIPE_REMOTE_HEDGE", "0")
     # Public: some tests have credentials of their own, to see that these appear nowhere.
     with S3Server(root, is_public=True) as running:
         running.bucket = root / BUCKET

@@ -9,6 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from voxpipe.core.errors import StoreUnavailable, VolumeError
 from voxpipe.volumes import Manifest, read_manifest, write_manifest
 from voxpipe.volumes.conversion.destination import RemoteDestination
+from voxpipe.volumes.stores import retry
 from voxpipe.volumes.stores.fsspec_ranges import SerialFsspecRanges
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote import open_remote
@@ -139,9 +140,10 @@ class Flaky:
     ],
     ids=["ranges", "size", "list"],
 )
-def test_what_passes_is_tried_again(act, answer):
+def test_what_passes_is_tried_again(monkeypatch, act, answer):
     """By the policy that holds for every store."""
     system, pauses = Flaky(2), []
+    monkeypatch.setattr(retry, "AT_ONCE", 0)  # with pauses, whatever the store answered before
     policy = Retry(deadline=1e6, first=1.0, most=5.0)
     store = SerialFsspecRanges("flaky://store", {}, system, "store", policy, pauses.append)
 

@@ -3,8 +3,10 @@
 import tracemalloc
 
 import fsspec
+import h5py
 import numpy as np
 import pytest
+import tifffile
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -12,16 +14,18 @@ from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
     StoreUnavailable,
+    VolumeChanged,
     VolumeReadError,
     VoxpipeError,
 )
 from voxpipe.testing.s3 import Fault, FaultMix
 from voxpipe.volumes import Volume, read_manifest
+from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote import open_remote
 from voxpipe.volumes.stores.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
 from voxpipe.volumes.stores.remote_file import RemoteFile
-from voxpipe.volumes.stores.retry import MOST_WRONG, Retry
+from voxpipe.volumes.stores.retry import MOST_MISSING, MOST_WRONG, Retry
 
 CONTENT = bytes(n * n % 251 for n in range(20_000))
 QUICK = Retry(deadline=10.0, first=0.001, most=0.002)
@@ -81,7 +85,9 @@ def store(server, client):
 
 
 @pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
-@pytest.mark.parametrize("kind", ["short", "shift", "timeout", "stall", "close", "truncate"])
+@pytest.mark.parametrize(
+    "kind", ["short", "shift", "timeout", "stall", "close", "truncate", "whole"]
+)
 def test_what_is_wrong_once_is_asked_for_again(server, store, wanted, kind):
     """The bytes are right, and one request more was sent."""
     store._retry = Retry(deadline=60.0, first=0.001, most=0.002, attempt=1.0)
@@ -91,7 +97,9 @@ def test_what_is_wrong_once_is_asked_for_again(server, store, wanted, kind):
     (found,) = store.get_ranges([wanted])
 
     assert bytes(found) == CONTENT[wanted.start : wanted.stop]
-    assert len(server.requests) == 2
+    # All of an object is the right answer to a request for it; obstore wants its range.
+    is_right = kind == "whole" and wanted == ReadRange("a") and isinstance(store, FsspecRanges)
+    assert len(server.requests) == (1 if is_right else 2)
 
 
 @pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
@@ -104,6 +112,40 @@ def test_what_is_always_wrong_is_told(server, store, wanted, kind):
     with pytest.raises(StoreUnavailable, match=r"reading s3://bucket/a failed"):
         store.get_ranges([wanted])
     assert len(server.requests) == MOST_WRONG
+
+
+def test_an_object_that_was_there_is_looked_for_again(server, store):
+    """One 404 does not mean that it is gone, and no bytes in its place; more do."""
+    store.get_ranges(RANGES[:1])
+    server.forget()
+    server.fail(Fault("missing", times=1))
+    (found,) = store.get_ranges(RANGES[1:2])
+    assert bytes(found) == CONTENT[-700:]
+    assert len(server.requests) == 2
+
+    (server.bucket / "a").unlink()
+    with pytest.raises(VolumeChanged, match="a was removed since"):
+        store.get_ranges(RANGES[:1])
+    assert store.get_ranges([ReadRange("b")]) == [None]
+    assert len(server.requests) == 2 + MOST_MISSING + 1
+
+
+@pytest.mark.parametrize("name", ["a.h5", "a.tif"])
+def test_nothing_is_read_of_a_file_that_is_gone(server, client, name):
+    """Not as fill, which a missing chunk of a zarr is."""
+    voxels = np.arange(24**3, dtype=np.uint16).reshape(24, 24, 24) + 1
+    if name == "a.h5":
+        with h5py.File(server.bucket / name, "w") as file:
+            file.create_dataset("image", data=voxels, chunks=(8, 8, 8), compression="gzip")
+    else:
+        tifffile.imwrite(server.bucket / name, voxels, tile=(16, 16), compression="zlib")
+    volume = Volume(f"s3://bucket/{name}", storage_options=server.storage_options)
+    assert np.asarray(volume[:, :8, :8, :8]).min() > 0
+
+    (server.bucket / name).unlink()
+
+    with pytest.raises(CorruptVolume, match="was removed since"):
+        volume[:, 16:, 16:, 16:].data  # noqa: B018
 
 
 def test_another_version_is_asked_for_again_and_then_told(server, client):

@@ -165,6 +165,16 @@ def soon(monkeypatch):
     return Health()
 
 
+def test_nothing_is_sent_twice_where_the_user_says_so(monkeypatch):
+    """Requests of a bucket cost money."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_HEDGE", "0")
+    health = Health()
+
+    assert not health.may_hedge()
+    monkeypatch.delenv("VOXPIPE_REMOTE_HEDGE")
+    assert health.may_hedge()
+
+
 class Calls:
     """Requests that end as told: with an answer, an error, or not at all."""
 

@@ -34,6 +34,10 @@ class TooLong(OSError):
         self.size, self.most = size, most
 
 
+class Gone(OtherVersion):
+    """No object where there was one before: removed, or hidden by what is on the way."""
+
+
 class NoRanges(OSError):
     """A server that sends all of an object when asked for a part of it."""
 

@@ -26,7 +26,7 @@ from ...core.errors import (
 )
 from .in_flight import InFlight, Later
 from .ranges import ReadRange, check_document
-from .remote_answers import Answer, Asked, Head, OtherVersion, TooLong
+from .remote_answers import Answer, Asked, Gone, Head, OtherVersion, TooLong, WrongAnswer
 from .remote_failure import Failure, failure_of, is_of_no_bucket, told_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import Attempts, Retry, hedged, retried
@@ -59,6 +59,8 @@ class RemoteRanges(RemoteObjects):
         self.rewritten: set[str] = set()
         """Objects of which another version was found than the expected one."""
         self._seen: dict[str, _Seen] = {}
+        # Of web servers each shows it; all stores of objects do.
+        self._has_ranges = not url.startswith("http")
         self.newest = 0.0
         """When the last change was made to objects that were read, by the clock of the store, in
         seconds since 1970."""
@@ -198,8 +200,12 @@ class RemoteRanges(RemoteObjects):
         size = -start if start < 0 else unknown if stop is None else stop - start
 
         async def checked() -> Any:
-            answer = await self.ask(asked)
-            asked.check_body(answer)
+            try:
+                answer = await self.ask(asked)
+                asked.check_body(answer)
+            except Exception as error:
+                self._refuse_contradiction(key, error)
+                raise
             if answer.head is not None:
                 self._note(key, answer.head)
             return answer.body
@@ -217,6 +223,14 @@ class RemoteRanges(RemoteObjects):
         # Parts of one object are of one version: what an index says holds for no other.
         return Asked(*wanted, etag=seen.etag, most=whole)
 
+    def _refuse_contradiction(self, key: str, error: Exception) -> None:
+        """Raise ``WrongAnswer`` for what cannot be, after what the store has answered before."""
+        failure = failure_of(error)
+        if failure is Failure.ABSENT and (key in self._expected or key in self._seen):
+            raise Gone("it is not there any more") from None
+        if failure is Failure.NO_RANGES and self._has_ranges:
+            raise WrongAnswer("it sent all of the object instead of a part") from None
+
     def _note(self, key: str, head: Head) -> None:
         """Note which version of an object was read, and whether it was another one before.
 
@@ -227,6 +241,7 @@ class RemoteRanges(RemoteObjects):
             self.replaced = max(self.replaced, before.at)
         elif before is None and len(self._seen) >= _MOST_SEEN:
             del self._seen[next(iter(self._seen))]
+        self._has_ranges |= head.total not in (None, head.stop - head.start)
         self._seen[key] = _Seen(head.etag, head.total, head.modified, time.time_ns())
         self.newest = max(self.newest, head.modified)
 
@@ -279,8 +294,9 @@ class RemoteRanges(RemoteObjects):
             check_document(error.size, place, error.most)
         if failure is Failure.CHANGED or isinstance(error, OtherVersion):
             self.rewritten.add(key)
+            how = "removed" if isinstance(error, Gone) else "written again"
             raise VolumeChanged(
-                f"{place} was written again since its header was read.",
+                f"{place} was {how} since its header was read.",
                 do="Make a new Volume once the file is written.",
             ) from None
         if failure is Failure.NO_RANGES:
