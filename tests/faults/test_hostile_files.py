@@ -160,6 +160,25 @@ def itself(place):
     return place / "a.h5"
 
 
+def linked_on(place, last):
+    """A virtual dataset of a link to a link, which leads to what ``last`` says."""
+    import h5py
+
+    layout = h5py.VirtualLayout((2, 2, 2), "u1")
+    layout[...] = h5py.VirtualSource(".", "/link", (2, 2, 2))
+    with h5py.File(place / "a.h5", "w") as file:
+        file["link"] = h5py.ExternalLink("b.h5", "/y")
+        file.create_virtual_dataset("v", layout)
+    with h5py.File(place / "b.h5", "w") as file:
+        file["y"] = h5py.ExternalLink(*last)
+    return place / "a.h5"
+
+
+def linked_to_pipe(place):
+    os.mkfifo(place / "p.h5")
+    return linked_on(place, ("p.h5", "/x"))
+
+
 def pipe_among_slices(place):
     (place / "scan").mkdir()
     (place / "scan" / "1.dcm").write_bytes(bytes(128) + b"DICM")
@@ -211,6 +230,9 @@ FILES = {
     "bmp: colours": lambda p: bmp(p, colours=2**32 - 1),
     "bmp: upside down": lambda p: bmp(p, 2**31 - 1, -(2**31)),
     "hdf5: itself": itself,
+    "hdf5: itself by two links": lambda p: linked_on(p, ("a.h5", "/v")),
+    "hdf5: links in a circle": lambda p: linked_on(p, ("a.h5", "/link")),
+    "hdf5: a pipe by two links": linked_to_pipe,
     "hdf5: a chunk of 3 GB": lambda p: hdf5(p, (3, 1024, 1024**2), compression="gzip"),
     "hdf5: an empty chunk of 3 GB": lambda p: hdf5(p, (3, 1024, 1024**2)),
     "dicom: a pipe": pipe_among_slices,

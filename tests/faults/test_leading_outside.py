@@ -177,6 +177,23 @@ def link(scans, secrets, file):
     return scans / "a.h5"
 
 
+def chain(scans, secrets, file="b.h5", path="/y"):
+    """A link to a link that leads out, and a virtual dataset of it."""
+    import h5py
+
+    hdf5(secrets, SECRET)
+    with h5py.File(scans / "b.h5", "w") as opened:
+        opened["y"] = h5py.ExternalLink(os.fspath(secrets / "b.h5"), "/x")
+        opened["group"] = h5py.ExternalLink(os.fspath(secrets / "b.h5"), "/")
+    layout = h5py.VirtualLayout(VOXELS.shape, "u1")
+    layout[...] = h5py.VirtualSource(file, path, VOXELS.shape)
+    with h5py.File(scans / "a.h5", "w") as opened:
+        opened["link"] = h5py.ExternalLink("b.h5", "/y")
+        opened["all"] = h5py.ExternalLink("b.h5", "/")
+        opened.create_virtual_dataset("v", layout)
+    return scans / "a.h5"
+
+
 TEXT = "BinaryData = False\n"
 OUTSIDE = {
     "mhd, above": (lambda s, _: mhd(s, "../secrets/a.raw"), {}),
@@ -206,6 +223,12 @@ OUTSIDE = {
     "hdf5, link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "x"}),
     "hdf5, link above": (lambda s, o: link(s, o, "../secrets/b.h5"), {"dataset": "x"}),
     "hdf5, link by a link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "soft"}),
+    "hdf5, link to a link": (chain, {"dataset": "link"}),
+    "hdf5, link in a linked group": (chain, {"dataset": "all/y"}),
+    "hdf5, two groups of links": (chain, {"dataset": "all/group/x"}),
+    "hdf5, link with a dot": (chain, {"dataset": "./all/./y"}),
+    "hdf5, virtual of a link to a link": (lambda s, o: chain(s, o, ".", "/link"), {}),
+    "hdf5, virtual of a link elsewhere": (chain, {}),
 }
 
 
@@ -274,7 +297,19 @@ def external_below(scans, secrets):
     return external(scans, "b/a.raw")
 
 
+def chain_inside(scans, secrets):
+    """Three files in a row, the last of which holds voxels."""
+    import h5py
+
+    hdf5(scans, VOXELS)
+    for name, other, path in (("c", "b", "/x"), ("d", "c", "/x")):
+        with h5py.File(scans / f"{name}.h5", "w") as opened:
+            opened["x"] = h5py.ExternalLink(f"{other}.h5", path)
+    return virtual(scans, secrets, "d.h5")
+
+
 INSIDE = {
+    "hdf5, links in a row": chain_inside,
     "beside": lambda s, _: mhd(s, "a.raw"),
     "dot": lambda s, _: mhd(s, "./a.raw"),
     "absolute, but beside": lambda s, _: mhd(s, s / "a.raw"),

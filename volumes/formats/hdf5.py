@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +49,8 @@ CACHE_BYTES = 16 * 1024**2
 _SPACING = "element_size_um"
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16
+# HDF5 itself follows no more on the way to one object (H5L_NUM_LINKS).
+_MOST_LINKS = 16
 
 
 def open_hdf5(
@@ -82,6 +84,7 @@ def open_hdf5(
             header, layout = dataset_header(dataset, stamp, name)
             if dataset.file != file:  # behind an external link
                 path = os.path.abspath(dataset.file.filename)
+                reach.check(path, dataset.file.filename)
                 header = replace(header, stamp=file_stamp(path))
             TALLY.count(headers=1)
             offset = plain_offset(dataset)
@@ -253,15 +256,31 @@ class Reach:
         """Raise ``LeadsOutside`` for what is not in the folder, ``BadHeader`` for a pipe there."""
         if self.folder is not None:
             self.folder.check(path, f"{self.name}, which names {shorten(reference)},")
-        with suppress(OSError):
+        try:
             os.close(open_regular(path))
+        except BadHeader as error:
+            error.what = f"{error.what.rstrip('.')}, and {self.name} names it."
+            raise
+        except OSError:
+            pass  # what is not there leads nowhere
 
 
 def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0) -> None:
-    """Look at the links on the way to a dataset, before HDF5 opens what they lead to."""
-    if not isinstance(chosen, str) or depth > _MOST_VIRTUAL:
+    """Look at all links on the way to a dataset, before HDF5 opens what they lead to.
+
+    Raises
+    ------
+    LeadsOutside, BadHeader
+        One of them leads out of the folder, or to no regular file; or they are too many.
+    """
+    if not isinstance(chosen, str):
         return
-    parts = [part for part in chosen.split("/") if part]
+    if depth > _MOST_LINKS:
+        raise BadHeader(
+            f"more than {_MOST_LINKS} links lead to {shorten(chosen)} in {reach.name}.",
+            do="Link to the dataset itself.",
+        )
+    parts = [part for part in chosen.split("/") if part not in ("", ".")]
     for n in range(len(parts)):
         place = "/".join(parts[: n + 1])
         try:
@@ -271,6 +290,10 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
         if isinstance(link, h5py.ExternalLink):
             path = _found(_places(file.filename, link.filename, "HDF5_EXT_PREFIX"))
             reach.check(path, link.filename)
+            if os.path.isfile(path) and h5py.is_hdf5(path):
+                onward = "/".join([link.path, *parts[n + 1 :]])
+                with h5py.File(path, "r") as opened:
+                    refuse_links(h5py, opened, onward, reach, depth + 1)
             return
         if isinstance(link, h5py.SoftLink):
             above = "" if link.path.startswith("/") else "/".join(parts[:n])
@@ -332,13 +355,14 @@ def _refuse_external(dataset: Any, reach: Reach) -> None:
 
 
 def _refuse_circle(
-    h5py: Any, dataset: Any, above: tuple[tuple[str, str], ...], name: str, reach: Reach
+    h5py: Any, dataset: Any, above: tuple[tuple[str, int], ...], name: str, reach: Reach
 ) -> None:
     """Refuse a virtual dataset that leads back to itself: HDF5 follows it until the stack ends."""
     if not dataset.is_virtual:
         return
     file = dataset.file.filename
-    here = (os.path.realpath(file), dataset.name)
+    # By its place in the file: it may have many names.
+    here = (os.path.realpath(file), h5py.h5o.get_info(dataset.id).addr)
     if here in above or len(above) >= _MOST_VIRTUAL:
         raise BadHeader(
             f"the virtual dataset {dataset.name} of {name} leads back to itself.",
@@ -350,6 +374,8 @@ def _refuse_circle(
                 refuse_links(h5py, opened, path, reach)
                 found = opened.get(path)
                 if isinstance(found, h5py.Dataset):
+                    if found.file != opened:
+                        reach.check(found.file.filename, found.file.filename)
                     _refuse_external(found, reach)
                     _refuse_circle(h5py, found, (*above, here), name, reach)
 
