@@ -194,6 +194,46 @@ def chain(scans, secrets, file="b.h5", path="/y"):
     return scans / "a.h5"
 
 
+MINC, ITK = "/minc-2.0/image/0/image", "/ITKImage/0/VoxelData"
+
+
+def in_disguise(scans, secrets, name, change):
+    """HDF5 that SimpleITK reads, under a name that is not one of HDF5."""
+    import h5py
+    import SimpleITK
+
+    suffix, path = (".mnc", MINC) if name.endswith(".mnc") else (".hdf5", ITK)
+    for folder, file, voxels in ((secrets, f"a{suffix}", SECRET), (scans, f"b{suffix}", VOXELS)):
+        SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels), os.fspath(folder / file))
+    (scans / f"b{suffix}").rename(scans / name)
+    with h5py.File(scans / name, "r+", libver=("v108", "v110")) as opened:
+        old = dict(opened[path].attrs)
+        del opened[path]
+        change(opened, path, os.fspath(secrets / f"a{suffix}"), os.fspath(secrets / "a.raw"))
+        if isinstance(opened.get(path, getlink=True), h5py.HardLink):
+            for key in {"dimorder", "signtype", "valid_range"} & set(old):
+                opened[path].attrs[key] = old[key]
+    return scans / name
+
+
+def by_link(opened, path, other, _):
+    import h5py
+
+    opened[path] = h5py.ExternalLink(other, path)
+
+
+def by_virtual(opened, path, other, _):
+    import h5py
+
+    layout = h5py.VirtualLayout(VOXELS.shape, "u1")
+    layout[...] = h5py.VirtualSource(other, path, VOXELS.shape)
+    opened.create_virtual_dataset(path, layout)
+
+
+def by_external(opened, path, _, raw):
+    opened.create_dataset(path, VOXELS.shape, "u1", external=[(raw, 0, 24)])
+
+
 TEXT = "BinaryData = False\n"
 OUTSIDE = {
     "mhd, above": (lambda s, _: mhd(s, "../secrets/a.raw"), {}),
@@ -223,6 +263,10 @@ OUTSIDE = {
     "hdf5, link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "x"}),
     "hdf5, link above": (lambda s, o: link(s, o, "../secrets/b.h5"), {"dataset": "x"}),
     "hdf5, link by a link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "soft"}),
+    "itk, link": (lambda s, o: in_disguise(s, o, "a.dat", by_link), {}),
+    "itk, virtual": (lambda s, o: in_disguise(s, o, "a.dat", by_virtual), {}),
+    "itk, external": (lambda s, o: in_disguise(s, o, "a.dat", by_external), {}),
+    "minc, link": (lambda s, o: in_disguise(s, o, "a.mnc", by_link), {}),
     "hdf5, link to a link": (chain, {"dataset": "link"}),
     "hdf5, link in a linked group": (chain, {"dataset": "all/y"}),
     "hdf5, two groups of links": (chain, {"dataset": "all/group/x"}),
@@ -244,6 +288,7 @@ def test_what_leads_out_is_refused(folders, name):
 
 # Some make no sense as a volume, whoever is trusted.
 SENSELESS = ("mhd, pattern", "mhd, list", "mhd of text", "nhdr of text", "zarr, metadata")
+SENSELESS += ("minc, link",)  # scaled by what the first file says of its own voxels
 READ = [name for name in OUTSIDE if name not in SENSELESS]
 
 

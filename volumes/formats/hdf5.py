@@ -18,6 +18,7 @@ from ...core import TALLY, Region
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
+    LeadsOutside,
     MissingDependency,
     TruncatedVolume,
     UnknownFormat,
@@ -300,6 +301,58 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
             onward = "/".join([above, link.path, *parts[n + 1 :]])
             refuse_links(h5py, file, onward, reach, depth + 1)
             return
+
+
+def refuse_leading_on(path: str, name: str, follow: str) -> None:
+    """Look at all of a file that another library reads, which would follow it anywhere.
+
+    Raises
+    ------
+    LeadsOutside
+        It holds an external link, or data that lie in other files.
+    BadHeader
+        A virtual dataset leads back to itself, a link to no regular file; or it is damaged.
+    MissingDependency
+        h5py is not installed.
+    """
+    h5py = import_h5py(name)
+    trusted = follow == "anywhere"
+    reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
+    waiting, seen = [path], set[str]()
+    with hdf5_errors(name):
+        while waiting:
+            place = waiting.pop()
+            if os.path.realpath(place) in seen or not h5py.is_hdf5(place):
+                continue
+            seen.add(os.path.realpath(place))
+            with h5py.File(place, "r") as file:
+                for reference, other in _leading_on(h5py, file, reach):
+                    if not trusted:
+                        raise LeadsOutside(
+                            f"{name} leads to other files: to {other}, as {shorten(reference)}.",
+                            do='If you trust who made it: open_volume(follow="anywhere"), or '
+                            "Volume(...) likewise.",
+                        )
+                    reach.check(other, reference)
+                    waiting.append(other)
+
+
+def _leading_on(h5py: Any, file: Any, reach: Reach) -> Iterator[tuple[str, str]]:
+    """Yield all names of other files in a file, and where HDF5 finds these."""
+    links: dict[str, int] = {}
+    file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
+    for place, kind in links.items():
+        if kind == h5py.h5l.TYPE_EXTERNAL:
+            named = file.get(place, getlink=True).filename
+            yield named, _found(_places(file.filename, named, "HDF5_EXT_PREFIX"))
+        elif kind == h5py.h5l.TYPE_HARD and isinstance(file[place], h5py.Dataset):
+            dataset = file[place]
+            for named in _external(dataset):
+                yield named, os.path.abspath(named)
+            if dataset.is_virtual:
+                _refuse_circle(h5py, dataset, (), reach.name, reach)
+                for named in {source.file_name for source in dataset.virtual_sources()} - {"."}:
+                    yield named, _found(_places(file.filename, named, "HDF5_VDS_PREFIX"))
 
 
 def _places(file: str, reference: str, variable: str) -> list[str]:
