@@ -44,6 +44,33 @@ def linked(scans, secrets):
     return mhd(scans, "a.raw")
 
 
+def linked_twice(scans, secrets):
+    """A header that is a link, beside a link of voxels that leads elsewhere."""
+    (scans / "real").mkdir()
+    mhd(scans / "real", "a.raw")
+    (scans / "x").mkdir()
+    (scans / "x" / "a.mhd").symlink_to("../real/a.mhd")
+    (scans / "x" / "a.raw").symlink_to(secrets / "a.raw")
+    return scans / "x" / "a.mhd"
+
+
+def linked_nrrd(scans, secrets):
+    (scans / "real").mkdir()
+    (scans / "a.nhdr").symlink_to(nhdr(scans / "real", "a.raw"))
+    os.unlink(scans / "a.raw")
+    (scans / "a.raw").symlink_to(secrets / "a.raw")
+    return scans / "a.nhdr"
+
+
+def linked_pair(scans, secrets):
+    import nibabel
+
+    nibabel.save(nibabel.Nifti1Pair(VOXELS, None), scans / "a.hdr")
+    os.unlink(scans / "a.img")
+    (scans / "a.img").symlink_to(secrets / "a.raw")
+    return scans / "a.hdr"
+
+
 def listed(scans, secrets):
     return mhd(scans, "LIST\na.raw\n../secrets/a.raw")
 
@@ -242,6 +269,9 @@ OUTSIDE = {
     "mhd, pattern": (lambda s, _: mhd(s, "../secrets/%d.raw 1 2 1"), {}),
     "mhd, list": (listed, {}),
     "mhd, link": (linked, {}),
+    "mhd, both links": (linked_twice, {}),
+    "nhdr, both links": (linked_nrrd, {}),
+    "nifti pair, link": (linked_pair, {}),
     "mhd of text": (lambda s, o: mhd(s, o / "a.raw", TEXT), {}),
     "nhdr, above": (lambda s, _: nhdr(s, "../secrets/a.raw"), {}),
     "nhdr, absolute": (lambda s, o: nhdr(s, o / "a.raw"), {}),
@@ -311,6 +341,21 @@ def farm(scans, secrets):
     return scans / "a.mhd"
 
 
+def farm_of_pairs(scans, secrets):
+    import nibabel
+
+    nibabel.save(nibabel.Nifti1Pair(VOXELS, None), secrets / "a.hdr")
+    for name in ("a.hdr", "a.img"):
+        (scans / name).symlink_to(secrets / name)
+    return scans / "a.hdr"
+
+
+def partly_a_farm(scans, secrets):
+    """Return a header that is a link, beside voxels that are none."""
+    (scans / "a.mhd").symlink_to(mhd(secrets, "a.raw"))
+    return scans / "a.mhd"
+
+
 def linked_top(scans, secrets):
     zarr_of(secrets / "a.zarr", VOXELS)
     (scans / "a.zarr").symlink_to(secrets / "a.zarr")
@@ -361,6 +406,8 @@ INSIDE = {
     "below": below,
     "nhdr": lambda s, _: nhdr(s, "a.raw"),
     "links to both": farm,
+    "link to the header": partly_a_farm,
+    "nifti pair, links to both": farm_of_pairs,
     "zarr, the folder itself": linked_top,
     "zarr, a folder above": linked_above,
     "zarr, link inside": linked_inside,

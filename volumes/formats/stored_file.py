@@ -141,14 +141,23 @@ class LocalStoredFile:
         # By its words first: what does not exist leads nowhere.
         if not os.path.normpath(path).startswith(os.path.join(folder, "")):
             raise leads_outside(name, os.path.normpath(path))
-        # Folders of links to what is kept elsewhere hold the header as a link, too.
-        if Folder(folder).holds(self.path):
-            Folder(folder).check(path, name)
+        self._refuse_link(path, name)
         return path
+
+    def _refuse_link(self, path: str, name: str) -> None:
+        """Raise ``LeadsOutside`` for a link that does not lead beside this file.
+
+        Folders of links hold this file as a link, too: beside what it leads to is allowed as well.
+        """
+        places = (os.path.abspath(self.path), os.path.realpath(self.path))
+        if not any(Folder(os.path.dirname(place)).holds(path) for place in places):
+            raise leads_outside(name, os.path.realpath(path))
 
     def renamed(self, old: str, new: str) -> LocalStoredFile:
         """Return the file whose name ends otherwise; letters keep their case."""
         path = _renamed(self.path, old, new)
+        if self.follow != "anywhere":
+            self._refuse_link(path, f"{self.name}, beside which lies {shorten(path)},")
         with _named_by(self.name):
             return LocalStoredFile(path, f"{path} (beside {self.name})", self.io, self.follow)
 
