@@ -22,7 +22,7 @@ from ...core.origin import shorten
 from ...core.remembered import cached_property
 from ..backend import Backend
 from ..content import content_key
-from ..disk.local_file import file_stamp, open_local, stamp_of
+from ..disk.local_file import file_stamp, is_changed_since, open_local, stamp_of
 from ..registry import BackendRequest
 from ..stores.location import is_url, public_name
 from ..stores.ranges import Folder, leads_outside
@@ -209,6 +209,11 @@ class FilesBackend(Backend):
     def is_current(self) -> bool:
         """Whether every file is still the one that was opened."""
         return all(file.is_current for file in self.files)
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether no local one was replaced since by another of its size and time of writing."""
+        local = [file.path for file in self.files if isinstance(file, LocalStoredFile)]
+        return self.is_current and not any(is_changed_since(path, moment) for path in local)
 
     @cached_property
     def version(self) -> Hashable:
