@@ -149,14 +149,14 @@ def _is_for_itk(request: BackendRequest) -> bool:
         return False
     from .formats.itk import itk_reads
 
-    return itk_reads(os.fspath(request.path))
+    return itk_reads(os.fspath(request.path), request.follow)
 
 
 def _open_itk(request: BackendRequest) -> Any:
     no_options(request.reader_kwargs, _name(request))
     from .formats.itk import open_itk
 
-    return open_itk(os.fspath(request.path or ""), _name(request))
+    return open_itk(os.fspath(request.path or ""), _name(request), request.follow)
 
 
 def _file(request: BackendRequest) -> Any:

@@ -6,6 +6,7 @@ import shutil
 import struct
 import zipfile
 import zlib
+from contextlib import suppress
 from functools import cache
 from random import Random
 
@@ -160,6 +161,56 @@ def itself(place):
     return place / "a.h5"
 
 
+def linked_on(place, last):
+    """A virtual dataset of a link to a link, which leads to what ``last`` says."""
+    import h5py
+
+    layout = h5py.VirtualLayout((2, 2, 2), "u1")
+    layout[...] = h5py.VirtualSource(".", "/link", (2, 2, 2))
+    with h5py.File(place / "a.h5", "w") as file:
+        file["link"] = h5py.ExternalLink("b.h5", "/y")
+        file.create_virtual_dataset("v", layout)
+    with h5py.File(place / "b.h5", "w") as file:
+        file["y"] = h5py.ExternalLink(*last)
+    return place / "a.h5"
+
+
+def linked_to_pipe(place):
+    os.mkfifo(place / "p.h5")
+    return linked_on(place, ("p.h5", "/x"))
+
+
+def in_disguise(place, name, change, before=0):
+    """Let another file hold what SimpleITK wrote as HDF5, but for its voxels."""
+    import h5py
+    import SimpleITK
+
+    suffix, path = (".mnc", MINC) if name.endswith(".mnc") else (".hdf5", ITK)
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(SMALL), os.fspath(place / f"sound{suffix}"))
+    sound = (place / f"sound{suffix}").read_bytes()
+    (place / name).write_bytes(bytes(before) + sound)
+    with h5py.File(place / name, "r+", libver=("v108", "v110")) as file:
+        group, old = file[path].parent, dict(file[path].attrs)
+        del file[path]
+        change(group, path)
+        if isinstance(group.get(path, getlink=True), h5py.HardLink):
+            for key, value in old.items():
+                with suppress(TypeError):  # of references
+                    file[path].attrs[key] = value
+    return place / name
+
+
+MINC, ITK = "/minc-2.0/image/0/image", "/ITKImage/0/VoxelData"
+
+
+def virtual_of_itself(group, path):
+    import h5py
+
+    layout = h5py.VirtualLayout((2, 2, 2), "u1")
+    layout[...] = h5py.VirtualSource(".", path, (2, 2, 2))
+    group.create_virtual_dataset(path, layout)
+
+
 def pipe_among_slices(place):
     (place / "scan").mkdir()
     (place / "scan" / "1.dcm").write_bytes(bytes(128) + b"DICM")
@@ -211,8 +262,14 @@ FILES = {
     "bmp: colours": lambda p: bmp(p, colours=2**32 - 1),
     "bmp: upside down": lambda p: bmp(p, 2**31 - 1, -(2**31)),
     "hdf5: itself": itself,
+    "hdf5: itself by two links": lambda p: linked_on(p, ("a.h5", "/v")),
+    "hdf5: links in a circle": lambda p: linked_on(p, ("a.h5", "/link")),
+    "hdf5: a pipe by two links": linked_to_pipe,
     "hdf5: a chunk of 3 GB": lambda p: hdf5(p, (3, 1024, 1024**2), compression="gzip"),
     "hdf5: an empty chunk of 3 GB": lambda p: hdf5(p, (3, 1024, 1024**2)),
+    "itk: itself": lambda p: in_disguise(p, "a.dat", virtual_of_itself),
+    "itk: itself, later": lambda p: in_disguise(p, "a.dat", virtual_of_itself, 1024),
+    "minc: itself": lambda p: in_disguise(p, "a.mnc", virtual_of_itself),
     "dicom: a pipe": pipe_among_slices,
     "dicom: a long element": long_slice,
     "npy: deep": lambda p: npy(p, "{'descr': " + "(" * 60 + ", 'shape': (2,)}"),
@@ -220,6 +277,14 @@ FILES = {
         p, f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({10**18}, {10**18}, 2)}}"
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["a.dat", "a.mnc"])
+def test_who_follows_anywhere_meets_no_circle(child, tmp_path, name):
+    """Of what SimpleITK would follow until the stack ends."""
+    said = child.read(in_disguise(tmp_path, name, virtual_of_itself), follow="anywhere")
+
+    assert "leads back to itself" in said
 
 
 @pytest.mark.parametrize("name", FILES)

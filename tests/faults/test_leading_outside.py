@@ -44,6 +44,33 @@ def linked(scans, secrets):
     return mhd(scans, "a.raw")
 
 
+def linked_twice(scans, secrets):
+    """A header that is a link, beside a link of voxels that leads elsewhere."""
+    (scans / "real").mkdir()
+    mhd(scans / "real", "a.raw")
+    (scans / "x").mkdir()
+    (scans / "x" / "a.mhd").symlink_to("../real/a.mhd")
+    (scans / "x" / "a.raw").symlink_to(secrets / "a.raw")
+    return scans / "x" / "a.mhd"
+
+
+def linked_nrrd(scans, secrets):
+    (scans / "real").mkdir()
+    (scans / "a.nhdr").symlink_to(nhdr(scans / "real", "a.raw"))
+    os.unlink(scans / "a.raw")
+    (scans / "a.raw").symlink_to(secrets / "a.raw")
+    return scans / "a.nhdr"
+
+
+def linked_pair(scans, secrets):
+    import nibabel
+
+    nibabel.save(nibabel.Nifti1Pair(VOXELS, None), scans / "a.hdr")
+    os.unlink(scans / "a.img")
+    (scans / "a.img").symlink_to(secrets / "a.raw")
+    return scans / "a.hdr"
+
+
 def listed(scans, secrets):
     return mhd(scans, "LIST\na.raw\n../secrets/a.raw")
 
@@ -177,6 +204,63 @@ def link(scans, secrets, file):
     return scans / "a.h5"
 
 
+def chain(scans, secrets, file="b.h5", path="/y"):
+    """A link to a link that leads out, and a virtual dataset of it."""
+    import h5py
+
+    hdf5(secrets, SECRET)
+    with h5py.File(scans / "b.h5", "w") as opened:
+        opened["y"] = h5py.ExternalLink(os.fspath(secrets / "b.h5"), "/x")
+        opened["group"] = h5py.ExternalLink(os.fspath(secrets / "b.h5"), "/")
+    layout = h5py.VirtualLayout(VOXELS.shape, "u1")
+    layout[...] = h5py.VirtualSource(file, path, VOXELS.shape)
+    with h5py.File(scans / "a.h5", "w") as opened:
+        opened["link"] = h5py.ExternalLink("b.h5", "/y")
+        opened["all"] = h5py.ExternalLink("b.h5", "/")
+        opened.create_virtual_dataset("v", layout)
+    return scans / "a.h5"
+
+
+MINC, ITK = "/minc-2.0/image/0/image", "/ITKImage/0/VoxelData"
+
+
+def in_disguise(scans, secrets, name, change):
+    """HDF5 that SimpleITK reads, under a name that is not one of HDF5."""
+    import h5py
+    import SimpleITK
+
+    suffix, path = (".mnc", MINC) if name.endswith(".mnc") else (".hdf5", ITK)
+    for folder, file, voxels in ((secrets, f"a{suffix}", SECRET), (scans, f"b{suffix}", VOXELS)):
+        SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels), os.fspath(folder / file))
+    (scans / f"b{suffix}").rename(scans / name)
+    with h5py.File(scans / name, "r+", libver=("v108", "v110")) as opened:
+        old = dict(opened[path].attrs)
+        del opened[path]
+        change(opened, path, os.fspath(secrets / f"a{suffix}"), os.fspath(secrets / "a.raw"))
+        if isinstance(opened.get(path, getlink=True), h5py.HardLink):
+            for key in {"dimorder", "signtype", "valid_range"} & set(old):
+                opened[path].attrs[key] = old[key]
+    return scans / name
+
+
+def by_link(opened, path, other, _):
+    import h5py
+
+    opened[path] = h5py.ExternalLink(other, path)
+
+
+def by_virtual(opened, path, other, _):
+    import h5py
+
+    layout = h5py.VirtualLayout(VOXELS.shape, "u1")
+    layout[...] = h5py.VirtualSource(other, path, VOXELS.shape)
+    opened.create_virtual_dataset(path, layout)
+
+
+def by_external(opened, path, _, raw):
+    opened.create_dataset(path, VOXELS.shape, "u1", external=[(raw, 0, 24)])
+
+
 TEXT = "BinaryData = False\n"
 OUTSIDE = {
     "mhd, above": (lambda s, _: mhd(s, "../secrets/a.raw"), {}),
@@ -185,6 +269,9 @@ OUTSIDE = {
     "mhd, pattern": (lambda s, _: mhd(s, "../secrets/%d.raw 1 2 1"), {}),
     "mhd, list": (listed, {}),
     "mhd, link": (linked, {}),
+    "mhd, both links": (linked_twice, {}),
+    "nhdr, both links": (linked_nrrd, {}),
+    "nifti pair, link": (linked_pair, {}),
     "mhd of text": (lambda s, o: mhd(s, o / "a.raw", TEXT), {}),
     "nhdr, above": (lambda s, _: nhdr(s, "../secrets/a.raw"), {}),
     "nhdr, absolute": (lambda s, o: nhdr(s, o / "a.raw"), {}),
@@ -206,6 +293,16 @@ OUTSIDE = {
     "hdf5, link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "x"}),
     "hdf5, link above": (lambda s, o: link(s, o, "../secrets/b.h5"), {"dataset": "x"}),
     "hdf5, link by a link": (lambda s, o: link(s, o, o / "b.h5"), {"dataset": "soft"}),
+    "itk, link": (lambda s, o: in_disguise(s, o, "a.dat", by_link), {}),
+    "itk, virtual": (lambda s, o: in_disguise(s, o, "a.dat", by_virtual), {}),
+    "itk, external": (lambda s, o: in_disguise(s, o, "a.dat", by_external), {}),
+    "minc, link": (lambda s, o: in_disguise(s, o, "a.mnc", by_link), {}),
+    "hdf5, link to a link": (chain, {"dataset": "link"}),
+    "hdf5, link in a linked group": (chain, {"dataset": "all/y"}),
+    "hdf5, two groups of links": (chain, {"dataset": "all/group/x"}),
+    "hdf5, link with a dot": (chain, {"dataset": "./all/./y"}),
+    "hdf5, virtual of a link to a link": (lambda s, o: chain(s, o, ".", "/link"), {}),
+    "hdf5, virtual of a link elsewhere": (chain, {}),
 }
 
 
@@ -221,6 +318,7 @@ def test_what_leads_out_is_refused(folders, name):
 
 # Some make no sense as a volume, whoever is trusted.
 SENSELESS = ("mhd, pattern", "mhd, list", "mhd of text", "nhdr of text", "zarr, metadata")
+SENSELESS += ("minc, link",)  # scaled by what the first file says of its own voxels
 READ = [name for name in OUTSIDE if name not in SENSELESS]
 
 
@@ -240,6 +338,21 @@ def farm(scans, secrets):
     os.unlink(scans / "a.raw")
     for name in ("a.mhd", "a.raw"):
         (scans / name).symlink_to(secrets / name)
+    return scans / "a.mhd"
+
+
+def farm_of_pairs(scans, secrets):
+    import nibabel
+
+    nibabel.save(nibabel.Nifti1Pair(VOXELS, None), secrets / "a.hdr")
+    for name in ("a.hdr", "a.img"):
+        (scans / name).symlink_to(secrets / name)
+    return scans / "a.hdr"
+
+
+def partly_a_farm(scans, secrets):
+    """Return a header that is a link, beside voxels that are none."""
+    (scans / "a.mhd").symlink_to(mhd(secrets, "a.raw"))
     return scans / "a.mhd"
 
 
@@ -274,13 +387,27 @@ def external_below(scans, secrets):
     return external(scans, "b/a.raw")
 
 
+def chain_inside(scans, secrets):
+    """Three files in a row, the last of which holds voxels."""
+    import h5py
+
+    hdf5(scans, VOXELS)
+    for name, other, path in (("c", "b", "/x"), ("d", "c", "/x")):
+        with h5py.File(scans / f"{name}.h5", "w") as opened:
+            opened["x"] = h5py.ExternalLink(f"{other}.h5", path)
+    return virtual(scans, secrets, "d.h5")
+
+
 INSIDE = {
+    "hdf5, links in a row": chain_inside,
     "beside": lambda s, _: mhd(s, "a.raw"),
     "dot": lambda s, _: mhd(s, "./a.raw"),
     "absolute, but beside": lambda s, _: mhd(s, s / "a.raw"),
     "below": below,
     "nhdr": lambda s, _: nhdr(s, "a.raw"),
     "links to both": farm,
+    "link to the header": partly_a_farm,
+    "nifti pair, links to both": farm_of_pairs,
     "zarr, the folder itself": linked_top,
     "zarr, a folder above": linked_above,
     "zarr, link inside": linked_inside,

@@ -176,6 +176,49 @@ def test_a_wrong_check_sum_is_told(tmp_path, shards, method):
         Volume(path).read(region)
 
 
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        ({}, zipfile.ZIP_STORED),
+        ({}, zipfile.ZIP_DEFLATED),
+        ({"shards": (8, 8, 8)}, zipfile.ZIP_DEFLATED),
+    ],
+)
+def test_a_whole_member_is_checked_by_url_too(tmp_path, how, method):
+    """What comes by URL and is read or inflated whole."""
+    path = write(tmp_path / "a.zarr.zip", **how)
+    if method == zipfile.ZIP_DEFLATED:
+        with zipfile.ZipFile(path) as archive:
+            content = {info.filename: archive.read(info) for info in archive.infolist()}
+        with zipfile.ZipFile(path, "w", method) as archive:
+            for name, data in content.items():
+                archive.writestr(name, data)
+    raw = bytearray(path.read_bytes())
+    raw[raw.rindex(b"PK\x01\x02", 0, raw.rindex(b"c/0/0/0")) + 16] ^= 1
+    fsspec.filesystem("memory").pipe(f"/checked/{tmp_path.name}.zarr.zip", bytes(raw))
+
+    with pytest.raises(CorruptVolume, match=r"c/0/0/0 in .*: its check sum is wrong"):
+        Volume(f"memory://checked/{tmp_path.name}.zarr.zip").numpy()
+
+
+def test_a_part_of_a_member_costs_no_more_by_url(tmp_path):
+    """A shard is not brought whole for its check sum: what the decision says is not looked at."""
+    path = write(tmp_path / "a.zarr.zip", shards=(8, 8, 8))
+    asked = []
+
+    class Far(LocalRanges):
+        def get_ranges(self, ranges, most=0):
+            asked.extend(ranges)
+            return super().get_ranges(ranges, most)
+
+    store = ZipRanges(Far(str(tmp_path)), path.name, str(path))
+    asked.clear()
+
+    store.get_ranges([ReadRange("c/0/0/0", 3, 10)])
+
+    assert [(wanted.stop or 0) - wanted.start for wanted in asked] == [30, 7]
+
+
 def test_a_member_is_checked_once(tmp_path, monkeypatch):
     """However many parts of it are read."""
     path = write(tmp_path / "a.zarr.zip", shards=(8, 8, 8))

@@ -8,7 +8,8 @@ from typing import BinaryIO
 from ...core.errors import BadHeader, VolumeNotFound
 from ..backend import Backend
 from ..content import content_key
-from ..stores.ranges import open_regular
+from ..stores.ranges import changed_at, open_regular
+from .file_system import file_system_at
 
 
 class LocalFile(Backend):
@@ -20,6 +21,10 @@ class LocalFile(Backend):
     def is_current(self) -> bool:
         """Whether the file has the size and the time of writing that it had when opened."""
         return file_stamp(self.path) == self.header.stamp
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether it also was not replaced since by a file of the same size and time of writing."""
+        return self.is_current and not is_changed_since(self.path, moment)
 
     @property
     def content_key(self) -> str:
@@ -48,6 +53,18 @@ def file_stamp(path: str) -> tuple[int, int]:
 def stamp_of(status: os.stat_result) -> tuple[int, int]:
     """Return what tells one version of a file from another."""
     return status.st_size, status.st_mtime_ns
+
+
+def is_changed_since(path: str, moment: int) -> bool:
+    """Whether a local file was changed after a moment, in nanoseconds since 1970.
+
+    File servers have clocks of their own: there size and time of writing are all that tells.
+    """
+    try:
+        changed = changed_at(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_found(path) from None
+    return changed > moment and not file_system_at(path).network
 
 
 def _not_found(path: str) -> VolumeNotFound:

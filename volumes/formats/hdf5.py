@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from ...core import TALLY, Region
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
+    LeadsOutside,
     MissingDependency,
     TruncatedVolume,
     UnknownFormat,
@@ -49,6 +50,8 @@ CACHE_BYTES = 16 * 1024**2
 _SPACING = "element_size_um"
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16
+# HDF5 itself follows no more on the way to one object (H5L_NUM_LINKS).
+_MOST_LINKS = 16
 
 
 def open_hdf5(
@@ -82,6 +85,7 @@ def open_hdf5(
             header, layout = dataset_header(dataset, stamp, name)
             if dataset.file != file:  # behind an external link
                 path = os.path.abspath(dataset.file.filename)
+                reach.check(path, dataset.file.filename)
                 header = replace(header, stamp=file_stamp(path))
             TALLY.count(headers=1)
             offset = plain_offset(dataset)
@@ -253,15 +257,31 @@ class Reach:
         """Raise ``LeadsOutside`` for what is not in the folder, ``BadHeader`` for a pipe there."""
         if self.folder is not None:
             self.folder.check(path, f"{self.name}, which names {shorten(reference)},")
-        with suppress(OSError):
+        try:
             os.close(open_regular(path))
+        except BadHeader as error:
+            error.what = f"{error.what.rstrip('.')}, and {self.name} names it."
+            raise
+        except OSError:
+            pass  # what is not there leads nowhere
 
 
 def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0) -> None:
-    """Look at the links on the way to a dataset, before HDF5 opens what they lead to."""
-    if not isinstance(chosen, str) or depth > _MOST_VIRTUAL:
+    """Look at all links on the way to a dataset, before HDF5 opens what they lead to.
+
+    Raises
+    ------
+    LeadsOutside, BadHeader
+        One of them leads out of the folder, or to no regular file; or they are too many.
+    """
+    if not isinstance(chosen, str):
         return
-    parts = [part for part in chosen.split("/") if part]
+    if depth > _MOST_LINKS:
+        raise BadHeader(
+            f"more than {_MOST_LINKS} links lead to {shorten(chosen)} in {reach.name}.",
+            do="Link to the dataset itself.",
+        )
+    parts = [part for part in chosen.split("/") if part not in ("", ".")]
     for n in range(len(parts)):
         place = "/".join(parts[: n + 1])
         try:
@@ -271,12 +291,68 @@ def refuse_links(h5py: Any, file: Any, chosen: Any, reach: Reach, depth: int = 0
         if isinstance(link, h5py.ExternalLink):
             path = _found(_places(file.filename, link.filename, "HDF5_EXT_PREFIX"))
             reach.check(path, link.filename)
+            if os.path.isfile(path) and h5py.is_hdf5(path):
+                onward = "/".join([link.path, *parts[n + 1 :]])
+                with h5py.File(path, "r") as opened:
+                    refuse_links(h5py, opened, onward, reach, depth + 1)
             return
         if isinstance(link, h5py.SoftLink):
             above = "" if link.path.startswith("/") else "/".join(parts[:n])
             onward = "/".join([above, link.path, *parts[n + 1 :]])
             refuse_links(h5py, file, onward, reach, depth + 1)
             return
+
+
+def refuse_leading_on(path: str, name: str, follow: str) -> None:
+    """Look at all of a file that another library reads, which would follow it anywhere.
+
+    Raises
+    ------
+    LeadsOutside
+        It holds an external link, or data that lie in other files.
+    BadHeader
+        A virtual dataset leads back to itself, a link to no regular file; or it is damaged.
+    MissingDependency
+        h5py is not installed.
+    """
+    h5py = import_h5py(name)
+    trusted = follow == "anywhere"
+    reach = Reach(name, None if trusted else Folder(os.path.dirname(os.path.abspath(path))))
+    waiting, seen = [path], set[str]()
+    with hdf5_errors(name):
+        while waiting:
+            place = waiting.pop()
+            if os.path.realpath(place) in seen or not h5py.is_hdf5(place):
+                continue
+            seen.add(os.path.realpath(place))
+            with h5py.File(place, "r") as file:
+                for reference, other in _leading_on(h5py, file, reach):
+                    if not trusted:
+                        raise LeadsOutside(
+                            f"{name} leads to other files: to {other}, as {shorten(reference)}.",
+                            do='If you trust who made it: open_volume(follow="anywhere"), or '
+                            "Volume(...) likewise.",
+                        )
+                    reach.check(other, reference)
+                    waiting.append(other)
+
+
+def _leading_on(h5py: Any, file: Any, reach: Reach) -> Iterator[tuple[str, str]]:
+    """Yield all names of other files in a file, and where HDF5 finds these."""
+    links: dict[str, int] = {}
+    file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
+    for place, kind in links.items():
+        if kind == h5py.h5l.TYPE_EXTERNAL:
+            named = file.get(place, getlink=True).filename
+            yield named, _found(_places(file.filename, named, "HDF5_EXT_PREFIX"))
+        elif kind == h5py.h5l.TYPE_HARD and isinstance(file[place], h5py.Dataset):
+            dataset = file[place]
+            for named in _external(dataset):
+                yield named, os.path.abspath(named)
+            if dataset.is_virtual:
+                _refuse_circle(h5py, dataset, (), reach.name, reach)
+                for named in {source.file_name for source in dataset.virtual_sources()} - {"."}:
+                    yield named, _found(_places(file.filename, named, "HDF5_VDS_PREFIX"))
 
 
 def _places(file: str, reference: str, variable: str) -> list[str]:
@@ -332,13 +408,14 @@ def _refuse_external(dataset: Any, reach: Reach) -> None:
 
 
 def _refuse_circle(
-    h5py: Any, dataset: Any, above: tuple[tuple[str, str], ...], name: str, reach: Reach
+    h5py: Any, dataset: Any, above: tuple[tuple[str, int], ...], name: str, reach: Reach
 ) -> None:
     """Refuse a virtual dataset that leads back to itself: HDF5 follows it until the stack ends."""
     if not dataset.is_virtual:
         return
     file = dataset.file.filename
-    here = (os.path.realpath(file), dataset.name)
+    # By its place in the file: it may have many names.
+    here = (os.path.realpath(file), h5py.h5o.get_info(dataset.id).addr)
     if here in above or len(above) >= _MOST_VIRTUAL:
         raise BadHeader(
             f"the virtual dataset {dataset.name} of {name} leads back to itself.",
@@ -350,6 +427,8 @@ def _refuse_circle(
                 refuse_links(h5py, opened, path, reach)
                 found = opened.get(path)
                 if isinstance(found, h5py.Dataset):
+                    if found.file != opened:
+                        reach.check(found.file.filename, found.file.filename)
                     _refuse_external(found, reach)
                     _refuse_circle(h5py, found, (*above, here), name, reach)
 

@@ -16,7 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import TALLY
-from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeTooLarge
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    MissingDependency,
+    UnknownFormat,
+    VolumeTooLarge,
+)
 from ...core.memory import usable_memory
 from ..array_source import ArraySource
 from ..backend import Backend
@@ -59,30 +65,30 @@ def simpleitk() -> Any:
     return importlib.import_module("SimpleITK")
 
 
-def itk_reads(path: str) -> bool:
+def itk_reads(path: str, follow: str = "beside") -> bool:
     """Whether SimpleITK is installed and recognises a file, by its name or its beginning."""
     # It opens what it is asked about, and would wait for the writer of a pipe.
     if not os.path.isfile(path) or not is_installed():
         return False
     try:
-        check_claims(path, path)
-    except BadHeader:
+        check_claims(path, path, follow)
+    except (BadHeader, MissingDependency):
         return True  # whoever opens it is told
     except OSError:
         return False
     return bool(_reader(path).GetImageIOFromFileName(path))
 
 
-def open_itk(path: str, name: str) -> Backend:
+def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
     """Open any file that SimpleITK reads; only the header is read.
 
     Raises
     ------
-    BadHeader, UnknownFormat
+    BadHeader, UnknownFormat, LeadsOutside, MissingDependency
         SimpleITK cannot read it, or its voxels are no plain numbers.
     """
     file = LocalStoredFile(path, name)
-    reader = _informed(path, name)
+    reader = _informed(path, name, follow)
     fields, image_io = _fields(reader, name), _image_io(reader)
     check_end(file, image_io, fields.voxel_bytes)
     voxels = _ItkVoxels(path, name, fields, reader.GetSize(), image_io)
@@ -101,9 +107,9 @@ def planes_of(path: str, name: str, fields: RawHeader) -> NDArray[Any]:
     return _ItkVoxels(path, name, fields, size, "").slab(0, size[-1])
 
 
-def _informed(path: str, name: str) -> Any:
+def _informed(path: str, name: str, follow: str = "beside") -> Any:
     """Return a reader that has read the header."""
-    check_claims(path, name)
+    check_claims(path, name, follow)
     reader = _reader(path)
     try:
         reader.ReadImageInformation()

@@ -11,10 +11,11 @@ import mmap
 import os
 import re
 import struct
-from typing import Any
+from typing import Any, BinaryIO
 
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ..disk.local_file import open_local
+from .hdf5 import refuse_leading_on
 from .stored_file import StoredFile
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
@@ -43,16 +44,23 @@ _UNDEFINED = 2**32 - 1
 # Images of thousands of frames have some fifty for each; these are looked at in seconds.
 _MOST_ELEMENTS = 2**22
 _IMPLICIT, _BIG = b"1.2.840.10008.1.2", b"1.2.840.10008.1.2.2"
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _DEFLATED = b"1.2.840.10008.1.2.1.99"
 
 
-def check_claims(path: str, name: str) -> None:
+def check_claims(path: str, name: str, follow: str = "beside") -> None:
     """Raise ``BadHeader`` for a header that makes ITK take memory for what the file does not hold.
 
-    Of DICOM and bitmaps; readers of other formats take it when voxels are decoded.
+    Of DICOM and bitmaps; readers of other formats take it when voxels are decoded. Of HDF5, under
+    whatever name, also for what leads to other files, unless ``follow`` is ``"anywhere"``, and for
+    what leads back to itself.
     """
     with open_local(path) as file:
         size = os.fstat(file.fileno()).st_size
+        if _is_hdf5(file, size):
+            refuse_leading_on(path, name, follow)
+            return
+        file.seek(0)
         head = file.read(_DICOM_MAGIC_AT + len(_DICOM_MAGIC))
         if head[:2] == b"BM" and len(head) >= _BMP_COLOURS.size:
             (colours,) = _BMP_COLOURS.unpack_from(head)
@@ -64,6 +72,17 @@ def check_claims(path: str, name: str) -> None:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             _check_elements(data, size, len(head) if is_dicom else 0, name)
+
+
+def _is_hdf5(file: BinaryIO, size: int) -> bool:
+    """Whether HDF5 finds its signature: at the beginning, or at 512 bytes, 1024, 2048 and so on."""
+    at = 0
+    while at < size:
+        file.seek(at)
+        if file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
+            return True
+        at = 2 * at or 512
+    return False
 
 
 def _check_elements(data: Any, size: int, at: int, name: str) -> None:

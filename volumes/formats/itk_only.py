@@ -47,4 +47,4 @@ def open_with_itk(file: StoredFile, why: ItkOnly) -> Backend:
         )
     for name in why.data_files:
         file.beside(name)  # a plain file, and not outside the folder
-    return open_itk(file.path, file.name)
+    return open_itk(file.path, file.name, file.follow)

@@ -22,7 +22,7 @@ from ...core.origin import shorten
 from ...core.remembered import cached_property
 from ..backend import Backend
 from ..content import content_key
-from ..disk.local_file import file_stamp, open_local, stamp_of
+from ..disk.local_file import file_stamp, is_changed_since, open_local, stamp_of
 from ..registry import BackendRequest
 from ..stores.location import is_url, public_name
 from ..stores.ranges import Folder, leads_outside
@@ -141,14 +141,23 @@ class LocalStoredFile:
         # By its words first: what does not exist leads nowhere.
         if not os.path.normpath(path).startswith(os.path.join(folder, "")):
             raise leads_outside(name, os.path.normpath(path))
-        # Folders of links to what is kept elsewhere hold the header as a link, too.
-        if Folder(folder).holds(self.path):
-            Folder(folder).check(path, name)
+        self._refuse_link(path, name)
         return path
+
+    def _refuse_link(self, path: str, name: str) -> None:
+        """Raise ``LeadsOutside`` for a link that does not lead beside this file.
+
+        Folders of links hold this file as a link, too: beside what it leads to is allowed as well.
+        """
+        places = (os.path.abspath(self.path), os.path.realpath(self.path))
+        if not any(Folder(os.path.dirname(place)).holds(path) for place in places):
+            raise leads_outside(name, os.path.realpath(path))
 
     def renamed(self, old: str, new: str) -> LocalStoredFile:
         """Return the file whose name ends otherwise; letters keep their case."""
         path = _renamed(self.path, old, new)
+        if self.follow != "anywhere":
+            self._refuse_link(path, f"{self.name}, beside which lies {shorten(path)},")
         with _named_by(self.name):
             return LocalStoredFile(path, f"{path} (beside {self.name})", self.io, self.follow)
 
@@ -200,6 +209,11 @@ class FilesBackend(Backend):
     def is_current(self) -> bool:
         """Whether every file is still the one that was opened."""
         return all(file.is_current for file in self.files)
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether no local one was replaced since by another of its size and time of writing."""
+        local = [file.path for file in self.files if isinstance(file, LocalStoredFile)]
+        return self.is_current and not any(is_changed_since(path, moment) for path in local)
 
     @cached_property
     def version(self) -> Hashable:

@@ -32,7 +32,7 @@ from ..chunks.chunk_cache import CHUNKS
 from ..chunks.cuts import Cuts, Needed
 from ..content import content_key, folder_key, listing_key
 from ..disk.file_system import file_system_at
-from ..disk.local_file import file_stamp
+from ..disk.local_file import file_stamp, is_changed_since
 from ..fetched import fetch_chunks
 from ..header import Header, Triple
 from ..scheme import StoreLayout
@@ -325,6 +325,10 @@ class LocalZipZarr(ZarrBackend):
     def is_current(self) -> bool:
         """Whether the archive is the one that was opened."""
         return file_stamp(self._path) == self.header.stamp
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether it also was not replaced since by one of the same size and time of writing."""
+        return self.is_current and not is_changed_since(self._path, moment)
 
     @property
     def content_key(self) -> str:

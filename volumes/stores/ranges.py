@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -127,7 +128,7 @@ class LocalRanges:
             try:
                 for place in places:
                     found[place] = _read(fd, ranges[place], most, self._path(key))
-                self.newest = max(self.newest, os.fstat(fd).st_mtime_ns)
+                self.newest = max(self.newest, changed_at(os.fstat(fd)))
             finally:
                 os.close(fd)
         for folder in missing:
@@ -138,7 +139,7 @@ class LocalRanges:
         """Return when something was added to a folder, or removed; of one that is gone, above."""
         while True:
             try:
-                return os.stat(self._path(folder)).st_mtime_ns
+                return changed_at(os.stat(self._path(folder)))
             except (FileNotFoundError, NotADirectoryError):
                 if not folder:
                     return 0
@@ -187,6 +188,16 @@ class LocalRanges:
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, key) if key else self._root
+
+
+def changed_at(status: os.stat_result) -> int:
+    """Return when a file was changed last, in nanoseconds since 1970, no times to come.
+
+    Who copies a file (``rsync -a``, ``cp -p``, ``tar x``) may set back its time of writing, but not
+    the time at which the file system was told so, which links and permissions change as well.
+    """
+    now = time.time_ns()
+    return max((t for t in (status.st_mtime_ns, status.st_ctime_ns) if t <= now), default=0)
 
 
 FOLLOW = ("beside", "anywhere")
