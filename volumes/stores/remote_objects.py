@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...core.hidden import origin_of
 from ..content import content_key
 from .location import public_name
 from .ranges import MOST_DOCUMENT_BYTES, ReadRange
@@ -58,11 +59,8 @@ _HEALTH: dict[str, Health] = {}
 
 
 def _health_of(url: str, options: Mapping[str, Any]) -> Health:
-    scheme, _, rest = url.partition("://")
     # Digested: options hold credentials.
-    place = content_key(
-        f"{scheme}://{rest.partition('/')[0]}", (sorted(map(repr, options.items())),)
-    )
+    place = content_key(origin_of(url), (sorted(map(repr, options.items())),))
     return _HEALTH.setdefault(place, Health())
 
 
