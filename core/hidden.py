@@ -66,7 +66,7 @@ class Url(NamedTuple):
     query: str
     """Query and fragment, with the mark that they begin with."""
     splits: str
-    """The mark inside the password at which every client ends the server; empty for none."""
+    """The mark inside the password at which clients end the server; empty for none."""
 
     def __repr__(self) -> str:
         return f"Url({self.scheme}{public_name(self.place)})"
@@ -103,9 +103,13 @@ def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
     before, _, name = server.rpartition("@")
     port = "" if name.endswith("]") else name.rpartition(":")[2] if ":" in name else ""
     follows = rest[len(server) :]
-    is_port = port.isdecimal() and scheme not in _WITHOUT_PORT
-    if port and not is_port and scheme not in _WITHOUT_USER and "@" in follows:
-        return True, follows[:1]
+    if "@" in follows and scheme not in _WITHOUT_USER:
+        is_port = port.isdecimal() and scheme not in _WITHOUT_PORT
+        if follows[0] == "\\" or (port and not is_port):
+            return True, follows[0]
+        # A port, for every client. It may be meant for the beginning of a password as well.
+        if is_port and "@" in _QUERY.split(follows, maxsplit=1)[0]:
+            return True, ""
     if scheme in _WITH_CONTAINER and ":" not in before:
         return False, ""
     return "@" in server, ""
