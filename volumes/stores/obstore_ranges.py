@@ -399,8 +399,11 @@ class ObstoreRanges(RemoteRanges):
                 meta = obstore.head(self._store(), path)  # an empty file
         else:
             meta = obstore.head(self._store(), path)
-        etag = meta["e_tag"] or ""
-        return ObjectFacts(int(meta["size"]), f"{etag or meta['last_modified']}", etag)
+        etag, written = meta["e_tag"] or "", meta["last_modified"]
+        # 1970 stands for a web server that does not say when.
+        modified = written.timestamp()
+        version = etag or (str(written) if modified else "")
+        return ObjectFacts(int(meta["size"]), version, etag, modified)
 
     def _listed_below(self, prefix: str, most: int | None) -> list[Entry]:
         import obstore

@@ -32,6 +32,9 @@ class ObjectFacts:
     """Differs between versions of its content; empty where the store does not tell."""
     etag: str = ""
     """With which a request can ask for this version only; empty where there is none."""
+    modified: float = 0.0
+    """When it was written, in seconds since 1970 by the clock of the store; 0.0 where the store
+    does not tell."""
 
 
 class Entry(NamedTuple):
