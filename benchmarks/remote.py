@@ -175,8 +175,11 @@ def _server(root: Path, latency: float, bandwidth: float) -> Iterator[tuple[dict
             server.stdin.close()
 
 
-def _counts(url: str) -> dict[str, int]:
-    with urllib.request.urlopen(f"{url}/-/counts") as answer:
+def _counts(url: str, key: str) -> dict[str, int]:
+    asked = urllib.request.Request(
+        f"{url}/-/counts", headers={"Authorization": f"Credential={key}/"}
+    )
+    with urllib.request.urlopen(asked) as answer:
         found: dict[str, int] = json.load(answer)
     return found
 

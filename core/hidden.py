@@ -27,6 +27,8 @@ _WITHOUT_PORT = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "r2", "oss", "
 _WITH_CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
 # Anything may be a key of it, and it asks nobody for a password.
 _WITHOUT_USER = frozenset({"memory", "file", "local", "zip", "tar", "libarchive"})
+# What follows is a name in an archive, or a path of this machine.
+_WITHOUT_SERVER = frozenset({"file", "local", "zip", "tar", "libarchive"})
 # In a text a URL ends at a blank, and what closes the sentence around it is no part of it.
 _WORD = re.compile(r"\S*")
 _CLOSING = re.compile(r"[^\w%=&+/~-]*$")
@@ -64,7 +66,7 @@ class Url(NamedTuple):
     query: str
     """Query and fragment, with the mark that they begin with."""
     splits: str
-    """The mark inside the password at which every client ends the server; empty for none."""
+    """The mark inside the password at which clients end the server; empty for none."""
 
     def __repr__(self) -> str:
         return f"Url({self.scheme}{public_name(self.place)})"
@@ -97,17 +99,20 @@ def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
     A password with a / ends the server too early for every client. Such a URL reaches nothing,
     but is told in the error that says so. Where it may be meant, up to the last @ is hidden.
     """
-    server = _SERVER.match(rest)
-    assert server is not None  # it matches nothing, too
-    before, _, name = server[0].rpartition("@")
+    server, _ = _server_of(rest)
+    before, _, name = server.rpartition("@")
     port = "" if name.endswith("]") else name.rpartition(":")[2] if ":" in name else ""
-    follows = rest[server.end() :]
-    is_port = port.isdecimal() and scheme not in _WITHOUT_PORT
-    if port and not is_port and scheme not in _WITHOUT_USER and "@" in follows:
-        return True, follows[:1]
+    follows = rest[len(server) :]
+    if "@" in follows and scheme not in _WITHOUT_USER:
+        is_port = port.isdecimal() and scheme not in _WITHOUT_PORT
+        if follows[0] == "\\" or (port and not is_port):
+            return True, follows[0]
+        # A port, for every client. It may be meant for the beginning of a password as well.
+        if is_port and "@" in _QUERY.split(follows, maxsplit=1)[0]:
+            return True, ""
     if scheme in _WITH_CONTAINER and ":" not in before:
         return False, ""
-    return "@" in server[0], ""
+    return "@" in server, ""
 
 
 def _split_last(rest: str) -> tuple[str, str]:
@@ -115,6 +120,47 @@ def _split_last(rest: str) -> tuple[str, str]:
     path = _QUERY.split(rest, maxsplit=1)[0]
     at = path.rindex("@") if "@" in path else rest.rindex("@")
     return rest[:at], rest[at + 1 :]
+
+
+def origin_of(location: str) -> str:
+    """Return by which scheme each URL of a chain is reached, and on which server or bucket.
+
+    Two locations of one origin lead every client to the same servers. Clients do not agree on
+    where a server ends that no ``/`` follows: such a URL is an origin of its own.
+
+    Examples
+    --------
+    >>> origin_of("https://me:secret@Host:80/a.nii"), origin_of("zip://a.nii::s3://scans/a.zip")
+    ('https://host:80', 'zip://::s3://scans')
+    >>> origin_of("https://a?@b/c.nii"), origin_of("/data/a.nii")
+    ('https://a?@b/c.nii', '')
+    """
+    if "://" not in location:
+        return ""
+    return "::".join(map(_origin_of, _LINK.split(location)))
+
+
+def _origin_of(text: str) -> str:
+    found = _SCHEME.search(text)
+    if found is None:
+        return text.lower()
+    head, rest = text[: found.end()].lower(), text[found.end() :]
+    scheme = head[found.start() : -3]
+    if scheme in _WITHOUT_SERVER:
+        return head
+    server, ends = _server_of(rest)
+    if ends not in ("", "/"):
+        return text
+    before, _, name = server.rpartition("@")
+    is_container = scheme in _WITH_CONTAINER and ":" not in before
+    return head + (server if is_container else name).lower()
+
+
+def _server_of(rest: str) -> tuple[str, str]:
+    """Return the server of a URL without its scheme, with user and port, and what ends it."""
+    server = _SERVER.match(rest)
+    assert server is not None  # it matches nothing, too
+    return server[0], rest[server.end() : server.end() + 1]
 
 
 @functools.lru_cache(maxsize=_MOST_PARSED)
@@ -155,8 +201,9 @@ def _used(text: str) -> str:
     url = _parsed(text)
     if url.splits or not url.user:
         return url.scheme + used_name(url.place)
-    server, mark, path = re.split(r"([/?#\\]|$)", text[len(url.scheme) :], maxsplit=1)
-    rest = server.rpartition("@")[2] + mark + path
+    whole = text[len(url.scheme) :]
+    server, _ = _server_of(whole)
+    rest = server.rpartition("@")[2] + whole[len(server) :]
     return url.scheme + used_name(_QUERY.split(rest, maxsplit=1)[0])
 
 

@@ -317,16 +317,48 @@ class S3Server:
         while (end := held.find(b"\r\n\r\n")) < 0:
             if len(held) > _LONGEST_HEAD or not await self._more(client, held):
                 return None
-        question = parse_question(bytes(held[:end]))
-        del held[: end + 4]
-        if question.waits:
-            await self._loop.sock_sendall(client, b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            question = parse_question(bytes(held[:end]))
+            del held[: end + 4]
+            if not self._is_known(question):
+                return await self._refused(client, question, held)
+            if question.waits:
+                await self._loop.sock_sendall(client, b"HTTP/1.1 100 Continue\r\n\r\n")
+            body = await self._body(client, question, held)
+            return None if body is None else question.with_body(body)
+        except ValueError as error:
+            answer = Answer.of_error(400, "InvalidRequest", str(error))
+            await self._loop.sock_sendall(client, answer.head() + answer.body)
+            return None
+
+    async def _body(
+        self, client: socket.socket, question: Question, held: bytearray
+    ) -> bytes | None:
+        """Take the body of a request off its connection; None where that ends before."""
         while len(held) < question.length:
             if not await self._more(client, held):
                 return None
         body = bytes(held[: question.length])
         del held[: question.length]
-        return question.with_body(body)
+        return body
+
+    def _is_known(self, question: Question) -> bool:
+        """Whether who asks names the key of this server."""
+        named = question.access_key.encode(errors="replace")
+        return self.is_public or secrets.compare_digest(named, self._key.encode())
+
+    async def _refused(
+        self, client: socket.socket, question: Question, held: bytearray
+    ) -> Question | None:
+        """Refuse a request before its body is taken in; return the next one of the connection."""
+        goes_on = question.length <= _LONGEST_HEAD and not question.waits
+        if goes_on and await self._body(client, question, held) is None:
+            return None
+        begin = self._loop.time() + self.latency
+        self._enter(question, _BROKEN["deny"].status, 0)
+        await self._until(begin)
+        await self._send(client, _BROKEN["deny"], question, begin)
+        return await self._question(client, held) if goes_on else None
 
     async def _more(self, client: socket.socket, held: bytearray) -> bool:
         received = await self._loop.sock_recv(client, _PIECE)
@@ -339,10 +371,6 @@ class S3Server:
             await self._send(client, Answer.of_text(json.dumps(self.counts)), question)
             return True
         begin = self._loop.time() + self.latency
-        if not (self.is_public or secrets.compare_digest(question.access_key, self._key)):
-            self._enter(question, _BROKEN["deny"].status, 0)
-            await self._send(client, _BROKEN["deny"], question, begin)
-            return True
         if self.region and question.region not in ("", self.region):
             away = Answer.of_error(301, "PermanentRedirect", "Use the endpoint of the bucket.")
             away = replace(away, headers={**away.headers, "x-amz-bucket-region": self.region})

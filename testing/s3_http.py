@@ -29,8 +29,12 @@ class Question:
 
     @property
     def length(self) -> int:
-        """Bytes of the body."""
-        return int(self.headers.get("content-length", 0))
+        """Bytes of the body; ``ValueError`` for what is no number of bytes."""
+        length = int(self.headers.get("content-length", 0))
+        if length < 0:
+            msg = f"a body of {length} bytes"
+            raise ValueError(msg)
+        return length
 
     @property
     def waits(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ...core.hidden import Hidden
+from ...core.hidden import Hidden, origin_of
 from ...graph import Pipe, walk
 from .cases import ListCases
 
@@ -22,7 +22,7 @@ def inherited_options(parent: Pipe) -> Inherited:
     for pipe in walk(parent):
         if isinstance(pipe, ListCases) and pipe.storage_options:
             for case in pipe.listing():
-                places = {bucket_of(place) for place in case.values()}
+                places = {origin_of(place) for place in case.values()}
                 found.update({place: pipe.storage_options for place in places if place})
     return found
 
@@ -34,16 +34,4 @@ def options_for(source: Any, inherited: Inherited) -> Hidden | None:
     """
     if not inherited or not isinstance(source, (str, os.PathLike)):
         return None
-    return inherited.get(bucket_of(os.fspath(source)))
-
-
-def bucket_of(place: str) -> str:
-    """Return scheme and bucket or server of a URL; of a path, nothing.
-
-    Examples
-    --------
-    >>> bucket_of("s3://scans/train/ct.nii"), bucket_of("/data/ct.nii")
-    ('s3://scans', '')
-    """
-    scheme, separator, rest = place.partition("://")
-    return f"{scheme}{separator}{rest.partition('/')[0]}" if separator else ""
+    return inherited.get(origin_of(os.fspath(source)))

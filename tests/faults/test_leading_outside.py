@@ -2,8 +2,11 @@
 
 import json
 import os
+import random
+import re
 import subprocess
 import sys
+from urllib.parse import urlsplit
 
 import fsspec
 import numpy as np
@@ -11,7 +14,10 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import BadManifest, LeadsOutside
+from voxpipe.core.hidden import Hidden, origin_of
+from voxpipe.datapipes.iter.inherited_options import options_for
 from voxpipe.volumes import index_cases, read_manifest, write_manifest
+from voxpipe.volumes.catalog.manifest import parse_manifest
 
 VOXELS = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 SECRET = VOXELS + 100
@@ -534,3 +540,109 @@ def test_a_local_manifest_names_what_it_was_made_of(folders, location):
         BadManifest, match=r"'label' of case a .* is at .* is of volumes at s3://buc"
     ):
         vp.from_manifest(path)
+
+
+GOOD, EVIL = "good.example", "evil.example"
+HOSTS_IN_DISGUISE = {
+    "query": f"https://{EVIL}?@{GOOD}/a.nii",
+    "fragment": f"https://{EVIL}#@{GOOD}/a.nii",
+    "backslash": rf"https://{EVIL}\@{GOOD}/a.nii",
+    "backslash, the other way": rf"https://{GOOD}\@{EVIL}/a.nii",
+    "query behind the host": f"https://{GOOD}?@{EVIL}/a.nii",
+    "user": f"https://{GOOD}@{EVIL}/a.nii",
+    "chain": f"zip://a.nii::https://{EVIL}/a.zip",
+    "chain to a file": "simplecache::file:///etc/passwd",
+    "chain behind the host": f"https://{GOOD}/a::https://{EVIL}/b",
+}
+
+
+def location_is_taken(folders, location, folder):
+    """Whether a manifest in ``folder`` may name a location."""
+    text = manifest_with(folders, location).read_text()
+    try:
+        parse_manifest(text, folder=folder)
+    except BadManifest:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", HOSTS_IN_DISGUISE)
+def test_no_client_takes_another_host_for_that_of_the_manifest(folders, name):
+    """The key of the manifest's host would go to it."""
+    assert location_is_taken(folders, f"https://{GOOD}/a.nii", f"https://{GOOD}/")
+    assert not location_is_taken(folders, HOSTS_IN_DISGUISE[name], f"https://{GOOD}/")
+
+
+def test_members_of_a_chain_are_of_the_hosts_that_a_manifest_names(folders):
+    """An archive on one server does not stand for archives on all of them."""
+    path = manifest_with(folders, f"zip://a.nii::https://{GOOD}/a.zip")
+    write_manifest(read_manifest(path), path)
+    document = json.loads(path.read_text())
+    assert document["made_of"] == [f"zip://::https://{GOOD}"]
+    assert len(vp.from_manifest(path)) == 1
+    volume = document["cases"][0]["volumes"]["image"]
+    volume["location"] = f"zip://a.nii::https://{EVIL}/a.zip"
+    path.write_text(json.dumps(document))
+
+    with pytest.raises(BadManifest, match="evil"):
+        vp.from_manifest(path)
+
+
+@pytest.mark.parametrize("name", HOSTS_IN_DISGUISE)
+def test_credentials_of_a_listing_stay_on_its_server(name):
+    """They are for the server that they were given for, in a chain as well."""
+    cases = {"image": f"https://{GOOD}/b.nii", "label": f"zip://b.nii::https://{GOOD}/b.zip"}
+    inherited = {origin_of(url): Hidden(key="k") for url in cases.values()}
+    for url in cases.values():
+        assert options_for(url, inherited) == {"key": "k"}
+
+    assert options_for(HOSTS_IN_DISGUISE[name], inherited) is None
+
+
+def hosts_asked(url):
+    """Return the hosts to which clients go, as those of Python and of browsers read a URL."""
+    members = re.split("::(?=[a-z]+://)", url)
+    for member in members:
+        if not member.startswith("zip://"):
+            browsers = re.sub(r"[\t\r\n]", "", member).replace("\\", "/")
+            for one in (member, re.sub("^(https?:)/*", r"\1//", browsers)):
+                try:
+                    yield urlsplit(one).hostname
+                except ValueError:
+                    yield None  # no client asks anybody
+
+
+def test_a_manifest_names_no_other_host_however_it_is_written(folders, attacks):
+    """Every string of the marks that clients cut a URL at."""
+    marks = [
+        *"@?#\\/" * 6,
+        *":.;[]%",
+        "%40",
+        "%2F",
+        "\t",
+        "\n",
+        " ",
+        "::",
+        "zip://x::",
+        "https://",
+        ":80",
+    ]
+    path = manifest_with(folders, "LOCATION")
+    text = path.read_text()
+    taken = []
+
+    def attempt(seed):
+        draw = random.Random(seed)
+        hosts = draw.choices([GOOD, EVIL], k=3)
+        between = ["".join(draw.choices(marks, k=draw.randint(0, 3))) for _ in hosts]
+        url = f"https://{''.join(map(''.join, zip(hosts, between, strict=True)))}/a.nii"
+        document = text.replace('"LOCATION"', json.dumps(url))
+        try:
+            parse_manifest(document, folder=f"https://{GOOD}/")
+        except BadManifest:
+            return
+        taken.append(url)
+        assert set(hosts_asked(url)) <= {GOOD, None}, url
+
+    attacks.each(attempt, quick=1000, whole=100_000)
+    attacks.told(f"{len(taken)} taken")

@@ -1,6 +1,7 @@
 """The test server is S3 as far as readers see it, and fails as it is told."""
 
 import http.client
+import socket
 import subprocess
 import sys
 import time
@@ -209,3 +210,53 @@ def test_another_user_is_refused(tmp_path):
         assert ask(server, "GET", "/bucket/x", own)[2] == CONTENT
         query = f"?X-Amz-Credential={server.storage_options['key']}%2Fd"
         assert ask(server, "GET", f"/bucket/x{query}")[2] == CONTENT
+
+
+def raw(server, sent):
+    """Return the status of what is answered to bytes; with 400 the connection ends."""
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), timeout=5) as line:
+        line.sendall(sent)
+        got = line.recv(65536)
+        status = int(got.split()[1])
+        if b"400 Bad" in got:
+            assert line.recv(1) == b""
+        return status
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET\r\n\r\n",
+        b"PUT /bucket/k HTTP/1.1\r\nContent-Length: abc\r\n\r\n",
+        b"PUT /bucket/k HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"PUT /bucket/k HTTP/1.1\r\nContent-Encoding: aws-chunked\r\nContent-Length: 3\r\n\r\nabc",
+    ],
+)
+def test_what_is_no_request_is_told(server, sent):
+    """400, and no traceback."""
+    assert raw(server, sent) == 400
+
+
+@pytest.mark.parametrize("path", ["/bucket/k", "/-/counts"])
+def test_a_key_of_other_letters_is_refused(tmp_path, path):
+    """As any other; the counts are told to nobody else either."""
+    with S3Server(tmp_path) as server:
+        for header in (b"", b"Authorization: AWS4 Credential=\xe9/x\r\n"):
+            asked = b"GET " + path.encode() + b" HTTP/1.1\r\n" + header + b"\r\n"
+            assert raw(server, asked) == 403
+        mine = f"Credential={server.storage_options['key']}/x"
+        assert ask(server, "GET", "/-/counts", {"Authorization": mine})[0] == 200
+
+
+def test_the_body_of_a_stranger_is_not_taken_in(tmp_path):
+    """The answer comes before it; a small one is taken off the connection, which goes on."""
+    with S3Server(tmp_path) as server:
+        head = b"PUT /bucket/k HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"
+        assert raw(server, head) == 403
+        assert raw(server, head.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")) == 403
+        line = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
+        for _ in range(2):
+            line.request("PUT", "/bucket/k", b"some bytes")
+            assert line.getresponse().read().count(b"AccessDenied") == 1
+        line.close()

@@ -3,11 +3,12 @@
 import fsspec
 import pytest
 
-from voxpipe.core.errors import MissingDependency
+from voxpipe.core.errors import MissingDependency, VolumeReadError
 from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
+from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
 from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges, settings_of
-from voxpipe.volumes.stores.ranges import LocalRanges
+from voxpipe.volumes.stores.ranges import LocalRanges, ReadRange
 from voxpipe.volumes.stores.remote import open_remote
 from voxpipe.volumes.stores.remote_ranges import RemoteRanges
 
@@ -28,8 +29,6 @@ class TestLocal(RangeStoreContract):
 
     def test_advice_reads_nothing_and_never_fails(self, ranges):
         """Telling the system what comes changes nothing, even of a file that is not there."""
-        from voxpipe.volumes.stores.ranges import ReadRange
-
         ranges.will_need([ReadRange("a/first"), ReadRange("a/none", 0, 4), ReadRange("empty")])
 
         assert ranges.get("a/first") == RANGE_OBJECTS["a/first"]
@@ -190,3 +189,63 @@ def test_a_wish_that_cannot_be_fulfilled(monkeypatch):
     monkeypatch.setenv("VOXPIPE_REMOTE", "boto")
     with pytest.raises(ValueError, match="fsspec or obstore, got 'boto'"):
         open_remote("s3://b/a", KEYS)
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """Return the paths that were asked for through obstore."""
+    monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
+    paths, get = [], ObstoreRanges._get
+    monkeypatch.setattr(
+        ObstoreRanges,
+        "_get",
+        lambda self, path, asked: paths.append(path) or get(self, path, asked),
+    )
+    return paths
+
+
+def test_an_odd_key_is_the_only_one_that_goes_another_way(server, sent):
+    """What obstore cannot say is asked for once through fsspec."""
+    write(server.bucket / "root")
+    store = open_remote("s3://bucket/root", server.storage_options)
+
+    with pytest.raises(VolumeReadError, match="InvalidRequest"):
+        store.get("./odd")
+    assert store.get("a/first") == RANGE_OBJECTS["a/first"]
+    assert sent == ["root/a/first"]
+
+
+def test_a_listing_of_a_web_server_leaves_its_objects_to_obstore(server, sent):
+    """The folder is fsspec's."""
+    write(server.bucket)
+    store = open_remote(f"{server.url}/bucket", {})
+    list(store.list())
+
+    assert store.get("a/first") == RANGE_OBJECTS["a/first"]
+    assert sent == ["a/first"]
+
+
+def test_a_proxy_that_knows_no_ranges_once(server, sent, monkeypatch):
+    """The next request goes through obstore again."""
+    write(server.bucket)
+    store = open_remote(f"{server.url}/bucket", {})
+    wanted = [ReadRange("a/first", 1, 3)]
+    with monkeypatch.context() as patch:
+        patch.setattr("voxpipe.testing.s3_http.Question.range", "")
+        with pytest.raises(VolumeReadError, match="does not know ranges"):
+            store.get_ranges(wanted)
+    del sent[:]
+
+    assert [*map(bytes, store.get_ranges(wanted))] == [RANGE_OBJECTS["a/first"][1:3]]
+    assert sent == ["a/first"]
+
+
+def test_a_bucket_of_another_region_is_left_to_fsspec(tmp_path, sent):
+    """It is asked only once which region that is."""
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "bucket")
+    with S3Server(tmp_path, region="eu-west-7") as server:
+        store = open_remote("s3://bucket", server.storage_options)
+        for _ in range(3):
+            assert store.get("a/first") == RANGE_OBJECTS["a/first"]
+    assert sent == ["a/first"]

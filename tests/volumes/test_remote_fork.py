@@ -28,10 +28,15 @@ SCRIPT = textwrap.dedent("""
     volume = Volume(url, storage_options=options)
     store = open_remote(url, options)
     whole = Region.of_shape((8, 8, 8))
+    pages = {}
     expected = np.arange(512).reshape(8, 8, 8)
 
     def is_right():
-        if what == "store":
+        if what == "listing":
+            web = endpoint + url.removeprefix("s3:/")
+            store_of_pages = pages.setdefault(web, open_remote(web, {}))
+            assert list(store_of_pages.list()) == []
+        if what in ("store", "listing"):
             return store.get("zarr.json") is not None
         return (volume.read(whole).array[0] == expected).all()
 
@@ -61,6 +66,8 @@ SCRIPT = textwrap.dedent("""
         # Chosen by itself: the child goes on with fsspec.
         ("", "volume", "child 0"),
         ("", "store", "child 0"),
+        # A store that reads in both ways.
+        ("", "listing", "child 0"),
         ("obstore", "volume", "child 7"),
         ("obstore", "store", "child 7"),
     ],

@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 import time
+from dataclasses import replace
 
 import nibabel
 import numpy as np
@@ -13,9 +14,12 @@ import zarr
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
+from voxpipe.testing import s3_http
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.volumes.stores.remote_file import RemoteFile
 
 PART = Region((0, 0, 0), (12, 10, 9))
 
@@ -54,6 +58,61 @@ def test_a_file_that_is_written_again_is_told(server, client, suffix):
     assert url in str(caught.value)
     again = Volume(url, storage_options=server.storage_options)
     assert (again.read(PART).array == 2).all()
+
+
+def without(monkeypatch, *names):
+    """Let the server leave headers out."""
+    head = s3_http.Answer.head
+
+    def shorter(answer):
+        kept = {name: value for name, value in answer.headers.items() if name not in names}
+        return head(replace(answer, headers=kept))
+
+    monkeypatch.setattr(s3_http.Answer, "head", shorter)
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".tif"])
+def test_a_web_server_without_etags_tells_by_time(server, client, monkeypatch, suffix):
+    """A file of as many bytes, written later, is another version; one that is not goes on."""
+    without(monkeypatch, "ETag")
+    path, url = server.bucket / f"a{suffix}", f"{server.url}/bucket/a{suffix}"
+    written(path, suffix, 1)
+    volume = Volume(url)
+    assert (volume.read(Region((0, 0, 0), (1, 1, 1))).array == 1).all()
+    assert (volume.read(Region((5, 5, 5), (7, 7, 7))).array == 1).all()
+    written(path, suffix, 2)
+
+    with pytest.raises(VolumeChanged, match="was written again since"):
+        volume.read(Region((8, 8, 8), (20, 20, 20)))
+
+    assert (Volume(url).read(PART).array == 2).all()
+
+
+def test_parts_of_an_object_without_etags_are_of_one_time(server, client, monkeypatch):
+    """What an index says holds for no other version, nor where only times tell it."""
+    without(monkeypatch, "ETag")
+    file = server.bucket / "a"
+    file.write_bytes(b"abcdef")
+    os.utime(file, (1000, 1000))
+    store = open_remote(f"{server.url}/bucket", {})
+    assert [*map(bytes, store.get_ranges([ReadRange("a", 0, 2)]))] == [b"ab"]
+    file.write_bytes(b"uvwxyz")
+    os.utime(file, (2000, 2000))
+
+    with pytest.raises(VolumeChanged):
+        store.get_ranges([ReadRange("a", 2, 4)])
+
+    store.forget_versions()
+    assert [*map(bytes, store.get_ranges([ReadRange("a", 2, 4)]))] == [b"wx"]
+    assert store.replaced > 0
+
+
+def test_a_web_server_that_tells_no_version_has_none(server, client, monkeypatch):
+    """Nothing is kept beyond this process under a name that another version would have too."""
+    without(monkeypatch, "ETag", "Last-Modified")
+    written(server.bucket / "a.nii", ".nii", 1)
+    file = RemoteFile(f"{server.url}/bucket/a.nii", {}, "a.nii")
+    assert file.content_key == ""
 
 
 def test_processes_that_open_two_versions_are_told_apart(server, client):

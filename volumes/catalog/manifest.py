@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from ...core.errors import BadManifest, VolumeNotFound
-from ...core.hidden import used_name
+from ...core.hidden import origin_of, used_name
 from ...core.sample import parse_json
 from ..cache.cache_directory import write_beside
 from ..header import Header
@@ -222,17 +222,14 @@ def _below(location: str, folder: str) -> bool:
 
 
 def _origin(location: str) -> str:
-    """Return by which scheme a location is reached, and on which host.
+    """Return by which schemes a location is reached, and on which hosts.
 
     Examples
     --------
     >>> _origin("s3://Scans/a.zarr"), _origin("/data/a.nii"), _origin("s3::https://host/a.nii")
     ('s3://scans', 'local', 's3::https://host')
     """
-    if not is_url(location):
-        return "local"
-    scheme, _, rest = location.partition("://")
-    return f"{scheme}://{rest.split('/')[0].rpartition('@')[2]}".lower()
+    return (origin_of(location) or location) if is_url(location) else "local"
 
 
 def folder_of(location: str) -> str:

@@ -168,9 +168,8 @@ class FsspecRanges(_Folder, RemoteRanges):
             found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
         async with found["Body"] as body:
             length, etag = found["ContentLength"], found.get("ETag") or ""
-            written = found.get("LastModified")
-            modified = 0.0 if written is None else written.timestamp()
-            head = Head.parse(found.get("ContentRange") or "", length, etag, modified)
+            written = _seconds(found.get("LastModified"))
+            head = Head.parse(found.get("ContentRange") or "", length, etag, written)
             asked.check(head)
             return Answer(await body.read(), head)
 
@@ -295,10 +294,16 @@ def _head_of(found: Any) -> Head | None:
     length, span = found.content_length, headers.get("Content-Range", "")
     if headers.get("Content-Encoding", "identity") != "identity" or (length is None and not span):
         return None
-    written = 0.0
-    with suppress(TypeError, ValueError):
-        written = parsedate_to_datetime(headers.get("Last-Modified")).timestamp()
+    written = _seconds(headers.get("Last-Modified"))
     return Head.parse(span, length or 0, headers.get("ETag", ""), written)
+
+
+def _seconds(written: Any) -> float:
+    """Return a moment, as HTTP or s3fs tells it, in seconds since 1970; 0.0 for none."""
+    with suppress(AttributeError, TypeError, ValueError):
+        moment = parsedate_to_datetime(written) if isinstance(written, str) else written
+        return float(moment.timestamp())
+    return 0.0
 
 
 async def _body_of(found: Any, most: int) -> bytes:
@@ -320,5 +325,7 @@ def _facts(info: Mapping[str, Any], name: str) -> ObjectFacts:
             f"the server of {name} does not say how large the file is.",
             do="Copy the file to a local disk or to an object store.",
         )
-    versions = (str(info[key]) for key in VERSIONS if info.get(key))
-    return ObjectFacts(int(size), " ".join(versions), str(info.get("ETag") or ""))
+    version = " ".join(str(info[key]) for key in VERSIONS if info.get(key))
+    written = info.get("LastModified") or info.get("Last-Modified")  # s3fs, HTTP
+    etag = str(info.get("ETag") or "")
+    return ObjectFacts(int(size), version or str(written or ""), etag, _seconds(written))

@@ -121,12 +121,12 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _refuse_split(url: str) -> None:
-    """Raise for a password that no client takes for one: its / ends the name of the server."""
+    """Raise for a password that clients do not take for one: its / ends the server's name."""
     for part in urls_in(url):
         if part.splits:
             raise VolumeReadError(
                 f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
-                "every client.",
-                do="Write it with %2F for /, %3F for ? and %23 for #, or give the password in "
-                "storage_options.",
+                "clients.",
+                do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
+                "the password in storage_options.",
             )

@@ -266,6 +266,8 @@ class ObstoreRanges(RemoteRanges):
         self._url, self._options, self._only = url, options, only
         self._settings, self._session = settings, _session(settings.session)
         self._other: RemoteRanges | None = None
+        # Not merely for what obstore cannot do.
+        self._always_fsspec = False
         self._client: _Client | None = None
         self._refuse_after_fork()
 
@@ -282,8 +284,9 @@ class ObstoreRanges(RemoteRanges):
     def after_fork(self) -> None:
         """Go on with fsspec, if the parent has used any store of this kind, or refuse."""
         self._refuse_after_fork()
-        if not is_usable():
-            self._by_fsspec()
+        self._always_fsspec |= not is_usable()
+        if self._other is not None:
+            self._other.after_fork()
 
     def _refuse_after_fork(self) -> None:
         if self._only and not is_usable():
@@ -295,7 +298,7 @@ class ObstoreRanges(RemoteRanges):
 
     def _check_owner(self) -> None:
         super()._check_owner()
-        if self._other is None:
+        if not self._always_fsspec:
             _mark_used()
 
     def _by_fsspec(self) -> RemoteRanges:
@@ -346,11 +349,13 @@ class ObstoreRanges(RemoteRanges):
         self, here: Callable[[], T] | None, there: Callable[[RemoteRanges], Awaitable[T]]
     ) -> T:
         """Return what obstore brings, or fsspec where it cannot."""
-        if here is not None and self._other is None:
+        if here is not None and not self._always_fsspec:
             try:
                 return await THREADS.run(here)
             except Exception as error:
-                if not self._is_for_others(error):
+                if self._is_of_other_region(error):
+                    self._always_fsspec = True  # or each request was sent in vain first
+                elif not self._is_for_others(error):
                     if not (has_expired(error) and self._renewed()):
                         raise
                     return await THREADS.run(here)
@@ -368,11 +373,14 @@ class ObstoreRanges(RemoteRanges):
         return (self._kind == "http" and not path) or not _ODD_KEY.search(path)
 
     def _is_for_others(self, error: Exception) -> bool:
-        """Whether s3fs or fsspec can do what obstore cannot."""
+        """Whether fsspec can do this one thing that obstore cannot; a bad proxy may say so once."""
         if self._kind == "http":
             return failure_of(error) is Failure.NO_RANGES
-        names = {kind.__name__ for kind in type(error).__mro__}
-        return "InvalidPathError" in names or bool(_OTHER_REGION.search(str(error)))
+        return "InvalidPathError" in {kind.__name__ for kind in type(error).__mro__}
+
+    def _is_of_other_region(self, error: Exception) -> bool:
+        """Whether the bucket is not where obstore looks for it: s3fs goes where it is."""
+        return self._kind != "http" and bool(_OTHER_REGION.search(str(error)))
 
     # What follows runs in threads of ours, and waits.
 
@@ -399,8 +407,11 @@ class ObstoreRanges(RemoteRanges):
                 meta = obstore.head(self._store(), path)  # an empty file
         else:
             meta = obstore.head(self._store(), path)
-        etag = meta["e_tag"] or ""
-        return ObjectFacts(int(meta["size"]), f"{etag or meta['last_modified']}", etag)
+        etag, written = meta["e_tag"] or "", meta["last_modified"]
+        # 1970 stands for a web server that does not say when.
+        modified = written.timestamp()
+        version = etag or (str(written) if modified else "")
+        return ObjectFacts(int(meta["size"]), version, etag, modified)
 
     def _listed_below(self, prefix: str, most: int | None) -> list[Entry]:
         import obstore

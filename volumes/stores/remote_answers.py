@@ -113,6 +113,9 @@ class Asked(NamedTuple):
     """One past the last byte; None for the end."""
     etag: str = ""
     """The only version that will do; any if it is empty."""
+    modified: float = 0.0
+    """When that was written, in seconds since 1970: what tells it where there are no ETags. 0.0 for
+    any."""
     size: int | None = None
     """Bytes of the whole object, where that is known."""
     most: int = 0
@@ -157,7 +160,12 @@ class Asked(NamedTuple):
         """
         if self.limit and head.stop - head.start > self.limit:
             raise TooLong(head.stop - head.start, self.limit)
-        if self.etag and head.etag and head.etag != self.etag:
+        if self.etag and head.etag:
+            is_other = head.etag != self.etag
+        else:  # headers of HTTP tell whole seconds
+            known = bool(self.modified and head.modified)
+            is_other = known and int(head.modified) != int(self.modified)
+        if is_other:
             raise OtherVersion("it is of another version")
         if self.size is not None and head.total not in (None, self.size):
             raise OtherVersion(f"it is of {head.total} bytes in all, not {self.size}")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...core.hidden import origin_of
 from ..content import content_key
 from .location import public_name
 from .ranges import MOST_DOCUMENT_BYTES, ReadRange
@@ -31,6 +32,9 @@ class ObjectFacts:
     """Differs between versions of its content; empty where the store does not tell."""
     etag: str = ""
     """With which a request can ask for this version only; empty where there is none."""
+    modified: float = 0.0
+    """When it was written, in seconds since 1970 by the clock of the store; 0.0 where the store
+    does not tell."""
 
 
 class Entry(NamedTuple):
@@ -58,11 +62,8 @@ _HEALTH: dict[str, Health] = {}
 
 
 def _health_of(url: str, options: Mapping[str, Any]) -> Health:
-    scheme, _, rest = url.partition("://")
     # Digested: options hold credentials.
-    place = content_key(
-        f"{scheme}://{rest.partition('/')[0]}", (sorted(map(repr, options.items())),)
-    )
+    place = content_key(origin_of(url), (sorted(map(repr, options.items())),))
     return _HEALTH.setdefault(place, Health())
 
 

@@ -71,8 +71,8 @@ class RemoteRanges(RemoteObjects):
     def expect(self, key: str, facts: ObjectFacts) -> None:
         """Read only this version of an object from now on; ``VolumeChanged`` for another one.
 
-        It is told by its size, and by its ETag where there is one and the client sees those of
-        answers.
+        It is told by its size, and by its ETag, or by its time of writing where there is none; as
+        far as the client sees those of answers.
         """
         self._expected[key] = facts
 
@@ -216,12 +216,12 @@ class RemoteRanges(RemoteObjects):
         """Return what is asked for, with what is known of the object."""
         known = self._expected.get(wanted.object)
         if known is not None:
-            return Asked(*wanted, etag=known.etag, size=known.size)
+            return Asked(*wanted, etag=known.etag, modified=known.modified, size=known.size)
         seen = self._seen.get(wanted.object)
         if seen is None or (wanted.start == 0 and wanted.stop is None):
             return Asked(*wanted, most=whole)
         # Parts of one object are of one version: what an index says holds for no other.
-        return Asked(*wanted, etag=seen.etag, most=whole)
+        return Asked(*wanted, etag=seen.etag, modified=seen.required, most=whole)
 
     def _refuse_contradiction(self, key: str, error: Exception) -> None:
         """Raise ``WrongAnswer`` for what cannot be, after what the store has answered before."""
@@ -242,13 +242,14 @@ class RemoteRanges(RemoteObjects):
         elif before is None and len(self._seen) >= _MOST_SEEN:
             del self._seen[next(iter(self._seen))]
         self._has_ranges |= head.total not in (None, head.stop - head.start)
-        self._seen[key] = _Seen(head.etag, head.total, head.modified, time.time_ns())
+        modified = head.modified
+        self._seen[key] = _Seen(head.etag, head.total, modified, time.time_ns(), modified)
         self.newest = max(self.newest, head.modified)
 
     def forget_versions(self) -> None:
         """Take any version from now on of objects that were read in part."""
         for key, seen in list(self._seen.items()):
-            self._seen[key] = seen._replace(etag="")
+            self._seen[key] = seen._replace(etag="", required=0.0)
 
     async def _listed(self, prefix: str, call: Callable[[], Awaitable[T]]) -> T | Any:
         """Return what a listing returns; it is not sent twice."""
@@ -352,6 +353,8 @@ class _Seen(NamedTuple):
     modified: float
     at: int
     """When it came, in nanoseconds since 1970."""
+    required: float
+    """When parts that are asked for now have to be written; 0.0 for any time."""
 
     def agrees_with(self, head: Head) -> bool:
         """Whether an answer may be of the same version."""
