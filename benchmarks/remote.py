@@ -109,7 +109,6 @@ def _row(
     of_server: dict[str, str],
     server: int,
 ) -> list[str]:
-    url = of_server["AWS_ENDPOINT_URL"]
     local = phantom.cases(folder, chosen.count, form)
     prefix = f"s3://{BUCKET}/"
     remote = [
@@ -119,9 +118,9 @@ def _row(
     here, there, requests, megabytes, serving = [], [], [], [], []
     for _ in range(chosen.rounds):
         here.append(_measured(chosen, local, {}))
-        before, cpu = _counts(url), processes.cpu_seconds([server])
+        before, cpu = _counts(of_server), processes.cpu_seconds([server])
         there.append(_measured(chosen, remote, settings))
-        after, patches = _counts(url), there[-1]["patches"]
+        after, patches = _counts(of_server), there[-1]["patches"]
         serving.append(1000 * (processes.cpu_seconds([server]) - cpu) / patches)
         requests.append((after["requests"] - before["requests"]) / patches)
         megabytes.append((after["bytes"] - before["bytes"]) / patches / throughput.MB)
@@ -175,10 +174,9 @@ def _server(root: Path, latency: float, bandwidth: float) -> Iterator[tuple[dict
             server.stdin.close()
 
 
-def _counts(url: str, key: str) -> dict[str, int]:
-    asked = urllib.request.Request(
-        f"{url}/-/counts", headers={"Authorization": f"Credential={key}/"}
-    )
+def _counts(of_server: dict[str, str]) -> dict[str, int]:
+    named = {"Authorization": f"Credential={of_server['AWS_ACCESS_KEY_ID']}/"}
+    asked = urllib.request.Request(f"{of_server['AWS_ENDPOINT_URL']}/-/counts", headers=named)
     with urllib.request.urlopen(asked) as answer:
         found: dict[str, int] = json.load(answer)
     return found

@@ -313,23 +313,29 @@ class S3Server:
             pass  # the client went away
 
     async def _question(self, client: socket.socket, held: bytearray) -> Question | None:
-        """Return the next request of a connection; None at its end."""
-        while (end := held.find(b"\r\n\r\n")) < 0:
-            if len(held) > _LONGEST_HEAD or not await self._more(client, held):
-                return None
+        """Return the next request of a connection that is answered; None at its end."""
         try:
-            question = parse_question(bytes(held[:end]))
-            del held[: end + 4]
-            if not self._is_known(question):
-                return await self._refused(client, question, held)
-            if question.waits:
-                await self._loop.sock_sendall(client, b"HTTP/1.1 100 Continue\r\n\r\n")
-            body = await self._body(client, question, held)
-            return None if body is None else question.with_body(body)
+            while (question := await self._head(client, held)) is not None:
+                if self._is_known(question):
+                    if question.waits:
+                        await self._loop.sock_sendall(client, b"HTTP/1.1 100 Continue\r\n\r\n")
+                    body = await self._body(client, question, held)
+                    return None if body is None else question.with_body(body)
+                if not await self._refuse(client, question, held):
+                    return None
         except ValueError as error:
             answer = Answer.of_error(400, "InvalidRequest", str(error))
             await self._loop.sock_sendall(client, answer.head() + answer.body)
-            return None
+        return None
+
+    async def _head(self, client: socket.socket, held: bytearray) -> Question | None:
+        """Return the next request of a connection without its body; None at its end."""
+        while (end := held.find(b"\r\n\r\n")) < 0:
+            if len(held) > _LONGEST_HEAD or not await self._more(client, held):
+                return None
+        question = parse_question(bytes(held[:end]))
+        del held[: end + 4]
+        return question
 
     async def _body(
         self, client: socket.socket, question: Question, held: bytearray
@@ -347,18 +353,16 @@ class S3Server:
         named = question.access_key.encode(errors="replace")
         return self.is_public or secrets.compare_digest(named, self._key.encode())
 
-    async def _refused(
-        self, client: socket.socket, question: Question, held: bytearray
-    ) -> Question | None:
-        """Refuse a request before its body is taken in; return the next one of the connection."""
+    async def _refuse(self, client: socket.socket, question: Question, held: bytearray) -> bool:
+        """Refuse a request before a long body is taken in; return whether there may be another."""
         goes_on = question.length <= _LONGEST_HEAD and not question.waits
         if goes_on and await self._body(client, question, held) is None:
-            return None
+            return False
         begin = self._loop.time() + self.latency
         self._enter(question, _BROKEN["deny"].status, 0)
         await self._until(begin)
         await self._send(client, _BROKEN["deny"], question, begin)
-        return await self._question(client, held) if goes_on else None
+        return goes_on
 
     async def _more(self, client: socket.socket, held: bytearray) -> bool:
         received = await self._loop.sock_recv(client, _PIECE)

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import itertools
 from pathlib import Path
-from types import GenericAlias, ModuleType
+from types import ModuleType
 
 import pytest
 from checkout import modules, packages
@@ -49,9 +49,8 @@ def explained_constants():
 
 def has_docstring(value, name):
     """Whether a class or function explains itself; dataclasses' generated text does not count."""
-    is_alias = type(value) is GenericAlias  # which Python 3.10 takes for a class
     # A constant may be a class of another package, whose docstring is not ours to write.
-    is_own = not is_alias and not name.isupper()
+    is_own = not name.isupper()
     if is_own and (inspect.isclass(value) or inspect.isroutine(value)):
         text = value.__doc__ or ""
         return bool(text.strip()) and not text.startswith(f"{value.__name__}(")

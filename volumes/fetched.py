@@ -42,10 +42,10 @@ def fetch_chunks(array: Any, indices: Iterable[tuple[int, ...]]) -> int | None:
 
     Returns
     -------
-    None where this cannot be told apart from decoding: zarr-python 2, and arrays in shards,
-    of which a read takes only parts.
+    None where this cannot be told apart from decoding: arrays in shards, of which a read takes
+    only parts.
     """
-    if not hasattr(array, "store_path") or getattr(array, "shards", None) is not None:
+    if array.shards is not None:
         return None
     import asyncio
 

@@ -127,7 +127,7 @@ def files(tmp_path: Any) -> Any:
     image = np.random.default_rng(0).normal(size=label.shape).astype(np.float32)
     for name, array in {"image": image, "label": label}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    occupied.forget_boxes()
+    occupied._REMEMBERED.clear()
     case = {name: tmp_path / f"{name}.npy" for name in ("image", "label")}
     return case, image, label
 
@@ -141,7 +141,7 @@ def test_only_the_asked_volume_is_read_and_once(files: Any) -> None:
 
     assert sample["image"].shape == (1, 5, 2, 4)
     first = TALLY.snapshot() - before
-    occupied.forget_boxes()  # as another process would find it
+    occupied._REMEMBERED.clear()  # as another process would find it
     assert next(iter(chain))["image"].shape == (1, 5, 2, 4)
     second = TALLY.snapshot() - before
 
@@ -289,7 +289,7 @@ def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     kinds = {"image": "intensity", "label": "label"}
     volumes = [("one", key, Volume(path, kind=kinds[key])) for key, path in case.items()]
     write_manifest(index_cases(volumes)[0], tmp_path / "m.json")
-    occupied.forget_boxes()
+    occupied._REMEMBERED.clear()
     values = np.isin(label, field["labels"]) if "labels" in field else label > field.get("above", 0)
     places = np.argwhere(values)
     chain = from_manifest(tmp_path / "m.json").open_volume().foreground_crop("label", **field)

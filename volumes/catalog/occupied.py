@@ -116,11 +116,6 @@ def known_box(volume: Volume, interest: Interest, level: int = 0) -> Region | No
     return _known(volume, interest, level) if found is None else found
 
 
-def forget_boxes() -> None:
-    """Drop what is kept in memory."""
-    _REMEMBERED.clear()
-
-
 def _computed(volume: Volume, interest: Interest, level: int) -> Region:
     number = min(level, len(coarser_levels(volume)) if level else 0)
     if number:
