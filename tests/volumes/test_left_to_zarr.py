@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -138,3 +139,33 @@ def test_an_archive_behind_a_url(server, client, tmp_path, how):
     volume = Volume("s3://bucket/a.zarr.zip", storage_options=server.storage_options)
 
     np.testing.assert_array_equal(volume.numpy()[0], VOXELS)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("kind", ["lzma", "gzip", "bz2", "zstd", "blosc"])
+def test_a_chunk_does_not_decode_to_more_than_it_can_need(tmp_path, monkeypatch, version, kind):
+    """A few kilobytes stand for twenty megabytes, of which no more is made than is wanted."""
+    codec = numcodecs.get_codec({"id": kind})
+    if version == 2:
+        written(
+            tmp_path / "a.zarr", zarr_format=2, filters=[numcodecs.Delta("i2")], compressors=codec
+        )
+    else:
+        named = {"lzma": "LZMA", "gzip": "GZip", "bz2": "BZ2", "zstd": "Zstd", "blosc": "Blosc"}
+        written(tmp_path / "a.zarr", compressors=[getattr(codecs, named[kind])()])
+    np.testing.assert_array_equal(Volume(tmp_path / "a.zarr").numpy()[0], VOXELS)
+    close_volumes()
+    bomb = codec.encode(np.zeros(20 * 1024**2, np.uint8))
+    (tmp_path / "a.zarr" / (FILE if version == 3 else "0.0.0")).write_bytes(bomb)
+
+    with pytest.raises(CorruptVolume, match="more than the 1056768 bytes"):
+        Volume(tmp_path / "a.zarr").read(PART)
+
+
+def test_stored_bytes_are_counted(tmp_path):
+    """Not those that they decode to."""
+    written(tmp_path / "a.zarr", np.zeros_like(VOXELS) + 1, compressors=zarr.codecs.GzipCodec())
+    size = (tmp_path / "a.zarr" / FILE).stat().st_size
+    assert size < 8**3
+
+    assert Volume(tmp_path / "a.zarr").fetch(PART) == size

@@ -6,9 +6,10 @@ This module imports zarr: import it late.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from zarr.abc.store import (
@@ -26,7 +27,8 @@ from ..chunks.bounded import most_between
 from ..stores.ranges import LocalRanges, RangeStore, ReadRange
 from ..stores.read_ahead import works_ahead
 from ..stores.zip_ranges import ZipRanges
-from .zarr_metadata import MOST_CHUNK_BYTES
+from .zarr_codecs import BOUNDED, undone
+from .zarr_metadata import MOST_CHUNK_BYTES, Codec, codec_v2, codec_v3
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _OF_ARRAYS = ("zarr.json", ".zarray")
@@ -37,8 +39,9 @@ _LARGEST_NUMBER = 16
 class RangesStore(Store):
     """Objects of a store of ranges, for zarr-python: with its checks, retries and limits.
 
-    It can only be read. Of each array, the metadata that zarr-python asks for say which bytes its
-    stored chunks can need at most.
+    It can only be read. Of each array, the metadata that zarr-python asks for say how many bytes
+    its chunks can need. The compressors whose output can be bounded are undone here, unless they
+    are inside of shards, and zarr-python is told that there are none.
     """
 
     # Older versions of zarr-python ask for the last one.
@@ -48,7 +51,7 @@ class RangesStore(Store):
     def __init__(self, ranges: RangeStore) -> None:
         super().__init__(read_only=True)
         self._ranges = ranges
-        self._chunk_bytes: dict[str, int] = {}
+        self._arrays: dict[str, _Objects] = {}
 
     def __eq__(self, other: object) -> bool:
         """Whether it reads the same objects."""
@@ -66,6 +69,10 @@ class RangesStore(Store):
         # The stores wait: in a thread, so that others go on meanwhile.
         found = await asyncio.to_thread(self._read, key, byte_range)
         return None if found is None else prototype.buffer.from_bytes(found)
+
+    async def get_stored(self, key: str) -> bytes | None:
+        """Return an object as it is stored."""
+        return await asyncio.to_thread(self._stored, ReadRange(key), self._objects_at(key))
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -115,18 +122,27 @@ class RangesStore(Store):
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         if key.rpartition("/")[2] in _DOCUMENTS:
             return self._document(key, byte_range)
-        wanted, chunk = _range(key, byte_range), self._chunk_at(key)
-        most = most_between(chunk) if chunk else 0
+        objects, wanted = self._objects_at(key), _range(key, byte_range)
+        if not objects.codecs:
+            return self._stored(wanted, objects)
+        found = self._stored(ReadRange(key), objects)
+        if found is None:
+            return None
+        plain = bytes(undone(objects.codecs, found, objects.size))
+        return plain[wanted.start : wanted.stop]
+
+    def _stored(self, wanted: ReadRange, objects: _Objects) -> bytes | None:
+        most = most_between(objects.size) if objects.size else 0
         if most and wanted.length is not None and wanted.length > most:
             raise CorruptVolume(
-                f"a chunk of {self._ranges.name} is stored in {wanted.length} bytes, in {key}, and "
-                f"takes {chunk} when decoded.",
+                f"a chunk of {self._ranges.name} is stored in {wanted.length} bytes, in "
+                f"{wanted.object}, and takes {objects.size} when decoded.",
                 do="Copy or write this file again.",
             )
-        found = self._found(wanted, chunk, most)
+        found = self._found(wanted, objects.size, most)
         if found is not None and wanted.length is not None and len(found) < wanted.length:
             raise CorruptVolume(
-                f"{key} of {self._ranges.name} ends before byte {wanted.stop}.",
+                f"{wanted.object} of {self._ranges.name} ends before byte {wanted.stop}.",
                 do="Copy or write this file again.",
             )
         return None if found is None else bytes(found)
@@ -147,24 +163,43 @@ class RangesStore(Store):
             return None
         folder, _, file = key.rpartition("/")
         if file in _OF_ARRAYS:
-            size = _object_bytes(data)
-            if size > MOST_CHUNK_BYTES:
-                raise BadHeader(
-                    f"one chunk of {self._ranges.name} takes {size} bytes, more than "
-                    f"{MOST_CHUNK_BYTES}.",
-                    do="Store it in smaller chunks.",
-                )
-            self._chunk_bytes[folder] = size
+            data = self._told(folder, data)
         start, stop = _range(key, byte_range)[1:]
         return bytes(data)[start:stop]
 
-    def _chunk_at(self, key: str) -> int:
-        """Return what an object of the array takes in which a key lies; 0 if that is not known."""
+    def _told(self, folder: str, data: bytes) -> bytes:
+        """Note what the metadata of an array say; return what zarr-python is told of them."""
+        try:
+            document = parse_json(data)
+            size = _object_bytes(document)
+            told, codecs = _uncompressed(document) if size else (document, ())
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return data  # a group, or something of which zarr-python says what is wrong with it
+        if size > MOST_CHUNK_BYTES:
+            raise BadHeader(
+                f"one chunk of {self._ranges.name} takes {size} bytes, more than "
+                f"{MOST_CHUNK_BYTES}.",
+                do="Store it in smaller chunks.",
+            )
+        self._arrays[folder] = _Objects(size, tuple(codecs))
+        return json.dumps(told).encode() if codecs else data
+
+    def _objects_at(self, key: str) -> _Objects:
+        """Return what is known of the objects of the array in which a key lies."""
         while key:
             key = key.rpartition("/")[0]
-            if self._chunk_bytes.get(key):
-                return self._chunk_bytes[key]
-        return 0
+            if key in self._arrays:
+                return self._arrays[key]
+        return _Objects()
+
+
+class _Objects(NamedTuple):
+    """What is known of the chunks or shards of an array."""
+
+    size: int = 0
+    """What one takes in bytes, decoded; 0 if that is not known."""
+    codecs: tuple[Codec, ...] = ()
+    """Which of their codecs are undone here, in the order of encoding."""
 
 
 def _range(key: str, asked: ByteRequest | None) -> ReadRange:
@@ -184,25 +219,39 @@ def _range(key: str, asked: ByteRequest | None) -> ReadRange:
     return ReadRange(key)
 
 
-def _object_bytes(document: bytes) -> int:
-    """Return what a chunk or shard takes, as the metadata of its array say; 0 if they do not.
+def _object_bytes(document: Mapping[str, Any]) -> int:
+    """Return what a chunk or shard takes, as the metadata of its array say.
 
     Examples
     --------
-    >>> _object_bytes(b'{"chunks": [2, 3], "dtype": "<i2"}')
+    >>> _object_bytes({"chunks": [2, 3], "dtype": "<i2"})
     12
-    >>> _object_bytes(b'{"node_type": "group"}')
-    0
     """
+    grid = document.get("chunk_grid")
+    shape = document["chunks"] if grid is None else grid["configuration"]["chunk_shape"]
+    count = math.prod(int(length) for length in shape)
     try:
-        found = parse_json(document)
-        grid = found.get("chunk_grid")
-        shape = found["chunks"] if grid is None else grid["configuration"]["chunk_shape"]
-        count = math.prod(int(length) for length in shape)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return 0  # zarr-python says what is wrong with it
-    try:
-        number = np.dtype(found.get("dtype", found.get("data_type"))).itemsize
+        number = np.dtype(document.get("dtype", document.get("data_type"))).itemsize
     except (TypeError, ValueError, SyntaxError):
         number = _LARGEST_NUMBER
     return count * int(number)
+
+
+def _uncompressed(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Codec]]:
+    """Return metadata without the last codecs that can be undone within bounds, and these.
+
+    Examples
+    --------
+    >>> _uncompressed({"compressor": {"id": "zlib", "level": 1}, "filters": None})
+    ({'compressor': None, 'filters': None}, [Codec(name='zlib', settings=(('level', 1),))])
+    """
+    told, last = dict(document), []
+    if "codecs" not in told:
+        compressor = told.get("compressor")
+        if compressor is not None and codec_v2(compressor).name in BOUNDED:
+            last, told["compressor"] = [codec_v2(compressor)], None
+        return told, last
+    told["codecs"] = list(told["codecs"])
+    while told["codecs"] and codec_v3(told["codecs"][-1]).name in BOUNDED:
+        last.insert(0, codec_v3(told["codecs"].pop()))
+    return told, last
