@@ -17,6 +17,7 @@ import nibabel
 import numpy as np
 import pytest
 import zarr
+from zarr.codecs.numcodecs import Delta
 
 import voxpipe as vp
 from voxpipe.testing.s3 import PASSING, FaultMix, S3Server
@@ -26,7 +27,9 @@ SHARE = 0.2
 SHAPE = (40, 36, 32)
 CASES = 3
 BUCKET = "bucket"
-FORMATS = ("a.nii", "a.nii.gz", "chunks.zarr", "shards.zarr")
+# zarr-python warns of codecs that not all others know.
+pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs:UserWarning")
+FORMATS = ("a.nii", "a.nii.gz", "chunks.zarr", "shards.zarr", "filtered.zarr")
 
 
 @dataclass
@@ -59,7 +62,10 @@ def folder(tmp_path_factory):
         place.mkdir(parents=True)
         for name in FORMATS[:2]:
             nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), place / name)
-        for name, how in ((FORMATS[2], {}), (FORMATS[3], {"shards": (32, 32, 32)})):
+        shards = {"shards": (32, 32, 32)}
+        # Which is left to zarr-python.
+        filtered = {**shards, "filters": [Delta(dtype="i2")]}
+        for name, how in zip(FORMATS[2:], ({}, shards, filtered), strict=True):
             stored = zarr.create_array(
                 place / name, shape=SHAPE, dtype="i2", chunks=(16, 16, 16), **how
             )

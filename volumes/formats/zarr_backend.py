@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from ...core.errors import (
     CorruptVolume,
     EmptyVolume,
     TruncatedVolume,
-    UnknownFormat,
     VolumeChanged,
     VoxpipeError,
 )
@@ -42,18 +41,17 @@ from ..stores.read_ahead import Closes
 from ..stores.remote import open_remote
 from ..stores.remote_file import RemoteFile
 from ..stores.remote_ranges import RemoteRanges
-from ..stores.retry import LOOKS
+from ..stores.retry import LOOKS, read_anew
 from ..stores.small_answers import DOCUMENTS
 from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
 from .one_remote_file import OneRemoteFile
-from .zarr_array import NotOurs, ZarrArray, ZarrGroup, open_node
+from .zarr_array import NotOurs, ZarrArray, open_node
 from .zarr_image import image_of
 from .zarr_nodes import (
     METADATA_FILES,
-    open_local_node,
-    open_remote_node,
-    open_zip_node,
+    check_folder,
+    open_ranges_node,
     place_of,
     store_key,
 )
@@ -119,10 +117,20 @@ class ZarrBackend(Backend):
         return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+        array = self._array
+        if isinstance(array, ZarrArray):
+            return self._read(index, lambda: array.read(_region(index), *self._culling(box)))
+
+        def read() -> NDArray[Any]:
+            return self._read(index, lambda: np.asarray(array[index]))
+
+        # Our own reader does so chunk by chunk.
+        return read_anew(read) if self.remote else read()
+
+    def _read(self, index: tuple[slice, ...], read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Return what ``read`` returns; what a codec says becomes an error that names the place."""
         try:
-            if isinstance(self._array, ZarrArray):
-                return self._array.read(_region(index), *self._culling(box))
-            return np.asarray(self._array[index])
+            return read()
         except (MemoryError, VoxpipeError):
             raise
         except Exception as error:  # each codec has its own
@@ -258,12 +266,12 @@ class LocalZarr(ListedZarr):
         self._path = path
         stamp, contained = metadata_stamp(path), follow != "anywhere"
         self._files = LocalRanges(path, contained=contained)
+        check_folder(path, name)
         try:
-            node = _own_local_node(self._files, name, stamp)
+            node = open_node(self._files, name, CHUNKS, content_key(path, stamp))
             super().__init__(node, name, options, stamp)
         except NotOurs:
-            node = open_local_node(path, name, contained=contained)
-            super().__init__(node, name, options, stamp)
+            super().__init__(open_ranges_node(self._files, name), name, options, stamp)
 
     @property
     def is_current(self) -> bool:
@@ -319,7 +327,7 @@ class LocalZipZarr(ZarrBackend):
         try:
             super().__init__(open_node(store, name, CHUNKS, token), name, options, stamp)
         except NotOurs:
-            super().__init__(open_zip_node(path, name), name, options, stamp)
+            super().__init__(open_ranges_node(store, name), name, options, stamp)
 
     @property
     def is_current(self) -> bool:
@@ -353,12 +361,11 @@ class RemoteZarr(ListedZarr):
         with remote_errors(name, storage_options, url=url):
             self._store = store = open_remote(url, storage_options)
             self._token = token = documents_token(url, storage_options)
-            try:
-                with store.documents(token):
-                    node = open_node(store, name, CHUNKS, token)
-                    super().__init__(node, name, options)
-            except NotOurs:
-                super().__init__(open_remote_node(url, storage_options, name), name, options)
+            with store.documents(token):
+                try:
+                    super().__init__(open_node(store, name, CHUNKS, token), name, options)
+                except NotOurs:
+                    super().__init__(open_ranges_node(store, name), name, options)
 
     @property
     def documents(self) -> dict[str, bytes | None]:
@@ -481,12 +488,8 @@ class RemoteZipZarr(OneRemoteFile, ZarrBackend):
             try:
                 node = open_node(store, name, CHUNKS, self._file.cache_key)
                 super().__init__(node, name, options)
-            except NotOurs as error:
-                raise UnknownFormat(
-                    f"{name} uses {error}, which only zarr-python reads, and that reads no zip "
-                    "archive behind a URL.",
-                    do="Copy the archive to a local disk.",
-                ) from None
+            except NotOurs:
+                super().__init__(open_ranges_node(store, name), name, options)
 
     def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
         with self._file.errors():
@@ -521,12 +524,6 @@ def metadata_stamp(path: str) -> tuple[int, ...]:
             continue
         stamp += (status.st_size, status.st_mtime_ns)
     return tuple(stamp)
-
-
-def _own_local_node(files: LocalRanges, name: str, stamp: tuple[int, ...]) -> ZarrArray | ZarrGroup:
-    if not os.path.isdir(files.name):
-        raise NotOurs("no folder")  # zarr-python says what it is instead
-    return open_node(files, name, CHUNKS, content_key(files.name, stamp))
 
 
 def _region(index: tuple[slice, ...]) -> Region:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,9 @@ No more than ``most`` bytes; ``ValueError`` where there are more."""
 # They make as much as they get (of delta, eight times as much), except the last two, whose memory
 # cannot be known beforehand: what they made is refused afterwards.
 _NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
-_KNOWN = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4", *_NUMCODECS)
+BOUNDED = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
+"""Codecs that are undone into no more bytes than they may need."""
+_KNOWN = (*BOUNDED, *_NUMCODECS)
 _CRC32C_BYTES = 4
 _BLOSC_HEADER = 16
 _LZ4_HEADER = 4
@@ -86,6 +88,17 @@ class ZarrDecoder:
         plug_in.decode_into(memoryview(held).toreadonly(), room)
         if not in_place:
             target[...] = room
+
+
+def undone(codecs: Sequence[Codec], data: Any, chunk_bytes: int) -> Any:
+    """Return the bytes of a chunk before some codecs, of :data:`BOUNDED`, in order of encoding.
+
+    ``ValueError``, or what the codec raises, where they are damaged, or more than a chunk of
+    ``chunk_bytes`` can need.
+    """
+    for codec in reversed(codecs):
+        data = _decoder(codec)(data, None, most_between(chunk_bytes))
+    return data
 
 
 def _plug_in(metadata: ArrayMetadata) -> Decoder | None:

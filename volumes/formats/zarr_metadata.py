@@ -88,7 +88,7 @@ def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         if document.get("filters"):
             raise NotOurs("filters")
         compressor = document.get("compressor")
-        codecs = () if compressor is None else (_numcodec(compressor),)
+        codecs = () if compressor is None else (codec_v2(compressor),)
         fill = _fill_v2(document.get("fill_value"), dtype)
         separator = _separator(document.get("dimension_separator", "."))
         axes = tuple(range(len(shape)))
@@ -107,7 +107,7 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             raise NotOurs("a chunk grid that is not regular")
         outer = _shape(grid["configuration"]["chunk_shape"])
         dtype = _dtype_v3(document["data_type"])
-        codecs = [_codec_v3(entry) for entry in document["codecs"]]
+        codecs = [codec_v3(entry) for entry in document["codecs"]]
         prefix, separator = _key_encoding(document["chunk_key_encoding"])
         shards, at_end, checked = None, True, True
         chunks = outer
@@ -116,8 +116,8 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
                 raise NotOurs("codecs around shards")
             shards, sharding = outer, codecs[0]
             chunks = _shape(sharding.setting("chunk_shape"))
-            codecs = [_codec_v3(entry) for entry in sharding.setting("codecs")]
-            index = [_codec_v3(entry) for entry in sharding.setting("index_codecs")]
+            codecs = [codec_v3(entry) for entry in sharding.setting("codecs")]
+            index = [codec_v3(entry) for entry in sharding.setting("index_codecs")]
             names = tuple(codec.name for codec in index)
             little = index and index[0].setting("endian", "little") == "little"
             if names not in (_INDEX_CODECS, _INDEX_CODECS[:1]) or not little:
@@ -189,12 +189,14 @@ def _checked(found: ArrayMetadata, name: str) -> ArrayMetadata:
     return found
 
 
-def _numcodec(configuration: Mapping[str, Any]) -> Codec:
+def codec_v2(configuration: Mapping[str, Any]) -> Codec:
+    """Return what an entry of a ``.zarray`` says: a configuration of numcodecs."""
     settings = {key: value for key, value in configuration.items() if key != "id"}
     return Codec(str(configuration["id"]), tuple(sorted(settings.items())))
 
 
-def _codec_v3(entry: Any) -> Codec:
+def codec_v3(entry: Any) -> Codec:
+    """Return what an entry of the codecs of a ``zarr.json`` says."""
     if isinstance(entry, str):
         return Codec(entry)
     name = str(entry["name"]).removeprefix("numcodecs.")

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from types import ModuleType
 from typing import Any
 
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound, VoxpipeError
 from ...core.sample import parse_json
 from ..content import content_key, folder_key, listing_key
-from ..stores.location import file_system, remote_errors
-from ..stores.ranges import Folder, LocalRanges, open_regular
+from ..stores.ranges import LocalRanges, RangeStore
 from ..stores.remote_objects import version_of
 
 Read = Callable[[str], bytes | None]
@@ -27,78 +25,34 @@ METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
 """What makes a folder a zarr node."""
 
 
+def open_ranges_node(ranges: RangeStore, name: str) -> Any:
+    """Return the zarr Array or Group at the root of a store of ranges, read by zarr-python.
+
+    Its bytes go through the store, with all that the store checks.
+    """
+    version, is_array = _kind(ranges.get, name)
+    zarr = _zarr(name)
+    from .zarr_store import RangesStore
+
+    return _open(zarr, RangesStore(ranges), name, version, is_array)
+
+
 def open_local_node(path: str, name: str, *, contained: bool = True) -> Any:
     """Return the zarr Array or Group in a local folder.
 
     ``contained``: links in it that lead out of it are refused, with ``LeadsOutside``.
     """
-    if not os.path.isdir(path):
-        if not os.path.exists(path):
-            raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
-        raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
-
-    version, is_array = _kind(LocalRanges(path, contained=contained).get, name)
-    zarr = _zarr(name)
-    store: Any = zarr.storage.LocalStore(path, read_only=True)
-    store = _contained(zarr, store, Folder(path)) if contained else store
-    return _open(zarr, store, name, version, is_array)
+    check_folder(path, name)
+    return open_ranges_node(LocalRanges(path, contained=contained), name)
 
 
-def _contained(zarr: ModuleType, store: Any, folder: Folder) -> Any:
-    """Return a store of zarr-python that looks where its keys lead before it opens them."""
-
-    class ContainedStore(zarr.storage.WrapperStore):  # type: ignore[name-defined, misc]
-        async def get(self, key: str, *args: Any, **kwargs: Any) -> Any:
-            refuse_outside(key)
-            return await self._store.get(key, *args, **kwargs)
-
-        async def get_partial_values(self, prototype: Any, key_ranges: Any) -> Any:
-            asked = list(key_ranges)
-            for key, _ in asked:
-                refuse_outside(key)
-            return await self._store.get_partial_values(prototype, asked)
-
-    def refuse_outside(key: str) -> None:
-        path = os.path.join(store.root, key)
-        folder.check(path, path)
-        if os.path.exists(path) and not os.path.isdir(path):
-            os.close(open_regular(path))
-
-    return ContainedStore(store)
-
-
-def open_zip_node(path: str, name: str) -> Any:
-    """Return the zarr Array or Group in a local zip archive."""
-    with zipfile.ZipFile(path) as archive:
-        members = set(archive.namelist())
-
-        def read(file: str) -> bytes | None:
-            return archive.read(file) if file in members else None
-
-        version, is_array = _kind(read, name)
-    zarr = _zarr(name)
-    store = zarr.storage.ZipStore(path, mode="r", read_only=True)
-    return _open(zarr, store, name, version, is_array)
-
-
-def open_remote_node(url: str, options: Mapping[str, Any], name: str) -> Any:
-    """Return the zarr Array or Group behind a URL."""
-    system, root = file_system(url, options)
-
-    def read(file: str) -> bytes | None:
-        try:
-            found: bytes = system.cat_file(f"{root.rstrip('/')}/{file}")
-        except FileNotFoundError:
-            return None
-        return found
-
-    with remote_errors(name, options, url=url):
-        version, is_array = _kind(read, name)
-        zarr = _zarr(name)
-        store = zarr.storage.FsspecStore.from_url(
-            url, storage_options=dict(options), read_only=True
-        )
-        return _open(zarr, store, name, version, is_array)
+def check_folder(path: str, name: str) -> None:
+    """Raise ``VolumeNotFound`` or ``UnknownFormat`` unless there is a folder."""
+    if os.path.isdir(path):
+        return
+    if not os.path.exists(path):
+        raise VolumeNotFound(f"there is no folder {path}.", do="Check the path.")
+    raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
 
 
 def open_store_node(store: Any, path: str = "") -> Any:
@@ -193,9 +147,13 @@ def _listed_key(store: Any, path: str) -> str:
 
 
 def _open(zarr: ModuleType, store: Any, name: str, version: int, array: bool) -> Any:
-    open_node = zarr.open_array if array else zarr.open_group
     try:
-        return open_node(store=store, path="", mode="r", zarr_format=version)
+        if array:
+            return zarr.open_array(store=store, path="", mode="r", zarr_format=version)
+        # Each array has its own document, of which its limits come; a copy may be an old one.
+        return zarr.open_group(
+            store=store, path="", mode="r", zarr_format=version, use_consolidated=False
+        )
     except (MemoryError, OSError, VoxpipeError):
         raise
     except Exception as error:  # zarr, numcodecs and the codecs of others: each has its own
