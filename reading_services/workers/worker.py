@@ -110,13 +110,13 @@ def run_worker(
     settings
         What else it is told.
     """
+    # Ctrl-C goes to the whole process group; the consumer decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker.
     gc.freeze()
     for other in inherited:
         other.close()
-    # Ctrl-C goes to the whole process group; the consumer decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt(settings.environment, os.environ)
     make_semaphores_nameless()
     keep_freed_memory()
