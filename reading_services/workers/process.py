@@ -179,7 +179,11 @@ class Launch:
         )
         sent = self.settings.torch and self.has_script
         try:
-            with contextlib.nullcontext() if sent else not_sent(), interrupts_later():
+            with (
+                contextlib.nullcontext() if sent else not_sent(),
+                # A fork takes no time; a server that is started first imports torch, for seconds.
+                interrupts_later() if forked else contextlib.nullcontext(),
+            ):
                 process.start()
         except BaseException:
             ours.close()
