@@ -108,12 +108,8 @@ class RangedChunks:
         most = most_between(self._chunk_bytes) if self._chunk_bytes else 0
         if most:
             self._check_sizes(places, most)
-        plan, store = Joined(places, *self._joining()), self._store
-        if works_ahead(store):
-            return plan.split(store.get_ranges(plan.requests, self._chunk_bytes))
-        if isinstance(store, (LocalRanges, ZipRanges)):
-            return plan.split(store.get_ranges(plan.requests, most))
-        return plan.split(store.get_ranges(plan.requests))
+        plan = Joined(places, *self._joining())
+        return plan.split(stored_bytes(self._store, plan.requests, self._chunk_bytes))
 
     def _check_sizes(self, places: Sequence[ReadRange], most: int) -> None:
         """Refuse chunks that are stored in more bytes than any of theirs can need."""
@@ -197,3 +193,26 @@ def _check_length(data: memoryview | None, place: ReadRange | None) -> None:
     expected = None if place is None else place.length
     if data is not None and expected is not None and len(data) < expected:
         raise EOFError(f"{len(data)} of {expected} bytes are there")
+
+
+def stored_bytes(
+    store: Any, ranges: Sequence[ReadRange], chunk_bytes: int = 0
+) -> list[bytes | None]:
+    """Return the bytes of ranges, of no whole object more than a chunk in it can need.
+
+    Parameters
+    ----------
+    store
+        A store of ranges; one that somebody else has made knows no such limit.
+    ranges
+        In any order.
+    chunk_bytes
+        What a chunk takes when it is decoded; 0 if that is not known.
+    """
+    if works_ahead(store):
+        found = store.get_ranges(ranges, chunk_bytes)
+    elif isinstance(store, (LocalRanges, ZipRanges)):
+        found = store.get_ranges(ranges, most_between(chunk_bytes) if chunk_bytes else 0)
+    else:
+        found = store.get_ranges(ranges)
+    return list(found)

@@ -24,9 +24,8 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from ...core.errors import BadHeader, CorruptVolume
 from ...core.sample import parse_json
 from ..chunks.bounded import most_between
-from ..stores.ranges import LocalRanges, RangeStore, ReadRange
-from ..stores.read_ahead import works_ahead
-from ..stores.zip_ranges import ZipRanges
+from ..chunks.ranged_chunks import stored_bytes
+from ..stores.ranges import RangeStore, ReadRange
 from .zarr_codecs import BOUNDED, undone
 from .zarr_metadata import MOST_CHUNK_BYTES, Codec, codec_v2, codec_v3
 
@@ -139,23 +138,13 @@ class RangesStore(Store):
                 f"{wanted.object}, and takes {objects.size} when decoded.",
                 do="Copy or write this file again.",
             )
-        found = self._found(wanted, objects.size, most)
+        (found,) = stored_bytes(self._ranges, [wanted], objects.size)
         if found is not None and wanted.length is not None and len(found) < wanted.length:
             raise CorruptVolume(
                 f"{wanted.object} of {self._ranges.name} ends before byte {wanted.stop}.",
                 do="Copy or write this file again.",
             )
         return None if found is None else bytes(found)
-
-    def _found(self, wanted: ReadRange, chunk: int, most: int) -> bytes | None:
-        store: Any = self._ranges
-        if works_ahead(store):
-            (found,) = store.get_ranges([wanted], chunk)
-        elif isinstance(store, (LocalRanges, ZipRanges)):
-            (found,) = store.get_ranges([wanted], most)
-        else:
-            (found,) = store.get_ranges([wanted])
-        return found
 
     def _document(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         data = self._ranges.get(key)
