@@ -108,6 +108,7 @@ class FsspecRanges(_Folder, RemoteRanges):
         # connections, in an event loop that it does not have.
         self._inherited: list[Any] = []
         self._root = root.rstrip("/")
+        self._has_ranges = is_s3fs(system)
         self._use(system)
 
     def _use(self, system: Any) -> None:

@@ -260,6 +260,7 @@ class ObstoreRanges(RemoteRanges):
         super().__init__(url, options, retry)
         scheme, _, rest = url.partition("://")
         self._kind = _SCHEMES[scheme]
+        self._has_ranges = self._kind != "http"
         bucket, _, prefix = rest.partition("/")
         self._prefix = "" if self._kind == "http" else prefix.strip("/")
         self._bucket = url if self._kind == "http" else bucket

@@ -59,8 +59,8 @@ class RemoteRanges(RemoteObjects):
         self.rewritten: set[str] = set()
         """Objects of which another version was found than the expected one."""
         self._seen: dict[str, _Seen] = {}
-        # Of web servers each shows it; all stores of objects do.
-        self._has_ranges = not url.startswith("http")
+        # By what it has answered; of S3 and its like it is known before.
+        self._has_ranges = False
         self.newest = 0.0
         """When the last change was made to objects that were read, by the clock of the store, in
         seconds since 1970."""
@@ -285,12 +285,12 @@ class RemoteRanges(RemoteObjects):
             room.leave(size)
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
-        failure, place = failure_of(error), self._place(key)
-        told = self._secrets.describe(told_of(error))
+        failure = failure_of(error)
         if failure is Failure.ABSENT:
             return None
         if failure is Failure.BEYOND:
             return b""
+        place, told = self._place(key), self._secrets.describe(told_of(error))
         if isinstance(error, TooLong):
             check_document(error.size, place, error.most)
         if failure is Failure.CHANGED or isinstance(error, OtherVersion):
