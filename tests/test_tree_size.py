@@ -1,0 +1,47 @@
+"""The package does not grow unnoticed: who needs more raises a limit here, and says why."""
+
+import sys
+
+from checkout import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+from count_tree import circles_of, count, imports_in, read_modules
+
+MODULES = 622
+LINES = 85_500
+FOLDERS = 42
+SMALL = 48
+CIRCLES = 7
+
+
+def test_the_package_does_not_grow():
+    """`python tools/count_tree.py --list` names what is counted."""
+    counts = count(read_modules())
+    assert counts.modules <= MODULES
+    assert counts.lines <= LINES
+    assert counts.folders <= FOLDERS
+    assert len(counts.small) <= SMALL
+    assert len(counts.circles) <= CIRCLES
+
+
+def test_imports_are_seen_wherever_they_stand():
+    """At the top, in a function, for type checkers, of a module or of a name in it."""
+    source = """
+from .b import name
+from . import c
+if TYPE_CHECKING:
+    import p.d
+def late():
+    from .none import thing
+"""
+    known = {"p.b", "p.c", "p.d", "p.e"}
+    assert set(imports_in("p.a", source, False, known)) == {"p.b", "p.c", "p.d"}
+
+
+def test_circles_are_groups_that_reach_each_other():
+    """Two circles that touch are one; a chain is none."""
+    chain = {name: [name - 1] for name in range(1, 3000)} | {0: []}
+    assert circles_of(chain) == []
+    circles = {"a": "b", "b": "a", "c": "ad", "d": "e", "e": "f", "f": "d", "g": "g"}
+    assert circles_of(circles) == [("a", "b"), ("d", "e", "f")]
+    assert circles_of(circles | {"a": "bd", "f": "dc"}) == [("a", "b", "c", "d", "e", "f")]
