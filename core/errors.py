@@ -40,7 +40,6 @@ knows nothing of voxpipe can still catch it::
     │   └── HashMismatch             a file is not the one that was expected
     ├── NotOffered                   (NotImplementedError) what voxpipe leaves out on purpose
     ├── BudgetExceeded               (MemoryError) reading would take more than it may
-    ├── ProtocolViolation            (RuntimeError) a message of the communication out of turn
     ├── StateMismatch                (ValueError)  a saved state of something else
     │   └── BadState                 (TypeError)   what is no saved state
     ├── NoDevice                     (RuntimeError) a device that is not there
@@ -339,10 +338,6 @@ class NotOffered(VoxpipeError, NotImplementedError):
 
 class BudgetExceeded(VoxpipeError, MemoryError):
     """Reading would take more memory than it may; found before anything is read."""
-
-
-class ProtocolViolation(VoxpipeError, RuntimeError):
-    """Two sides of a queue do not agree on whose turn it is."""
 
 
 class StateMismatch(VoxpipeError, ValueError):

@@ -14,7 +14,6 @@ from ..reading_services import (
 
 # As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.
 from . import adapter as adapter
-from . import communication as communication
 from . import error as error
 from . import graph as graph
 from . import linter as linter

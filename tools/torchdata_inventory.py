@@ -21,13 +21,6 @@ VERSION = "0.9.0"
 MODULES = [
     "dataloader2",
     "dataloader2.adapter",
-    "dataloader2.communication",
-    "dataloader2.communication.eventloop",
-    "dataloader2.communication.iter",
-    "dataloader2.communication.map",
-    "dataloader2.communication.messages",
-    "dataloader2.communication.protocol",
-    "dataloader2.communication.queue",
     "dataloader2.dataloader2",
     "dataloader2.error",
     "dataloader2.graph",

@@ -1,15 +1,11 @@
 """What waits in a pipe or a queue is bounded in bytes, and a limit that is met says what to do."""
 
-import queue
-import threading
 import warnings
 
 import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.dataloader2.communication.messages import GetNextResponse
-from voxpipe.dataloader2.communication.queue import LocalQueue, ThreadingQueue
 from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.datapipes.iter.stack.footprint import BUFFER_BYTES, WAITING_BYTES
 
@@ -205,56 +201,3 @@ def test_lists_that_are_too_large_are_refused():
         list(lists)
     single = Counting(2).async_map_batches(made, 1, flatten=False, buffer_bytes=1)
     assert [len(each) for each in single] == [1, 1]
-
-
-# --- queues of the communication ----------------------------------------------------------------
-
-
-def test_a_queue_is_full_beyond_its_bytes():
-    """The message says which queue, how many bytes, and what to do; messages count with content."""
-    letters = ThreadingQueue("letters", most_bytes=450)
-    letters.put(GetNextResponse(block(size=300)), block=False)
-
-    with pytest.raises(queue.Full, match=r"ThreadingQueue\('letters'\) holds 1 items of 3") as told:
-        letters.put(GetNextResponse(block()), block=False)
-
-    assert "give it a larger most= or most_bytes=" in str(told.value)
-
-
-def test_one_message_of_any_size_goes_through():
-    """It is alone there."""
-    letters = ThreadingQueue(most_bytes=1)
-    letters.put(block(), block=False)
-    with pytest.raises(queue.Full):
-        letters.put(block(), block=False)
-    assert len(letters.get(timeout=LIMIT)) == 100
-    letters.put(block(), block=False)
-
-
-def test_who_puts_waits_until_there_is_room():
-    """And goes on when something was taken; nothing is lost."""
-    letters = ThreadingQueue(most_bytes=250)
-    writer = threading.Thread(target=lambda: [letters.put(block(n)) for n in range(20)])
-    writer.start()
-
-    got = [int(letters.get(timeout=LIMIT)[0]) for _ in range(20)]
-    writer.join(LIMIT)
-
-    assert got == [*range(20)]
-
-
-def test_the_number_of_items_is_bounded_as_before():
-    """Whatever their size."""
-    letters = ThreadingQueue(most=1)
-    letters.put("a", block=False)
-    with pytest.raises(queue.Full, match="most is 1"):
-        letters.put("b", timeout=0)
-
-
-def test_a_queue_of_one_thread_never_waits():
-    """Nobody could take anything meanwhile."""
-    letters = LocalQueue("own", most_bytes=150)
-    letters.put(block())
-    with pytest.raises(queue.Full, match="'own'"):
-        letters.put(block())
-    assert LocalQueue().most_bytes == WAITING_BYTES
