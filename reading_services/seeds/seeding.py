@@ -25,7 +25,6 @@ import torch
 from torch.utils.data.datapipes import iter as torchs
 
 from ...graph import Pipe, is_read_twice, walk
-from .numpy_generator import numpy_state, put_back
 
 _OWN: set[int] = set()
 
@@ -33,7 +32,7 @@ _OWN: set[int] = set()
 def own_generators() -> None:
     """Say that nobody else draws in this process, so that nothing needs to be put back.
 
-    Keeping and putting back takes 40 us, as much as a small item costs a worker otherwise.
+    Keeping and putting back takes 100 us, more than a small item costs a worker otherwise.
     """
     _OWN.add(os.getpid())
 
@@ -52,13 +51,13 @@ def seeded_globals(seed: int) -> Iterator[None]:
         seed_globals(seed)
         yield
         return
-    kept = random.getstate(), numpy_state(), torch.get_rng_state()
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
     seed_globals(seed)
     try:
         yield
     finally:
         random.setstate(kept[0])
-        put_back(kept[1])
+        np.random.set_state(kept[1])
         torch.set_rng_state(kept[2])
 
 

@@ -1,12 +1,10 @@
-"""Keeping and putting back NumPy's global generator gives what get_state and set_state give."""
+"""Functions draw from seeded global generators, and nobody outside notices."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.reading_services.seeds import numpy_generator
-from voxpipe.reading_services.seeds.numpy_generator import numpy_state, put_back
 from voxpipe.reading_services.seeds.seeding import seeded_globals
 
 DRAWS = {
@@ -62,15 +60,6 @@ def test_a_number_left_over_where_there_was_none_is_kept():
     assert after == np.random.randn(2)[1]
 
 
-def test_whether_one_is_left_over_is_seen_without_asking(monkeypatch):
-    """With the NumPy that is pinned: else each item costs a copy of all words more."""
-    with seeded_globals(5):
-        pass
-    monkeypatch.setattr(np.random, "get_state", None)
-    with seeded_globals(5):
-        np.random.rand()
-
-
 @given(outer=draws, inner=draws)
 def test_one_inside_another(outer, inner):
     """The state outside is put back, and that between them."""
@@ -88,43 +77,15 @@ def test_one_inside_another(outer, inner):
     assert after == drawn(["randn"])
 
 
-def test_the_state_is_asked_for_once_where_nobody_draws(monkeypatch):
-    """That is what is slow."""
-    asked = []
-    own = np.random.get_state
-    monkeypatch.setattr(np.random, "get_state", lambda: asked.append(1) or own())
-    np.random.seed(1)
-    for _ in range(5):
-        with seeded_globals(2):
-            np.random.randn()
-    np.random.rand()
-    with seeded_globals(2):
-        pass
-
-    assert len(asked) == 2
-
-
 def test_another_generator():
-    """One that somebody put in the place of NumPy's own is kept the slow way."""
+    """One that somebody put in the place of NumPy's own is put back too."""
     own = np.random.mtrand._rand._bit_generator
     np.random.set_bit_generator(np.random.MT19937(3))
     try:
-        state = numpy_state()
         first = np.random.rand()
-        put_back(state)
+        np.random.set_bit_generator(np.random.MT19937(3))
+        with seeded_globals(5):
+            np.random.rand()
         assert np.random.rand() == first
     finally:
         np.random.set_bit_generator(own)
-
-
-def test_memory_that_is_laid_out_otherwise(monkeypatch):
-    """It is not written to: what is read there is compared with what NumPy says."""
-    monkeypatch.setattr(numpy_generator, "_memory", lambda generator: b"x" * 2500)
-    np.random.seed(9)
-    state = numpy_state()
-    first = np.random.rand()
-
-    put_back(state)
-
-    assert not state.is_plain
-    assert np.random.rand() == first
