@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..datapipes.choices import ChoicePipe
 from ..datapipes.iter import Cache, Flush, FusedSpatial, SpatialPipe, ValuePipe
-from ..datapipes.iter.choices import ChoicePipe
 from ..graph import Pipe, Refused, Site, parents_of
 from ..spatial import Step
 from ..spatial.ops.op import displaces

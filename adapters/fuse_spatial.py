@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 
+from ..datapipes.choices import ChoicePipe
 from ..datapipes.iter import (
     BatchPatches,
     Cache,
@@ -15,7 +16,6 @@ from ..datapipes.iter import (
     SpatialPipe,
     ValuePipe,
 )
-from ..datapipes.iter.choices import ChoicePipe
 from ..graph import Pipe, Refused, Rewritten, Rule, Site, describe, parents_of, with_parents
 from .adapter import Adapter
 from .by_numpy import left_to_numpy

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from ..core.errors import SampleError
 from ..core.origin import here
-from ..datapipes.iter.overriding import override_rule
-from ..datapipes.iter.sampling import refuse_no_policies
+from ..datapipes.overriding import override_rule
+from ..datapipes.sampling import refuse_no_policies
 from ..graph import Rule
 from ..spatial import Policy
 from .adapter import Adapter

@@ -98,8 +98,8 @@ def _in_voxels(forward: a.Floats, how: dict[str, Any]) -> Any:
 
 
 def _given(pipe: Any) -> Any:
-    from voxpipe.datapipes.iter.form import form, signature_of
-    from voxpipe.datapipes.iter.spatial import SpatialPipe
+    from voxpipe.datapipes.form import form, signature_of
+    from voxpipe.datapipes.spatial import SpatialPipe
 
     made = form(SpatialPipe, Given, __name__, signature_of(Given, [("name", "")]))
     made.chained = Given.name

@@ -22,11 +22,11 @@ from ..adapters.timeout import limits_of, thread_seconds
 from ..core import Stream
 from ..core.errors import GraphError
 from ..datapipes.epoch import set_epoch
-from ..datapipes.iter import FullSync, Prefetcher
-from ..datapipes.iter.stack.leaving import STOP_SECONDS, leaving
+from ..datapipes.thread_shutdown import STOP_SECONDS, leaving
 from ..graph import (
     Pipe,
     before_dealing,
+    chained_name,
     describe,
     origin_of,
     parents_of,
@@ -153,7 +153,7 @@ class Tail:
             self.sink = with_parents(pipe, [self.sink])
         self.pipes_that_run = tuple(walk(self.sink))
         # A thread of a pipe would meet the training loop in the global generators.
-        threads = any(isinstance(pipe, (Prefetcher, FullSync)) for pipe in pipes)
+        threads = any(chained_name(pipe) in ("prefetch", "fullsync") for pipe in pipes)
         self.seeds = not threads and any(traits_of(pipe).opaque for pipe in pipes)
 
     def shutdown(self) -> None:

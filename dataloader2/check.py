@@ -22,11 +22,11 @@ import numpy as np
 from ..core import Grid
 from ..core.errors import LikelyLabel, VolumeNotFound, VoxpipeError, WorkerDied
 from ..core.origin import looking_ahead, warn
+from ..datapipes.case_names import CASE
+from ..datapipes.cases import FromCases, ListCases
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
-from ..datapipes.iter.case_names import CASE
-from ..datapipes.iter.cases import FromCases, ListCases
-from ..datapipes.iter.likely_labels import looks_like_label
-from ..datapipes.iter.open_volume import LABELS
+from ..datapipes.likely_labels import looks_like_label
+from ..datapipes.open_volume import LABELS
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, not_sent
 from ..spatial import LazyPatch, PendingPlan

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import SampleError, VoxpipeError
 from ..core.hidden import public_name
-from ..datapipes.iter.open_volume import LABELS
+from ..datapipes.open_volume import LABELS
 from ..volumes import Finding, Manifest, Volume, index_cases, read_manifest, write_manifest
 from ..volumes.stores.location import absolute_place
 from .check import (

@@ -5,67 +5,67 @@ from typing import Any, Literal
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
-from .iter.batch_patches import BatchPatches
-from .iter.cache import Cache
-from .iter.channels import Stack, Unstack
-from .iter.choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .iter.files.compressed_loader import Bz2FileLoader, XzFileLoader
-from .iter.files.csv_parser import CSVDictParser, CSVParser
-from .iter.files.decompressor import CompressionType, Decompressor, Extractor
-from .iter.files.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
-from .iter.files.fsspec_list import FSSpecFileLister
-from .iter.files.fsspec_open import FSSpecFileOpener
-from .iter.files.fsspec_save import FSSpecSaver
-from .iter.files.hash_checker import HashChecker
-from .iter.files.http_reader import HttpReader, OnlineReader
-from .iter.files.json_parser import JsonParser
-from .iter.files.left_out import AISFileLister, AISFileLoader, DataFrameMaker, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, S3FileLister, S3FileLoader, TFRecordLoader
-from .iter.files.line_reader import LineReader
-from .iter.files.paragraphs import ParagraphAggregator
-from .iter.files.refused import GDriveReader, RarArchiveLoader
-from .iter.files.saver import Saver
-from .iter.files.shard_expander import ShardExpander
-from .iter.files.tar_loader import TarArchiveLoader
-from .iter.files.webdataset import WebDataset
-from .iter.files.zip_loader import ZipArchiveLoader
-from .iter.flush import Flush
-from .iter.interleave import Interleave
-from .iter.lazy_patch import LazyPatches
-from .iter.move_boxes import MoveBoxes
-from .iter.move_points import MovePoints
-from .iter.needing import NeedingPipe
-from .iter.open_volume import OpenVolume
-from .iter.realize import Realize
-from .iter.recache import Recache
-from .iter.replay import Replay
-from .iter.shuffle_plans import ShufflePlans
-from .iter.spatial import SpatialPipe
-from .iter.stack.async_map_batches import BatchAsyncMapper
-from .iter.stack.branches import Branch
-from .iter.stack.cycle import Cycler, Repeater
-from .iter.stack.dispatch import ShardingRoundRobinDispatcher
-from .iter.stack.drop import Dropper
-from .iter.stack.flatmap import FlatMapper
-from .iter.stack.flatten import Flattener
-from .iter.stack.fullsync import FullSync
-from .iter.stack.header import Header, LengthSetter
-from .iter.stack.in_batch_shuffle import InBatchShuffler
-from .iter.stack.in_memory_cache import InMemoryCacheHolder
-from .iter.stack.indices import Enumerator, IndexAdder
-from .iter.stack.longest import MultiplexerLongest, ZipperLongest
-from .iter.stack.map_batches import BatchMapper
-from .iter.stack.max_token_bucketize import MaxTokenBucketizer
-from .iter.stack.pin_memory import PinMemory
-from .iter.stack.prefetch import Prefetcher
-from .iter.stack.rows2columnar import Rows2Columnar
-from .iter.stack.shuffled_flatmap import ShuffledFlatMapper
-from .iter.stack.slice import Slicer
-from .iter.stack.threadpool_map import ThreadPoolMapper
-from .iter.stack.to_device import ToDevice
-from .iter.stack.zip_with_iter import IterKeyZipper
-from .iter.stack.zip_with_map import MapKeyZipper
-from .iter.values import ValuePipe
-from .map.from_iter import IterToMapConverter
+from .batch_patches import BatchPatches
+from .cache import Cache
+from .channels import Stack, Unstack
+from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
+from .flush import Flush
+from .general.files.compressed_loader import Bz2FileLoader, XzFileLoader
+from .general.files.csv_parser import CSVDictParser, CSVParser
+from .general.files.decompressor import CompressionType, Decompressor, Extractor
+from .general.files.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from .general.files.fsspec_list import FSSpecFileLister
+from .general.files.fsspec_open import FSSpecFileOpener
+from .general.files.fsspec_save import FSSpecSaver
+from .general.files.hash_checker import HashChecker
+from .general.files.http_reader import HttpReader, OnlineReader
+from .general.files.json_parser import JsonParser
+from .general.files.left_out import AISFileLister, AISFileLoader, DataFrameMaker, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from .general.files.line_reader import LineReader
+from .general.files.paragraphs import ParagraphAggregator
+from .general.files.refused import GDriveReader, RarArchiveLoader
+from .general.files.saver import Saver
+from .general.files.shard_expander import ShardExpander
+from .general.files.tar_loader import TarArchiveLoader
+from .general.files.webdataset import WebDataset
+from .general.files.zip_loader import ZipArchiveLoader
+from .general.items.async_map_batches import BatchAsyncMapper
+from .general.items.branches import Branch
+from .general.items.cycle import Cycler, Repeater
+from .general.items.dispatch import ShardingRoundRobinDispatcher
+from .general.items.drop import Dropper
+from .general.items.flatmap import FlatMapper
+from .general.items.flatten import Flattener
+from .general.items.fullsync import FullSync
+from .general.items.header import Header, LengthSetter
+from .general.items.in_batch_shuffle import InBatchShuffler
+from .general.items.in_memory_cache import InMemoryCacheHolder
+from .general.items.indices import Enumerator, IndexAdder
+from .general.items.longest import MultiplexerLongest, ZipperLongest
+from .general.items.map_batches import BatchMapper
+from .general.items.max_token_bucketize import MaxTokenBucketizer
+from .general.items.pin_memory import PinMemory
+from .general.items.rows2columnar import Rows2Columnar
+from .general.items.shuffled_flatmap import ShuffledFlatMapper
+from .general.items.slice import Slicer
+from .general.items.threadpool_map import ThreadPoolMapper
+from .general.items.to_device import ToDevice
+from .general.items.zip_with_iter import IterKeyZipper
+from .general.items.zip_with_map import MapKeyZipper
+from .general.map.from_iter import IterToMapConverter
+from .interleave import Interleave
+from .lazy_patch import LazyPatches
+from .move_boxes import MoveBoxes
+from .move_points import MovePoints
+from .needing import NeedingPipe
+from .open_volume import OpenVolume
+from .prefetch import Prefetcher
+from .realize import Realize
+from .recache import Recache
+from .replay import Replay
+from .shuffle_plans import ShufflePlans
+from .spatial import SpatialPipe
+from .values import ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
 from ..volumes.axis_map import AxisMap

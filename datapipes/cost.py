@@ -32,14 +32,14 @@ from ..volumes import Volume
 from ..volumes.catalog.histogram import has_histogram
 from ..volumes.catalog.occupied import Interest, known_box
 from ..volumes.catalog.statistics import has_statistics
+from .cases import FromCases, ListCases
+from .choices import ChoicePipe
 from .epoch import set_epoch
-from .iter.cases import FromCases, ListCases
-from .iter.choices import ChoicePipe
-from .iter.from_manifest import FromManifest
-from .iter.lazy_patch import LazyPatches
-from .iter.needing import NeedingPipe
-from .iter.values import ValuePipe
+from .from_manifest import FromManifest
+from .lazy_patch import LazyPatches
 from .length import may_open
+from .needing import NeedingPipe
+from .values import ValuePipe
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16

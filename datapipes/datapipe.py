@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
+from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..core import Origin
 from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError
@@ -22,8 +22,8 @@ from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
 from ..graph.verify import branch_mark, stream_names
 from ..realizing import Instruction
 from .excuse import excused
+from .forms import UnknownForm
 from .length import length
-from .unknown_form import UnknownForm
 
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
@@ -233,42 +233,6 @@ class PerItem(DataPipe):
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
-
-
-def chained(name: str) -> Callable[[C], C]:
-    """Register the decorated class as the chained form ``name`` on every torch datapipe."""
-
-    def register(cls: C) -> C:
-        cls.chained = name  # type: ignore[attr-defined]
-        functional_datapipe(name)(cls)
-        return cls
-
-    return register
-
-
-def offered(name: str, to: type | None = None) -> Callable[[C], C]:
-    """Register the class as the chained form ``name``, unless another package has taken the name.
-
-    For names that torchdata 0.9 registers too: a program may import both. Whoever is imported
-    first keeps the name, as torch refuses to register it twice; the classes work in any case.
-
-    Parameters
-    ----------
-    name
-        The chained form.
-    to
-        ``IterDataPipe`` or ``MapDataPipe``, on which it is chained; that of the class by default.
-    """
-
-    def register(cls: C) -> C:
-        own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
-        table: Any = to or own
-        cls.chained = name  # type: ignore[attr-defined]
-        if name not in table.functions:
-            table.register_datapipe_as_function(name, cls)
-        return cls
-
-    return register
 
 
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:

@@ -31,8 +31,8 @@ from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .cost import may_look_ahead
 from .epoch import set_epoch
-from .iter.interleave import Interleave
-from .iter.lazy_patch import LazyPatches
+from .interleave import Interleave
+from .lazy_patch import LazyPatches
 from .skipping import items_from
 
 # A percentile of 99 needs about as many.

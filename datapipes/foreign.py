@@ -68,6 +68,8 @@ def register_torch_pipes() -> None:
     register_traits("FilterIterDataPipe", _filter)
     register_traits("BatcherIterDataPipe", _batch)
     register_traits("ShardingFilterIterDataPipe", lambda pipe: Traits(shards=True))
+    # An open file cannot travel to a worker.
+    register_traits("FileOpenerIterDataPipe", lambda pipe: Traits(per_item=True, voxels=True))
     for name in _MOVERS:
         register_traits(name, lambda pipe: Traits())
 

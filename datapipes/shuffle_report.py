@@ -16,7 +16,7 @@ from ..graph.served import split_of
 from ..realizing.touched import touched
 from ..spatial import without_reading
 from .epoch import set_epoch
-from .iter.shuffle_plans import ShufflePlans
+from .shuffle_plans import ShufflePlans
 from .shuffle_spec import CHUNK_LOCAL, MEMORY_BYTES
 
 # Enough for a mean, and planned in a second.

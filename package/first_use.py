@@ -15,13 +15,13 @@ def at_first_use(
     Parameters
     ----------
     namespace
-        ``globals()`` of the package, which has ``__all__``.
+        ``globals()`` of the package, or of a module in it; it has ``__all__``.
     homes
         Names by the module below the package that has them.
     modules
         Modules below the package that are reached as its attributes.
     """
-    package = namespace["__name__"]
+    module, package = namespace["__name__"], namespace["__package__"]
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def first_use(name: str) -> Any:
@@ -29,7 +29,7 @@ def at_first_use(
             return import_module(f".{name}", package)
         home = home_of.get(name)
         if home is None:
-            msg = f"module {package!r} has no attribute {name!r}"
+            msg = f"module {module!r} has no attribute {name!r}"
             raise AttributeError(msg)
         value = getattr(import_module(f".{home}", package), name)
         namespace[name] = value

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..core.errors import GraphError
-from ..datapipes.iter.stack import FullSync
-from ..graph import Pipe, fingerprint, walk
+from ..graph import Pipe, chained_name, fingerprint, walk
 from ..volumes.scheme import Budget
 from .in_process import InProcessReadingService
 from .place import Place
@@ -219,7 +218,7 @@ def without_parts(service: object, graph: Pipe) -> str:
     if ranks == 1 or not ours or any(isinstance(one, _DIVIDING) for one in services):
         return ""
     divided = any(
-        getattr(pipe, "num_of_instances", 1) > 1 or isinstance(pipe, FullSync)
+        getattr(pipe, "num_of_instances", 1) > 1 or chained_name(pipe) == "fullsync"
         for pipe in walk(graph)
     )
     if divided:

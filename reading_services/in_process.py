@@ -14,8 +14,8 @@ from ..adapters.timeout import thread_seconds
 from ..core.origin import warn
 from ..core.whole import whole
 from ..datapipes.epoch import set_epoch
-from ..datapipes.iter.stack.leaving import leaving
 from ..datapipes.tensors import as_tensors
+from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
 from ..realizing import Job, Outcome, with_threads
 from ..spatial.lazy.made_volume import forget_tiles, use_tiles

@@ -178,3 +178,19 @@ def test_imports_inside_the_package_are_relative(module):
 
 def _is_ours(name):
     return name.partition(".")[0] == "voxpipe"
+
+
+# What offers torchdata's general pipes by name, at their first use.
+DOORS = {"voxpipe.datapipes", "voxpipe.datapipes.iter", "voxpipe.datapipes.map"}
+DOORS |= {"voxpipe.datapipes.utils"}
+GENERAL = "voxpipe.datapipes.general"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_pipes_of_volumes_need_no_general_ones(module):
+    """Nobody imports the general pipes but the modules that offer them."""
+    if module in DOORS or module.startswith(GENERAL):
+        return
+    file = modules()[module]
+    found = imports(module, file.read_text("utf-8"), file.name == "__init__.py")
+    assert [name for _, name in found if name.startswith(GENERAL)] == []

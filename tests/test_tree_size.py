@@ -7,9 +7,9 @@ from checkout import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 from count_tree import circles_of, count, imports_in, read_modules
 
-MODULES = 612
-LINES = 83_700
-FOLDERS = 41
+MODULES = 613
+LINES = 83_850
+FOLDERS = 40
 SMALL = 48
 CIRCLES = 7
 

@@ -64,9 +64,12 @@ def forms() -> dict[str, type]:
     """Return the class of each chained form of voxpipe, by name."""
     from torch.utils.data import IterDataPipe
 
-    import voxpipe.datapipes
+    from voxpipe.datapipes import iter as iterable
+    from voxpipe.datapipes import map as by_key
 
-    assert voxpipe.datapipes
+    # The general ones are loaded at their first use.
+    for pipes in (iterable, by_key):
+        assert all(hasattr(pipes, name) for name in pipes.__all__)
     made = {name: getattr(f, "args", (object,))[0] for name, f in IterDataPipe.functions.items()}
     ours = {name: kind for name, kind in made.items() if kind.__module__.startswith("voxpipe.")}
     return dict(sorted(ours.items()))

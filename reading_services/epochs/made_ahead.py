@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
+from ...datapipes.background_iterator import Ahead, Ended
 from ...datapipes.iter import Prefetcher
-from ...datapipes.iter.stack.ahead import Ahead, Ended
 from ...graph import traits_of
 from ..work import Planned, Work
 from ..work.planning import draws_globally

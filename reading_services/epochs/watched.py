@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 from ...adapters import Limits
 from ...core.errors import ItemTimeout
 from ...core.waits import wait_of
-from ...datapipes.iter.stack.footprint import bytes_of
-from ...datapipes.iter.stack.leaving import going_on, wait_for
+from ...datapipes.item_bytes import bytes_of
+from ...datapipes.thread_shutdown import going_on, wait_for
 from ...graph import standing_at, working_at
 from ...realizing import NOWHERE, STANDING
 from .room import Room

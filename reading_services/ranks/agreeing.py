@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ...core.errors import RankMissing, RanksDiffer
-from ...datapipes.iter.stack.circle import Circle, job_store, missing, reachable, waited
+from ...datapipes.rank_barrier import Circle, job_store, missing, reachable, waited
 
 # Which service of this process it is. Ranks make and run their loaders in one order, as they do
 # with every collective; what runs beside each other is compared, so another order is told.

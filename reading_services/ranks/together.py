@@ -4,7 +4,7 @@ Of a graph that cannot be planned nobody knows how many items it has before they
 items that fail, under ``OnError``, only one rank knows. They ask over gloo, in the consumers'
 processes.
 
-A rank that goes before the end says why and waits for nobody (``datapipes/iter/stack/circle.py``):
+A rank that goes before the end says why and waits for nobody (``datapipes/rank_barrier.py``):
 what it raised ends the others with ``RankFailed``, and a loop that went elsewhere with
 ``RankMissing``, at their next item and not at their limit.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from ...core.errors import GraphError
-from ...datapipes.iter.stack.circle import Circle
+from ...datapipes.rank_barrier import Circle
 from ...realizing import Outcome
 from ..place import Place
 from ..reading_service import Epoch, leave

@@ -10,9 +10,9 @@ from typing import Any
 
 from ...core import Stream
 from ...core.errors import placed
+from ...datapipes.batch_patches import BatchPatches
 from ...datapipes.epoch import set_epoch
 from ...datapipes.excuse import Excuses, excusing
-from ...datapipes.iter.batch_patches import BatchPatches
 from ...datapipes.skipping import items_from
 from ...graph import (
     Cut,

@@ -17,7 +17,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.core import TALLY
-from voxpipe.datapipes.iter.open_volume import STORED
+from voxpipe.datapipes.open_volume import STORED
 from voxpipe.spatial.lazy import kept_copy
 from voxpipe.spatial.lazy.made_volume import TILES
 from voxpipe.volumes import close_volumes

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 import voxpipe as vp
 from voxpipe.core import TALLY, Grid
 from voxpipe.core.errors import SampleError
-from voxpipe.datapipes.iter.form import form, signature_of
-from voxpipe.datapipes.iter.values import MORE, ValuePipe
+from voxpipe.datapipes.form import form, signature_of
+from voxpipe.datapipes.values import MORE, ValuePipe
 from voxpipe.intensity import Drawn, Facts, ValueOp
 
 

@@ -6,7 +6,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.datapipes import PerItem
 from voxpipe.datapipes.iter import BatchPatches, NormalizePipe
-from voxpipe.datapipes.iter.realize import Realize
+from voxpipe.datapipes.realize import Realize
 
 
 class Brighter(BatchPatches):

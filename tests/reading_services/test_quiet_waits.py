@@ -7,7 +7,7 @@ import time
 import pytest
 from torch.distributed import HashStore
 
-from voxpipe.datapipes.iter.stack.circle import waited
+from voxpipe.datapipes.rank_barrier import waited
 
 
 class Asked(HashStore):

@@ -1,0 +1,177 @@
+"""Gather samples into a batch; lazy patches are realized where the batch lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ..core.errors import LikelyMistake, PatchSizeError
+from ..core.origin import Once, warn
+from ..graph import Pipe, Traits, describe, parents_of, traits_of, walk
+from ..realizing import Gather, InThreads, JoinReads
+from ..spatial import Policy
+from ..spatial.lazy.replayed import in_batch
+from ..spatial.ops.sizes import whole_number
+from ..spatial.placing.masked_patch import first_forced
+from .cases import FromCases, ListCases
+from .datapipe import DataPipe, length_of
+from .forms import chained
+from .from_manifest import FromManifest
+from .lazy_patch import LazyPatches
+from .likely_labels import likely_labels
+from .moving import Moving
+from .overriding import sampled_by
+from .tensors import as_arrays, as_tensors
+
+
+@chained("batch_patches")
+class BatchPatches(DataPipe):
+    """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``.
+
+    Parameters
+    ----------
+    batch_size
+        Samples per batch.
+    drop_last
+        Whether to leave out a last, smaller batch.
+    policies
+        ``Policy`` by key, as of ``open_volume``, for a chain that was written elsewhere.
+    override
+        Whether these policies hold whatever the pipes asked for; by default that is a conflict.
+
+    Notes
+    -----
+    The share of ``lazy_patch(oversample=)`` is one of each batch here: the last samples of a batch
+    are drawn about foreground. A pipe in between that looks at voxels, moves places or runs a
+    function has to know where a patch is before its batch is known; then each patch draws whether
+    it is about foreground, and a warning says so.
+
+    Lazy patches are realized here, and tensors are stacked. Rewritten by
+    ``FuseSpatial`` they are realized straight into the batch's memory, without a
+    tensor of their own. Numbers become one tensor, other things a list. Plain mappings are
+    stacked too, but without ``meta``; if the chain began with cases, a ``ProvenanceLost``
+    warning says so. Where keys of labels were not chosen in ``open_volume()``, the first batches
+    are looked at: an image whose stored voxels are few whole numbers brings a ``LikelyLabel``
+    warning.
+
+    Raises
+    ------
+    PatchSizeError
+        If the batch size is no whole number of at least 1, or the samples of a batch differ
+        in shape or in their keys.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> cases = [{"image": np.full((2, 2, 2), n, np.uint8)} for n in range(3)]
+    >>> batch = next(iter(from_cases(cases).open_volume().batch_patches(2)))
+    >>> batch["image"].shape, [m["case"] for m in batch["meta"]]
+    (torch.Size([2, 1, 2, 2, 2]), ['0', '1'])
+    """
+
+    def __init__(
+        self,
+        parent: Pipe,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        policies: Mapping[str, Policy] | None = None,
+        override: bool = False,
+    ) -> None:
+        super().__init__()
+        self.parent = sampled_by(dict(policies or {}), override, parent, self.origin)
+        try:
+            self.batch_size = whole_number("batch_size", batch_size, least=1)
+        except PatchSizeError as error:
+            raise error.at(self.origin)  # noqa: B904
+        self.drop_last = drop_last
+        self.straight = False
+        self.joins = False
+        self.threads: int | None = None
+        self._likely = likely_labels(self.origin, parent)
+        self._once = Once()
+        shares, looking = _oversampled(parent)
+        # Of the chain as it is written: an adapter that takes realize() away changes no draw.
+        self.has_shares = bool(shares) and looking is None
+        self._tell_of_shares(shares, looking)
+        self.of_cases = any(
+            isinstance(p, (FromCases, ListCases, FromManifest)) for p in walk(parent)
+        )
+
+    @property
+    def traits(self) -> Traits:
+        """Gathers, and realizes what is still lazy."""
+        return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
+
+    def describe(self) -> str:
+        """Return the pipe as written, and whether it realizes straight into the batch."""
+        return self.origin.call + (" ← straight into the batch" if self.straight else "")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield batches."""
+        samples = iter(self.parent)
+        while held := list(islice(samples, self.batch_size)):
+            if len(held) == self.batch_size or not self.drop_last:
+                yield self.gather(in_batch(held) if self.has_shares else held)
+
+    def _tell_of_shares(self, shares: Sequence[float], looking: Pipe | None) -> None:
+        """Warn where a share is not one of each batch, or none of it."""
+        for share in shares:
+            if looking is not None:
+                warn(
+                    f"oversample={share:.3g} is a share of all patches here, not of each batch: "
+                    f"{describe(looking)} looks at a patch before its batch is known\n"
+                    f"  at {self.origin}\n"
+                    "  Put that pipe after batch_patches() if it can stand there.",
+                    LikelyMistake,
+                    self.origin,
+                )
+            elif share and first_forced(self.batch_size, share) == self.batch_size:
+                warn(
+                    f"oversample={share:.3g} of {self.batch_size} patches in a batch is none, as "
+                    f"in nnU-Net: no patch is drawn about foreground\n  at {self.origin}\n"
+                    "  Make larger batches, or the share larger.",
+                    LikelyMistake,
+                    self.origin,
+                )
+
+    def __len__(self) -> int:
+        """Return the number of batches; TypeError if the parent has no length."""
+        whole, rest = divmod(length_of(self, self.parent), self.batch_size)
+        return whole + bool(rest and not self.drop_last)
+
+    def instructions(self) -> tuple[JoinReads | Gather | InThreads, ...]:
+        """Return what gathers one batch."""
+        gather = Gather(self.straight, self.origin, self.of_cases, self._likely, self._once)
+        steps = (JoinReads(self.origin), gather) if self.joins else (gather,)
+        if self.threads is None:
+            return steps
+        return tuple(InThreads(self.threads, step) for step in steps)
+
+    def gather(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """Return one batch of ``samples``."""
+        items: list[Any] = list(map(as_arrays, samples))
+        for instruction in self.instructions():
+            items = instruction(items)
+        return dict(as_tensors(items[0]))
+
+
+def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
+    """Return the shares that patches are drawn with, and a pipe that looks at them before."""
+    shares: list[float] = []
+    looking: Pipe | None = None
+    behind: dict[int, bool] = {}
+    for pipe in walk(sink):
+        after = any(behind[id(parent)] for parent in parents_of(pipe))
+        traits = traits_of(pipe)
+        if after and (
+            traits.voxels or traits.opaque or not traits.known or isinstance(pipe, Moving)
+        ):
+            looking = looking or pipe
+        if isinstance(pipe, LazyPatches) and pipe.oversample is not None:
+            shares.append(pipe.oversample)
+            after = True
+        behind[id(pipe)] = after
+    return shares, looking

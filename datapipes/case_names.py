@@ -1,0 +1,225 @@
+"""Names for cases that were given none: from their files, and no two alike."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from ..core.hidden import public_name
+from ..volumes.catalog.find import plain_name
+
+CASE = "case"
+"""Key under which a given case may carry its name."""
+WILDCARD = re.compile(r"[*?[]")
+"""Where a pattern begins to stand for several places."""
+# A pattern whose folder is one star, and whose file begins with one.
+_FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
+
+
+def name_of(data: Mapping[str, Any], index: int) -> str:
+    """Return a name for a case that was given none: that of its first file, or its number.
+
+    Examples
+    --------
+    >>> name_of({"image": "scans/ct_07.nii.gz"}, 0)
+    'ct_07'
+    >>> name_of({"image": "https://host/ct_08.nii?sig=of-mine"}, 1)
+    'ct_08'
+    >>> name_of({"image": ["BraTS_001_t1.nii", "BraTS_001_t2.nii"]}, 2)
+    'BraTS_001'
+    >>> name_of({"image": None}, 3)
+    '3'
+    """
+    paths = _first_paths(data)
+    if not paths:
+        return str(index)
+    suffix = r"\.(nii|ome)?\.?(gz|zarr|nii|npy)$"
+    names = [re.sub(suffix, "", posixpath.basename(path)) for path in paths]
+    # Files of the channels of one volume: BraTS_001_t1 and BraTS_001_t2, ct_07_0000 and _0001.
+    common = posixpath.commonprefix(names).rpartition("_")[0]
+    return names[0] if len(names) == 1 else common or names[0]
+
+
+def names_of(cases: Sequence[Any]) -> list[str]:
+    """Return a name for each case: the one it carries, else one that no other case has.
+
+    Files of one name in different folders are told apart by what differs in their folders, as
+    ``list_cases`` does, else by the number of the case.
+
+    Examples
+    --------
+    >>> names_of([{"image": "sub-1/anat/t1.nii"}, {"image": "sub-2/anat/t1.nii"}])
+    ['sub-1', 'sub-2']
+    >>> names_of([{"image": "t1.nii"}, {"image": "t1.nii"}, {"case": "c"}])
+    ['t1#0', 't1#1', 'c']
+    """
+    given = [isinstance(case, Mapping) and CASE in case for case in cases]
+    names = [
+        str(case[CASE]) if has else name_of(case, index) if isinstance(case, Mapping) else ""
+        for index, (case, has) in enumerate(zip(cases, given, strict=True))
+    ]
+    count = Counter(names)
+    if len(count) == len(names):
+        return names
+    alike: dict[str, list[int]] = {}
+    for index, (name, has) in enumerate(zip(names, given, strict=True)):
+        if not has and count[name] > 1:
+            alike.setdefault(name, []).append(index)
+    for name, places in alike.items():
+        folders = _apart([_folders(cases[index]) for index in places])
+        is_apart = len(set(folders)) == len(folders) and not any(
+            folder == "" or count[folder] for folder in folders
+        )
+        for index, folder in zip(places, folders, strict=True):
+            names[index] = folder if is_apart else f"{name}#{index}"
+            count[names[index]] += 1
+    return names
+
+
+def is_hidden(path: str, pattern: str) -> bool:
+    """Return whether a name in ``path`` begins with a dot that the pattern does not write.
+
+    Examples
+    --------
+    >>> is_hidden("cases/._p1.nii", "cases/*.nii"), is_hidden(".data/p1.nii", ".data/*.nii")
+    (True, False)
+    """
+    written = [part for part in pattern.split("/") if part.startswith(".")]
+    return any(
+        not any(fnmatchcase(part, pattern_part) for pattern_part in written)
+        for part in path.split("/")
+        if part.startswith(".")
+    )
+
+
+class Match(NamedTuple):
+    """What a path says of its case."""
+
+    name: str
+    """What it is called."""
+    stars: tuple[str, ...] = ()
+    """What the stars of the pattern stand for, of which the name is made."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Each ``?`` and ``[...]`` of the pattern, and what it stands for: no part of the name."""
+
+    def is_of(self, other: Match) -> bool:
+        """Return whether two paths of one name can be of one case.
+
+        Not where stars share a name out in other ways, (``b``, nothing) and (nothing, ``b``), and
+        not where the same ``?`` stand for other characters.
+        """
+        alike = [text for text, _ in self.others] == [text for text, _ in other.others]
+        if alike and self.others != other.others:
+            return False
+        return len(self.stars) != len(other.stars) or self.stars == other.stars
+
+
+def name_by_folder(path: str, pattern: str) -> Callable[[str], Match | None]:
+    """Return a function that names a case by the part of its folder that differs between cases.
+
+    Parameters
+    ----------
+    path
+        The whole pattern.
+    pattern
+        The end of it that is below the folder of a case.
+    """
+    depth = pattern.count("/") + 1
+    fixed = public_name(WILDCARD.split(path, maxsplit=1)[0].rsplit("/", 1)[0])
+
+    def name(match: str) -> Match:
+        folder = public_name(match).rsplit("/", depth)[0]
+        return Match(folder[len(fixed) :].strip("/") or folder.rsplit("/", 1)[-1])
+
+    return name
+
+
+def name_by_stars(path: str) -> Callable[[str], Match | None]:
+    """Return a function that names a case by what the stars of a pattern stand for.
+
+    Stars that follow the same word stand for the same text: a path where they do not has no
+    name, None. The texts of all others follow each other in the name, also those that are alike,
+    and one that is empty keeps its place between two: else two scans had one name. Only a file
+    that is called as its folder (``*/*_t1.nii``) adds nothing. Where every star stands for
+    nothing, the file names the case.
+
+    Examples
+    --------
+    >>> name = name_by_stars("sub-*/ses-*/sub-*_T1w.nii")
+    >>> name("sub-01/ses-a/sub-01_T1w.nii").name
+    '01/a'
+    >>> name("sub-1/ses-1/sub-1_T1w.nii").name, name("sub-01/ses-a/sub-02_T1w.nii")
+    ('1/1', None)
+    >>> name_by_stars("*/*_t?.nii")("p1/p1_t1.nii")
+    Match(name='p1', stars=('p1',), others=(('?', '1'),))
+    """
+    groups: dict[str, int] = {}
+    others: list[str] = []
+    stars = 0
+    called_alike = _FILE_AS_FOLDER.search(path.rstrip("/")) is not None
+    file = 0
+    expression = before = ""
+    for part in re.split(r"(\*|\?|\[[^]]+\])", path.rstrip("/")):
+        if part == "*":
+            word = re.search(r"[^\W_]+[\W_]*$", before.rpartition("/")[2])
+            if word and word[0] in groups:
+                expression += rf"(?P=s{groups[word[0]]})"
+            else:
+                stars += 1
+                groups[word[0] if word else f"/{stars}"] = stars
+                file = stars - 1 if before == "/" else file
+                expression += rf"(?P<s{stars}>[^/]*)"
+            before = ""
+        elif part == "?" or part.startswith("["):
+            one = "[^/]" if part == "?" else part.replace("[!", "[^", 1)
+            expression += f"(?P<o{len(others)}>{one})"
+            others.append(part)
+        else:
+            expression += re.escape(part)
+            before = part
+
+    def name(match: str) -> Match | None:
+        found = re.search(f"{expression}$", match)
+        if found is None:
+            return None
+        texts = [found[f"s{star}"] for star in range(1, stars + 1)]
+        told = tuple((part, found[f"o{number}"]) for number, part in enumerate(others))
+        # Of a fixed number of texts one less: a name that no other match has.
+        if called_alike and texts[file] == texts[file - 1]:
+            del texts[file]
+        called = "/".join(texts).strip("/") or plain_name(public_name(match))
+        return Match(called, tuple(texts), told)
+
+    return name
+
+
+def _first_paths(data: Mapping[str, Any]) -> list[str]:
+    """Return the path of the first volume, or the paths of its channels."""
+    for key, value in data.items():
+        given = value if isinstance(value, (list, tuple)) else [value]
+        if key != CASE and given and all(isinstance(one, (str, os.PathLike)) for one in given):
+            return [public_name(os.fspath(one)).rstrip("/") for one in given]
+    return []
+
+
+def _folders(case: Any) -> list[str]:
+    paths = _first_paths(case) if isinstance(case, Mapping) else []
+    return paths[0].split("/")[:-1] if paths else []
+
+
+def _apart(folders: Sequence[Sequence[str]]) -> list[str]:
+    """Return what is left of each without the folders that all begin and end with."""
+    head = _common(folders)
+    tails = [list(reversed(parts[head:])) for parts in folders]
+    end = _common(tails)
+    return ["/".join(reversed(parts[end:])) for parts in tails]
+
+
+def _common(lists: Sequence[Sequence[str]]) -> int:
+    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*lists, strict=False)))

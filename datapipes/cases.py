@@ -1,0 +1,471 @@
+"""Where a chain begins: a list of cases, given or found by patterns."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..core import Sample
+from ..core.amounts import count_text
+from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
+from ..core.hidden import Hidden, public_name
+from ..volumes.stores.location import is_url
+from .case_names import (
+    CASE,
+    WILDCARD,
+    Match,
+    is_hidden,
+    name_by_folder,
+    name_by_stars,
+    name_of,
+    names_of,
+)
+from .connection import reached, tried
+from .datapipe import DataPipe
+
+# A ? that stands for one character has no = behind it.
+_QUERY = re.compile(r"[?#][^?#]*=.*")
+_STARS_NAME = (
+    "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
+    "and what is around two stars does not tell which of them stands for nothing."
+)
+# Names of arguments, and how alike a key is that was meant for one: option, optionals.
+_ARGUMENTS = ("optional", "storage_options")
+_LIKE_ARGUMENT = 0.75
+# Cases of one list are stored alike; a few tell the format.
+_LOOKED_AT = 8
+
+
+class Seeded(DataPipe):
+    """A pipe that stamps seed and epoch on every sample that it makes.
+
+    The loader calls :meth:`begin`; torch's own loaders call :meth:`set_seed`. If nobody
+    does, each pass draws a seed from torch's global generator, as torch's ``shuffle``
+    does, so that ``torch.manual_seed`` makes it repeatable.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run: tuple[int, int] | None = None
+        self._source = 0
+
+    def begin(self, seed: int, epoch: int, source: int = 0) -> None:
+        """Set the seed of the run, the epoch of the next pass, and the number of this source."""
+        self._run = (seed, epoch)
+        self._source = source
+
+    def _identity(self, index: int) -> tuple[int, ...]:
+        """Return the identity of the ``index``-th case; no other source of the graph has it."""
+        return (-self._source, index) if self._source else (index,)
+
+    def set_seed(self, seed: int) -> Seeded:
+        """Set the seed of the next pass."""
+        self._run = (seed, 0)
+        return self
+
+    def coming_run(self) -> tuple[int, int]:
+        """Return seed and epoch of the next pass, which stay what they are."""
+        self._run = self._next_run()
+        return self._run
+
+    def skip_run(self) -> None:
+        """Begin no pass, and forget what was set for it."""
+        self._run = None
+
+    def _next_run(self) -> tuple[int, int]:
+        run, self._run = self._run, None
+        return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)
+
+
+class FromCases(Seeded):
+    """Yield one sample per given case; see :func:`from_cases`."""
+
+    chained = "from_cases"
+
+    def __init__(self, cases: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.cases: Any = cases
+        if isinstance(cases, Mapping):
+            do = "Write brackets around it: from_cases([{...}]); one mapping is one case."
+            raise SampleError("from_cases takes a list of cases, got one mapping", do=do).at(
+                self.origin
+            )
+        if not hasattr(self.cases, "__getitem__") or not hasattr(self.cases, "__len__"):
+            msg = f"from_cases takes a sequence of cases, got {type(cases).__name__}"
+            do = "Write list(...) around it: every epoch begins with the first case again."
+            raise SampleError(msg, do=do).at(self.origin)
+        if not len(self.cases):
+            do = "See where the list is made: is the folder or the filter right?"
+            raise SampleError("from_cases got a list without any case", do=do).at(self.origin)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the cases in the order in which they were given."""
+        seed, epoch = self._next_run()
+        # Another sequence may make its cases when asked: each is asked for once.
+        names = names_of(self.cases) if isinstance(self.cases, (list, tuple)) else None
+        for index, case in enumerate(self.cases):
+            if not isinstance(case, Mapping):
+                msg = f"case {index} is a {type(case).__name__}, not a mapping of key to volume"
+                error = SampleError(msg, do='Write each case as {"image": ..., "label": ...}.')
+                raise error.at(self.origin)
+            data = {k: v for k, v in case.items() if k != CASE}
+            name = names[index] if names else str(case.get(CASE, name_of(data, index)))
+            yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
+
+    def __len__(self) -> int:
+        """Return the number of cases."""
+        return len(self.cases)
+
+    def describe(self) -> str:
+        """Return the number of cases rather than all of them."""
+        return f"from_cases({len(self.cases)} cases)"
+
+    def settings(self) -> Any:
+        """Return nothing: which cases there are is what :meth:`data_hash` is about."""
+        return ()
+
+    @property
+    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Ask for zarr if the first cases are zarr."""
+        return imports_for(str(case) for case in self.cases[:_LOOKED_AT])
+
+    def data_hash(self) -> str:
+        """Return 16 hex digits over the names and sources of the cases; reads no file."""
+        digest = hashlib.blake2b(digest_size=8)
+        for index, case in enumerate(self.cases):
+            for key, value in case.items():
+                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
+                digest.update(f"{index}{key}{text}\0".encode())
+        return digest.hexdigest()
+
+    def data_texts(self) -> Iterator[str]:
+        """Yield a text for each case, to say which of them differ."""
+        for case in self.cases:
+            yield ", ".join(
+                f"{k}={_shown(v) if isinstance(v, (str, os.PathLike)) else type(v).__name__}"
+                for k, v in case.items()
+            )
+
+
+class ListCases(Seeded):
+    """Yield one sample per case found by patterns; see :func:`list_cases`."""
+
+    chained = "list_cases"
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] | None,
+        patterns: Mapping[str, str],
+        storage_options: Mapping[str, Any] | None,
+        optional: str | Iterable[str] = (),
+    ) -> None:
+        super().__init__()
+        self.url = None if url is None else os.fspath(url)
+        self.patterns = dict(patterns)
+        self.storage_options = Hidden(storage_options or {})
+        self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
+        self._cases: list[dict[str, str]] | None = None
+        self._check()
+        self.origin = dataclasses.replace(self.origin, call=self.describe())
+
+    def _check(self) -> None:
+        if not self.patterns:
+            raise ValueError('list_cases needs a pattern per volume: image="ct.nii.gz"')
+        for key in self.optional:
+            if key not in self.patterns:
+                near = difflib.get_close_matches(key, self.patterns, n=1, cutoff=0.5)
+                meant = f"; did you mean optional={near[0]!r}?" if near else ""
+                msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{meant}"
+                raise ValueError(msg)
+        for key, pattern in self.patterns.items():
+            self._check_pattern(key, pattern)
+        if self.url is None:
+            for key, pattern in self.patterns.items():
+                if "*" not in pattern or "**" in pattern:
+                    shown = public_name(pattern)
+                    msg = f"without a folder, {key}= needs one * or more for the case: {shown!r}"
+                    raise ValueError(msg)
+
+    def _check_pattern(self, key: str, pattern: Any) -> None:
+        """Refuse what is no pattern of a key, with the argument that it is likely meant for."""
+        named = [pattern] if isinstance(pattern, str) else pattern
+        near = difflib.get_close_matches(key.lower(), _ARGUMENTS, n=1, cutoff=_LIKE_ARGUMENT)
+        meant = f"; did you mean {near[0]}=?" if near else ""
+        if not isinstance(pattern, (str, os.PathLike)):
+            msg = f"{key}= takes a pattern of files, got {type(pattern).__name__}{meant}"
+            raise TypeError(msg)
+        if near == ["optional"] and all(one in self.patterns for one in named):
+            msg = f"{key}={pattern!r} names a key, and takes a pattern of files{meant}"
+            raise ValueError(msg)
+        if key.endswith("?"):
+            msg = f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?"
+            raise ValueError(msg)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """List the storage (once in the life of the pipe) and yield the cases by name."""
+        seed, epoch = self._next_run()
+        for index, case in enumerate(self.listing()):
+            data = {k: v for k, v in case.items() if k != CASE}
+            yield Sample(
+                data, case=case[CASE], identity=self._identity(index), seed=seed, epoch=epoch
+            )
+
+    def __len__(self) -> int:
+        """Return the number of cases; lists the storage."""
+        return len(self.listing())
+
+    def describe(self) -> str:
+        """Return the patterns as the user wrote them."""
+        url, patterns = self._shown()
+        shown = [repr(url)] if url is not None else []
+        shown += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
+        shown += [f"optional={self.optional!r}"] if self.optional else []
+        return f"list_cases({', '.join(shown)})"
+
+    def __dir__(self) -> list[str]:
+        """List the names of attributes but those that hold credentials, which torch would print."""
+        hidden = "" if self._shown()[1] == self.patterns else "patterns"  # ?X-Signature=, say
+        return [name for name in super().__dir__() if name != hidden]
+
+    def settings(self) -> Any:
+        """Return the patterns; credentials stay out, those in URLs too."""
+        return (*self._shown(), self.optional) if self.optional else self._shown()
+
+    def _shown(self) -> tuple[str | None, dict[str, str]]:
+        url = None if self.url is None else public_name(self.url)
+        patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
+        if is_url(self.url or ""):
+            patterns = {key: _QUERY.sub("", pattern) for key, pattern in patterns.items()}
+        return (url, patterns)
+
+    @property
+    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Ask for zarr if a pattern names it."""
+        return imports_for([str(self.url), *self.patterns.values()])
+
+    def data_hash(self) -> str:
+        """Return 16 hex digits over the listing."""
+        text = "\0".join(f"{k}={v}" for case in self.listing() for k, v in case.items())
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def data_texts(self) -> Iterator[str]:
+        """Yield a text for each case, to say which of them differ."""
+        for case in self.listing():
+            yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
+
+    def listing(self) -> list[dict[str, str]]:
+        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``.
+
+        Raises
+        ------
+        VolumeNotFound
+            If nothing matches, or a case lacks a volume that is not optional.
+        VolumeReadError
+            The storage cannot be listed.
+        """
+        if self._cases is None:
+            cases = self.found()
+            for case in cases:
+                for error in self.missing(case).values():
+                    raise error
+            self._cases = cases
+        return self._cases
+
+    def found(self) -> list[dict[str, str]]:
+        """Return the cases as :meth:`listing` does, also those that lack a volume.
+
+        Raises
+        ------
+        VolumeNotFound
+            If nothing matches.
+        VolumeReadError
+            The storage cannot be listed.
+        """
+        try:
+            matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            _refuse_other_cases(matches)
+            by_key = {
+                key: {name: place for name, (_, place) in found.items()}
+                for key, found in matches.items()
+            }
+            names = sorted(set().union(*by_key.values()))
+            if not names:
+                raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
+        except Exception as error:
+            raise placed(error, self.origin)  # noqa: B904  the very same error
+        return [
+            {CASE: name, **{k: found[name] for k, found in by_key.items() if name in found}}
+            for name in names
+        ]
+
+    def lenient(self) -> ListCases:
+        """Return a pipe of all cases that are found, also those that lack a volume."""
+        pipe = copy.copy(self)
+        pipe._cases = self.found()
+        return pipe
+
+    def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
+        """Return an error for each key that a found case has to have and lacks."""
+        patterns = self._shown()[1]
+        return {
+            key: self._missing(case[CASE], key, patterns[key])
+            for key in self.patterns
+            if key not in case and key not in self.optional
+        }
+
+    def _missing(self, case: str, key: str, pattern: str) -> VoxpipeError:
+        do = "Add the file, narrow the pattern so that the case is left out, or write "
+        do += f"optional=({key!r},) to have the case without it."
+        if pattern.endswith("?"):
+            do = f"A ? stands for one character; did you mean optional={key!r}?"
+        what = f"case {case} has no {key} ({pattern})"
+        return VolumeNotFound(what, do=do).at(self.origin)
+
+    def _matches(self, key: str, pattern: str) -> dict[str, tuple[Match, str]]:
+        """Return what the path says, and the path or URL, by case name for one key."""
+        full = pattern if self.url is None else posixpath.join(self.url, pattern)
+        fs, path, matches = self._glob(full)
+        name: Callable[[str], Match | None] = (
+            name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
+        )
+        by_case: dict[str, tuple[Match, str]] = {}
+        for match in matches:
+            found_of = name(match)
+            if found_of is None:
+                continue
+            case, place = found_of.name, fs.unstrip_protocol(match) if "://" in full else match
+            if case in by_case:
+                earlier, other = by_case[case]
+                msg = f"case {case} has two volumes for {key}=: "
+                msg += f"{public_name(other)} and {public_name(place)}"
+                do = self._narrower() if earlier.is_of(found_of) else _STARS_NAME
+                raise SampleError(msg, do=do)
+            by_case[case] = found_of, place
+        if matches and not by_case:
+            found = count_text(len(matches), "file matches", "files match")
+            msg = f"{found} {key}={public_name(pattern)!r}, e.g. {public_name(matches[0])}, "
+            msg += "but stars that follow the same word stand for different texts"
+            raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
+        return by_case
+
+    def _glob(self, full: str) -> tuple[Any, str, list[str]]:
+        """Return the file system, the pattern as a path in it, and what matches it, sorted."""
+        fs, path = reached(full, self.storage_options)
+        found = tried(full, self.storage_options, "listing", lambda: fs.glob(path))
+        matches = sorted(str(match).rstrip("/") for match in found)
+        return fs, path, [match for match in matches if not is_hidden(match, path)]
+
+    def _narrower(self) -> str:
+        if self.url is None or WILDCARD.search(self.url):
+            return "Make the pattern narrower."
+        return (
+            f"{public_name(self.url)} is one case here. If it holds many, leave the folder out "
+            'and let a star stand for the case: image="data/images/*.nii.gz".'
+        )
+
+    def _advice(self) -> str:
+        """Return what to do where nothing matches; looks whether folders of cases were meant."""
+        if self.url is not None and not WILDCARD.search(self.url):
+            below = posixpath.join(self.url, "*/")
+            if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
+                return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
+        asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
+        if asking:
+            return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
+        return "Check the folder and the patterns."
+
+
+def _shown(place: str | os.PathLike[str]) -> str:
+    return public_name(os.fspath(place))
+
+
+def imports_for(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the modules that a worker needs for places of these names."""
+    return ("zarr",) if any(".zarr" in text for text in texts) else ()
+
+
+def from_cases(cases: Sequence[Mapping[str, Any]]) -> FromCases:
+    """Begin a chain with cases that are given as mappings of key to volume.
+
+    Parameters
+    ----------
+    cases
+        One mapping per case. A value is a path, a URL, a tensor, an array, a nibabel
+        image or a zarr store; numbers and other things travel along. The key
+        ``"case"``, if present, names the case; else its first file does, or, where others
+        are called the same, what differs in their folders. Opening costs no file access.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pipe = from_cases([{"image": np.zeros((4, 4, 4)), "case": "phantom"}])
+    >>> [sample.case for sample in pipe]
+    ['phantom']
+    """
+    return FromCases(cases)
+
+
+def _refuse_other_cases(matches: Mapping[str, Mapping[str, tuple[Match, str]]]) -> None:
+    """Raise where volumes of two keys have one name and are not of one case."""
+    first: dict[str, tuple[str, Match, str]] = {}
+    for key, found in matches.items():
+        for name, (match, place) in found.items():
+            before, other, there = first.setdefault(name, (key, match, place))
+            if not match.is_of(other):
+                msg = f"case {name} would have volumes of two cases: {before}="
+                msg += f"{public_name(there)} and {key}={public_name(place)}"
+                raise SampleError(msg, do=_STARS_NAME)
+
+
+def list_cases(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    optional: str | Iterable[str] = (),
+    storage_options: Mapping[str, Any] | None = None,
+    **patterns: str,
+) -> ListCases:
+    """Begin a chain with the cases found in a folder or bucket.
+
+    Parameters
+    ----------
+    url
+        A glob of folders, one case per folder: ``"s3://scans/train/*/"``. Leave it out to
+        give each key a pattern of its own.
+    optional
+        Keys that a case may lack; its sample comes without them. A case that lacks another
+        key is an error.
+    storage_options
+        For fsspec: credentials, endpoint and the like. They never appear in messages.
+        ``open_volume()`` opens what was found with them, unless it is given others.
+    **patterns
+        Per key, the file inside the case's folder (``image="ct.nii.gz"``, wildcards
+        allowed); or, without ``url``, a path in which ``*`` stands for the case
+        (``image="imagesTr/*_0000.nii.gz", label="labelsTr/*.nii.gz"``). Stars that follow the
+        same word stand for the same text (``"sub-*/anat/sub-*_T1w.nii.gz"``); all others name the
+        case together (``"sub-*/ses-*/ct.nii"`` finds ``01/pre`` and ``1/1``), but for a file that
+        is called as its folder (``"*/*_t1.nii"``).
+
+    Raises
+    ------
+    VolumeNotFound
+        At the first iteration: nothing matches, or a case lacks a volume.
+    StoreUnavailable
+        The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
+    VolumeReadError
+        Any other failure of the store.
+
+    Notes
+    -----
+    Listing happens once, at the first iteration, with one glob per key. A star never stands for
+    a hidden name, such as macOS's ``._ct.nii``.
+    """
+    return ListCases(url, patterns, Hidden(storage_options or {}), optional)

@@ -1,0 +1,191 @@
+"""Keys become channels of one, and channels become keys: nothing is read, and nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ..core import Sample
+from ..core.amounts import as_keys
+from ..core.errors import PatchSizeError, SampleError, about_lacking, placed
+from ..graph import Pipe
+from ..spatial import LazyPatch
+from ..spatial.lazy.lazy_patch import patches_of
+from ..spatial.lazy.stack import channel_step, stacked, unstacked
+from .datapipe import PerItem, stream_name, wrong_item
+from .forms import chained
+
+
+class Regrouped(PerItem):
+    """A pipe that puts other keys in the place of some."""
+
+    is_drawn = False  # the streams of its steps are names of places: a channel is selected
+
+    def renamed(self, key: str) -> tuple[str, ...]:
+        """Return what becomes of a key."""
+        raise NotImplementedError
+
+    def regrouped(self, sample: Sample) -> Sample:
+        """Return the sample with other keys."""
+        raise NotImplementedError
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with other keys in the place of some."""
+        if not isinstance(item, Sample):
+            do = f"Put {type(self).chained}() after open_volume()."
+            raise wrong_item(self, item, "a sample", do)
+        return self.regrouped(item)
+
+    def _patch(self, sample: Sample, key: str) -> LazyPatch:
+        lazy = patches_of(sample)
+        if key in lazy:
+            return lazy[key]
+        called, told = type(self).chained, ", ".join(map(repr, lazy)) or "none"
+        msg = f"{called}() speaks of {key!r}, but the sample has {told}"
+        do = "Name lazy volumes: those of open_volume(), before realize()."
+        do = do if key in sample else about_lacking(key, do)
+        raise SampleError(msg, do=do).at(self.origin, sample.case)
+
+    def _with(
+        self, sample: Sample, gone: Collection[str], where: str, new: dict[str, LazyPatch]
+    ) -> Sample:
+        """Return the sample with ``new`` in the place of ``where``, and without what is gone."""
+        taken = [key for key in new if key in sample and key not in gone]
+        if taken:
+            msg = f"{type(self).chained}() makes {taken[0]!r}, which the sample has already"
+            raise SampleError(msg, do="Give another name.").at(self.origin, sample.case)
+        data: dict[str, Any] = {}
+        for key, thing in sample.items():
+            if key == where:
+                data.update(new)
+            elif key not in gone:
+                data[key] = thing
+        return sample.replace(data=data)
+
+
+@chained("stack")
+class Stack(Regrouped):
+    """Make several volumes the channels of one, in one slot of the batch.
+
+    The voxels of each are read and interpolated straight into their channels; no file is read
+    twice, and nothing is copied together. Files that always belong together need no pipe: a case
+    ``{"image": ["t1.nii.gz", "t2.nii.gz"]}`` is opened as a volume of their channels.
+
+    Parameters
+    ----------
+    keys
+        Volumes, in the order of their channels. They leave the sample.
+    name
+        The key that they become, at the place of the first of them.
+
+    Notes
+    -----
+    The type of the result is the one that holds all of theirs (``np.result_type``): float32 for
+    volumes that are interpolated. A label among intensities is sampled as a label.
+
+    Value pipes that follow take the channels together: ``normalize()`` has one mean for all of
+    them, and each its own where it stands before ``stack``. Spatial pipes fuse across it.
+
+    Raises
+    ------
+    GridMismatch
+        When patches are made: the grids of the volumes differ, and by how much.
+    SampleError
+        A key is missing, or the name is taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> case = {"t1": np.zeros((4, 5, 6)), "t2": np.ones((4, 5, 6))}
+    >>> pipe = from_cases([case]).open_volume().center_crop(2).stack(("t1", "t2"), "image")
+    >>> sample = next(iter(pipe))
+    >>> list(sample), sample["image"].shape
+    (['image'], (2, 2, 2, 2))
+    """
+
+    def __init__(self, parent: Pipe, keys: Sequence[str], name: str = "image") -> None:
+        super().__init__(parent)
+        self.keys = _each_once("stack(keys=)", keys)
+        (self.name,) = as_keys("stack(name=)", [name])
+
+    def renamed(self, key: str) -> tuple[str, ...]:
+        """Return what becomes of a key."""
+        return (self.name,) if key in self.keys else (key,)
+
+    def regrouped(self, sample: Sample) -> Sample:
+        """Return the sample with one volume in the place of several."""
+        patches = [self._patch(sample, key) for key in self.keys]
+        one = stacked(patches, f"stack at {self.origin}")
+        first = next(key for key in sample if key in self.keys)
+        return self._with(sample, self.keys, first, {self.name: one})
+
+
+@chained("unstack")
+class Unstack(Regrouped):
+    """Make each channel of a volume a volume of its own.
+
+    Of a chunked or mapped file only that channel is read; of a list of files, only its file.
+
+    Parameters
+    ----------
+    key
+        The volume, which leaves the sample.
+    names
+        A key for each channel.
+
+    Raises
+    ------
+    PatchSizeError
+        There are more channels than names, or fewer.
+    SampleError
+        The key is missing, or a name is taken.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((2, 4, 5, 6))}]).open_volume()
+    >>> sample = next(iter(pipe.unstack("image", ("t1", "t2"))))
+    >>> {key: patch.shape for key, patch in sample.items()}
+    {'t1': (1, 4, 5, 6), 't2': (1, 4, 5, 6)}
+    """
+
+    def __init__(self, parent: Pipe, key: str, names: Sequence[str]) -> None:
+        super().__init__(parent)
+        self.key = key
+        self.names = _each_once("unstack(names=)", names)
+        self.stream_names = tuple(stream_name(parent, "", f"unstack {name}") for name in self.names)
+
+    def renamed(self, key: str) -> tuple[str, ...]:
+        """Return what becomes of a key."""
+        return self.names if key == self.key else (key,)
+
+    def regrouped(self, sample: Sample) -> Sample:
+        """Return the sample with a volume for each channel."""
+        patch = self._patch(sample, self.key)
+        try:
+            count = patch.shape[0]
+        except Exception as error:
+            raise placed(error, self.origin, sample.case)  # noqa: B904
+        if count != len(self.names):
+            msg = f"{self.key!r} has {count} channels, and unstack() names {len(self.names)}"
+            raise PatchSizeError(msg, do="Give a name for each.").at(self.origin, sample.case)
+        steps = [
+            channel_step(n, stream_name=stream, origin=self.origin)
+            for n, stream in enumerate(self.stream_names)
+        ]
+        apart = unstacked(patch, lambda channel: steps[channel])
+        return self._with(sample, [self.key], self.key, dict(zip(self.names, apart, strict=True)))
+
+
+def _each_once(argument: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return one name or more, of which none comes twice; a word is no list of names."""
+    if isinstance(names, str):
+        msg = f"{argument} takes a list of names, got {names!r}; did you mean [{names!r}]?"
+        raise ValueError(msg)
+    found = tuple(as_keys(argument, names))
+    if not found or len(set(found)) < len(found):
+        msg = f"{argument} takes one name or more, each once, got {names!r}"
+        raise ValueError(msg)
+    return found

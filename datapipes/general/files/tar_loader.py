@@ -1,0 +1,156 @@
+"""Members of tar archives as streams, without loading the archive."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from ....graph import Pipe, Traits
+from ...datapipe import DataPipe
+from ...forms import offered
+from .bounded_stream import MOST_BYTES, bounded, checked_most, damage_told
+from .member_names import member_path
+from .streams import length_or_type_error, named_stream
+
+# Headers that hold names and the like of the member after them.
+_NOTES = frozenset(
+    {
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    }
+)
+# Paths have some hundred bytes, extended attributes at most 64 KiB each.
+_MOST_NOTE_BYTES = 1024**2
+
+
+class CompleteTar(tarfile.TarInfo):
+    """A header of a member; one that is cut off or garbled is an error, not the end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: Any) -> CompleteTar:
+        """Return the header at hand. tarfile itself takes a damaged one for the end."""
+        try:
+            return super().fromtarfile(tarfile_)
+        except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.SubsequentHeaderError(str(error)) from error  # type: ignore[attr-defined]
+
+    def _proc_member(self, tarfile_: Any) -> Any:
+        # tarfile's own place for this. It reads long names and the like into memory, whatever
+        # size the header says: a few bytes that are compressed may say gigabytes.
+        if self.type in _NOTES and self.size > _MOST_NOTE_BYTES:
+            msg = f"a header of {self.size} bytes"
+            raise tarfile.SubsequentHeaderError(msg)  # type: ignore[attr-defined]
+        return super()._proc_member(tarfile_)  # type: ignore[misc]
+
+
+def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
+    """Return a tar archive; one that cannot go back is read as it arrives."""
+    with damage_told(name):
+        can_go_back = hasattr(stream, "seekable") and stream.seekable()
+        how: Any = mode if can_go_back else mode.replace(":", "|")
+        # What is open is the stream; the archive itself holds nothing.
+        tar = tarfile.open(fileobj=stream, mode=how, tarinfo=CompleteTar)  # noqa: SIM115
+        # For those who call extractall() on it: nothing lands outside, no device is made.
+        if hasattr(tarfile, "data_filter"):
+            tar.extraction_filter = tarfile.data_filter
+        return tar
+
+
+def _is_stored(tar: Any, stream: Any) -> bool:
+    """Whether an archive is not compressed: a member is then no larger than what is stored."""
+    return tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
+
+
+@offered("load_from_tar")
+class TarArchiveLoader(DataPipe):
+    """Yield ``(path of the member, stream)`` for each file in each tar archive.
+
+    The archive is read as the members are, gzip, bzip2 or xz included: nothing is unpacked ahead.
+    Links, folders and devices are left out.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, binary stream)``. A stream that cannot go back will do; then each member
+        is read before the next one is asked for.
+    mode
+        As of ``tarfile.open``.
+    length
+        What ``len()`` says, if it is known; else that is a TypeError.
+    most_bytes
+        What one member may hold, decoded; by default 16 GiB in compressed archives.
+
+    Raises
+    ------
+    StreamError
+        The archive is damaged, cut off in the middle of a header included, a member leads out
+        of it (``../x``, ``/x``), or holds more than it may.
+    SampleError
+        The parent yields something else than pairs of a name and an open file.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> file = io.BytesIO()
+    >>> with tarfile.open(fileobj=file, mode="w") as tar:
+    ...     info = tarfile.TarInfo("p0/note.txt")
+    ...     info.size = 5
+    ...     tar.addfile(info, io.BytesIO(b"hello"))
+    >>> _ = file.seek(0)
+    >>> pipe = IterableWrapper([("a.tar", file)], deepcopy=False).load_from_tar()
+    >>> [(path, stream.read()) for path, stream in pipe]
+    [('a.tar/p0/note.txt', b'hello')]
+    """
+
+    traits: ClassVar[Any] = Traits(voxels=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        mode: str = "r:*",
+        length: int = -1,
+        *,
+        most_bytes: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.mode = mode
+        self.length = length
+        self.most_bytes = None if most_bytes is None else checked_most(most_bytes)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the members, archive by archive, in the order in which they are stored."""
+        for item in self.parent:
+            name, stream = named_stream(self, item)
+            del item
+            try:
+                yield from self._members(name, stream)
+            finally:
+                # Closed now, or with the last member that somebody holds.
+                stream.autoclose()
+
+    def _members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
+        given = stream.file_obj
+        tar = given if isinstance(given, tarfile.TarFile) else open_tar(name, stream, self.mode)
+        while True:
+            with damage_told(name):
+                info = tar.next()
+            # What it has seen it would keep: a kilobyte for every member.
+            tar.members.clear()  # type: ignore[attr-defined]
+            if info is None:
+                return
+            if info.isfile():
+                path = member_path(name, info.name)
+                with damage_told(name):
+                    file = tar.extractfile(info)
+                most = self.most_bytes
+                if most is None:
+                    is_plain = _is_stored(tar, stream) and not info.issparse()
+                    most = info.size if is_plain else MOST_BYTES
+                yield path, bounded(file, most, path, stream, size=info.size)
+
+    def __len__(self) -> int:
+        """Return ``length``; TypeError if it was not given."""
+        return length_or_type_error(self, None, self.length)

@@ -1,0 +1,1 @@
+"""Items of any kind: repeat, regroup, divide, join, number and cache them."""

@@ -1,0 +1,91 @@
+"""Copy items into page-locked memory, ahead of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from ....core.errors import NoDevice
+from ....graph import Pipe, Traits
+from ....realizing import Instruction
+from ...devices import need_cuda, with_tensors
+from ...forms import offered
+from ...item_bytes import BUFFER_BYTES
+from ...prefetch import Prefetcher
+
+# One that is in use, one that is being copied.
+_BUFFER_SIZE = 2
+
+
+def pin_memory_fn(data: Any, device: Any = None) -> Any:
+    """Return ``data`` with the tensors in it in page-locked memory.
+
+    A class of your own can have a method ``pin_memory(device)``.
+    """
+    if hasattr(data, "pin_memory"):
+        return data.pin_memory(device)
+    return with_tensors(data, lambda tensor: tensor.pin_memory())
+
+
+@offered("pin_memory")
+class PinMemory(Prefetcher):
+    """Copy the tensors of each item into page-locked memory, in a thread, two items ahead.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent.
+    device
+        For what ``pin_memory_fn`` wants it; the current CUDA device by default.
+    pin_memory_fn
+        ``f(item, device)``; a default that goes into mappings, lists and tuples.
+    buffer_bytes
+        Bytes that items made ahead may take.
+
+    Notes
+    -----
+    Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
+    been initialised. This pipe is not replicable: a loader runs it in its own process.
+
+    Raises
+    ------
+    NoDevice
+        At construction: CUDA is not available. This is a ``RuntimeError``.
+    """
+
+    traits: ClassVar[Traits] = Traits(here=True)
+
+    def __init__(
+        self,
+        source_datapipe: Pipe,
+        device: Any = None,
+        pin_memory_fn: Callable[..., Any] = pin_memory_fn,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        super().__init__(source_datapipe, _BUFFER_SIZE, buffer_bytes=buffer_bytes)
+        try:
+            need_cuda("pin_memory")
+        except NoDevice as error:
+            raise error.at(self.origin)  # noqa: B904  the very same error
+        self.device = torch.cuda.current_device() if device is None else device
+        self.pin_memory_fn = pin_memory_fn
+
+    def change(self) -> Callable[[Any], Any]:
+        """Return the function that pins."""
+        return partial(_pinned, self.pin_memory_fn, self.device)
+
+    def is_replicable(self) -> bool:
+        """Return False: it belongs into the process that has the device."""
+        return False
+
+    def instructions(self) -> tuple[Instruction, ...] | None:
+        """Return None: it has to be run."""
+        return None
+
+
+def _pinned(pin: Callable[..., Any], device: Any, item: Any) -> Any:
+    return pin(item, device)

@@ -1,0 +1,157 @@
+"""Iterable pipes. Importing this registers the chained forms on every torch datapipe.
+
+Pipes of volumes are here at once, torchdata's general ones at their first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..first_use import at_first_use
+from . import general
+from .batch_patches import BatchPatches
+from .cache import Cache
+from .cases import FromCases, ListCases, from_cases, list_cases
+from .channels import Stack, Unstack
+from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
+from .flush import Flush
+from .from_manifest import FromManifest, from_manifest
+from .fused import FusedSpatial
+from .interleave import Interleave
+from .lazy_patch import LazyPatches
+from .move_boxes import MoveBoxes
+from .move_points import MovePoints
+from .open_volume import OpenVolume
+from .prefetch import Prefetcher
+from .realize import Realize
+from .recache import Recache
+from .replay import Replay
+from .resample_to import ResampleToPipe
+from .shuffle_plans import ShufflePlans
+from .spatial import SpatialPipe
+from .spatial_forms import (
+    AffinePipe,
+    AugmentPipe,
+    CenterCropPipe,
+    CropOrPadPipe,
+    CropPipe,
+    DivisiblePadPipe,
+    ElasticPipe,
+    FlipPipe,
+    ForegroundCropPipe,
+    GridDistortionPipe,
+    LabelCropPipe,
+    OrientationPipe,
+    PadPipe,
+    RandomCropPipe,
+    ResizePipe,
+    Rotate90Pipe,
+    RotatePipe,
+    ShearPipe,
+    SpacingPipe,
+    TranslatePipe,
+    ZoomPipe,
+)
+from .values import (
+    AnisotropyPipe,
+    BiasFieldPipe,
+    BlurPipe,
+    BrightnessPipe,
+    ClampPipe,
+    ContrastPipe,
+    DropBoxesPipe,
+    DropChannelsPipe,
+    GammaPipe,
+    LowResolutionPipe,
+    MapValuesPipe,
+    MeanOfChannelsPipe,
+    NoisePipe,
+    NormalizePipe,
+    OneHotPipe,
+    RemapLabelsPipe,
+    RescalePercentilesPipe,
+    RescalePipe,
+    RicianNoisePipe,
+    SelectChannelsPipe,
+    SharpenPipe,
+    ValuePipe,
+)
+
+if TYPE_CHECKING:
+    from .general import *  # noqa: F403
+
+__all__ = [
+    "AffinePipe",
+    "AnisotropyPipe",
+    "AugmentPipe",
+    "BatchPatches",
+    "BiasFieldPipe",
+    "BlurPipe",
+    "BrightnessPipe",
+    "Cache",
+    "CenterCropPipe",
+    "ClampPipe",
+    "ContrastPipe",
+    "CropOrPadPipe",
+    "CropPipe",
+    "DivisiblePadPipe",
+    "DropBoxesPipe",
+    "DropChannelsPipe",
+    "ElasticPipe",
+    "FlipPipe",
+    "Flush",
+    "ForegroundCropPipe",
+    "FromCases",
+    "FromManifest",
+    "FusedSpatial",
+    "GammaPipe",
+    "GridDistortionPipe",
+    "Interleave",
+    "LabelCropPipe",
+    "LazyPatches",
+    "ListCases",
+    "LowResolutionPipe",
+    "MapValuesPipe",
+    "MeanOfChannelsPipe",
+    "MoveBoxes",
+    "MovePoints",
+    "NoisePipe",
+    "NormalizePipe",
+    "OneHotPipe",
+    "OneOfPipe",
+    "OpenVolume",
+    "OrientationPipe",
+    "PadPipe",
+    "Prefetcher",
+    "RandomApplyPipe",
+    "RandomCropPipe",
+    "RandomOrderPipe",
+    "Realize",
+    "Recache",
+    "RemapLabelsPipe",
+    "Replay",
+    "ResampleToPipe",
+    "RescalePercentilesPipe",
+    "RescalePipe",
+    "ResizePipe",
+    "RicianNoisePipe",
+    "Rotate90Pipe",
+    "RotatePipe",
+    "SelectChannelsPipe",
+    "SharpenPipe",
+    "ShearPipe",
+    "ShufflePlans",
+    "SomeOfPipe",
+    "SpacingPipe",
+    "SpatialPipe",
+    "Stack",
+    "TranslatePipe",
+    "Unstack",
+    "ValuePipe",
+    "ZoomPipe",
+    "from_cases",
+    "from_manifest",
+    "list_cases",
+]
+__all__ += general.__all__
+__getattr__, __dir__ = at_first_use(
+    globals(), {f"general.{module}": names for module, names in general.HOMES.items()}
+)

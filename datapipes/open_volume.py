@@ -1,0 +1,457 @@
+"""Turn paths into lazy volumes. No file is touched."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..core import Origin, Sample
+from ..core.amounts import as_keys
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, about_lacking, placed
+from ..core.hidden import Hidden
+from ..core.likely_mistakes import colours
+from ..core.origin import Once, is_looking_ahead, shorten
+from ..graph import Pipe, Traits, parents_of, traits_of, walk
+from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
+from ..spatial.lazy.realized_volume import (
+    in_memory,
+    opened_again,
+    realized_patch,
+)
+from ..spatial.lazy.stack import sampled_as_before
+from ..volumes import AxisMap, Volume, custom_backends
+from ..volumes.disk.local_io import check_io
+from .argument_names import refuse_unknown_arguments
+from .case_names import CASE, name_of
+from .cases import FromCases, Seeded
+from .datapipe import length_of, wrong_item
+from .forms import chained
+from .inherited_options import Inherited, inherited_options, options_for
+from .likely_labels import looks_like_label
+from .options_by_key import BY_KEY, named_by_key, options_of, values_of
+from .sampling import overriding_keys, refuse_no_policies
+
+LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
+"""Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
+STORED = "_stored"
+"""What is appended to a key for the mask of its missing sections."""
+# A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
+SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
+"""How the mask of an intensity is sampled: the share of a value that is stored."""
+
+
+_ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_options", "io")
+
+
+@chained("open_volume")
+class OpenVolume(Seeded):
+    """Make a lazy volume of every path, URL, array or store in a sample.
+
+    Parameters
+    ----------
+    labels
+        Keys that hold labels: sampled by nearest neighbour, their type kept, constant 0
+        outside. All other volumes are intensities: linear, border outside. Unless you
+        give it, a key that looks like a label but is none of these brings a
+        ``LikelyLabel`` warning.
+    keys
+        Keys to open; by default every value that is a path, an array or a store.
+    policies
+        ``Policy`` by key, for what differs from the kind's own.
+    override
+        Whether these policies hold whatever later pipes ask for by ``mode=``, ``padding=``,
+        ``fill=``, ``dtype=`` or ``antialias=``. By default such a pipe is a conflict.
+    axis_map
+        ``AxisMap`` for missing, doubled or shifted sections, by key or of all volumes, whose
+        labels are then filled with 0. Where cases differ, give each
+        ``Volume(path).with_axis_map(...)`` instead of a path. With ``policy="mask"`` the sample
+        also gets ``image_stored``: how much of each value of ``image`` is stored, from 0 (all
+        filled in, or outside) to 1, in float32; of a label volume 0 or 1, in uint8.
+    storage_options
+        For fsspec, where paths are URLs. They never appear in messages or states. By default
+        those of ``list_cases()``, for URLs in the bucket that it listed. By key where each value
+        is a mapping, or None.
+    io
+        How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` or
+        ``"auto"``, which maps what is on a disk of this machine and reads what is on a network
+        file system. The batches are the same.
+    **reader_kwargs
+        For :class:`Volume`: ``reader=``, ``affine=`` in place of the stored one, ``level=1`` for
+        a pyramid, ``dataset="ct"`` of an HDF5 file, ``series=``, ``follow="anywhere"`` for headers
+        and links that lead out of their folders, and whatever a backend or reader of your own
+        takes. These and ``io`` are one value for all volumes, or a mapping by key:
+        ``affine={"label": matrix}``.
+
+    Notes
+    -----
+    The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
+    mapping of key to path from a torch pipe; its position then is its identity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> sample = next(iter(from_cases([{"image": np.zeros((4, 5, 6))}]).open_volume()))
+    >>> sample["image"].shape
+    (1, 4, 5, 6)
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True, opens=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        *,
+        labels: Collection[str] = LABELS,
+        keys: Collection[str] | None = None,
+        policies: Mapping[str, Policy] | None = None,
+        override: bool = False,
+        axis_map: AxisMap | Mapping[str, AxisMap] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        io: str | Mapping[str, str] = "auto",
+        **reader_kwargs: Any,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        if not (custom_backends() or "reader" in reader_kwargs):  # whose options nobody knows
+            own = (*_ARGUMENTS, *BY_KEY)
+            refuse_unknown_arguments("open_volume", reader_kwargs, own, {}, only_misspelt=True)
+        self.axis_map = _checked(axis_map)
+        self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
+        self.guesses = labels is LABELS
+        """Whether keys are taken for intensities that nobody has spoken of."""
+        self._once = Once()
+        # Whether an array was looked at that might be a plane: the first sample's is like others.
+        self._looked = False
+        self._options = {**reader_kwargs, "io": io}
+        # Options that are given by key; more are found out once the keys are known.
+        self._by_key = named_by_key(self._options)
+        self._seen: set[str] = set()
+        # Keys that were named by the user, by argument; the first sample must have them.
+        named: dict[str, Iterable[str]] = {
+            # The usual names may be there to spare, as in what LikelyLabel recommends.
+            "labels": [key for key in self.labels if key not in LABELS],
+            "policies": policies or (),
+            "axis_map": axis_map if isinstance(axis_map, Mapping) else (),
+            **self._by_key,
+        }
+        self._named = {argument: tuple(keys) for argument, keys in named.items()}
+        self.keys = None if keys is None else as_keys("open_volume(keys=)", keys)
+        if self.keys == ():
+            msg = f"open_volume(keys=) takes one key or more, got {keys!r}; leave it out for all"
+            raise ValueError(msg)
+        # Volumes of arrays: one per array for all epochs, so that each travels to workers once.
+        self._of_objects: dict[tuple[int, str, str], tuple[Any, Volume]] = {}
+        self._objects_last = _yields_the_same_objects(parent)
+        self.policies = dict(policies or {})
+        refuse_no_policies(self.policies, self.origin)
+        # Where the policies of some keys were given, if not here.
+        self._policies_from: Mapping[str, Origin] = {}
+        # Keys whose policy holds whatever later pipes ask for.
+        self.overriding = overriding_keys(self.policies, override, self.origin)
+        self.storage_options = None if storage_options is None else Hidden(storage_options)
+        self._inherited: Inherited | None = None
+        for mode in values_of("io", io):
+            check_io(mode)
+        self.io = io
+        self.reader_kwargs = reader_kwargs
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield each sample with its volumes lazy."""
+        run = None
+        # By which processes know what they read together; nothing that is drawn depends on it.
+        by = uuid.uuid4().hex
+        for position, item in enumerate(self.parent):
+            if isinstance(item, Sample):
+                yield self._opened(item, by)
+                continue
+            run = run or self._next_run()
+            yield self._opened(self._sample(item, position, *run), by)
+
+    def __len__(self) -> int:
+        """Return the parent's length; TypeError if that has none."""
+        return length_of(self, self.parent)
+
+    def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:
+        if not isinstance(item, Mapping):
+            do = 'Give mappings such as {"image": path, "label": path}, e.g. by .map().'
+            raise wrong_item(self, item, "a mapping of key to path", do)
+        data = {k: v for k, v in item.items() if k != CASE}
+        name = str(item.get(CASE, name_of(data, position)))
+        return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
+
+    def _opened(self, sample: Sample, by: str) -> Sample:
+        keys = (
+            self.keys if self.keys is not None else [k for k, v in sample.items() if is_volume(v)]
+        )
+        missing = [key for key in keys if key not in sample]
+        if missing:
+            have = ", ".join(map(repr, sample)) or "nothing"
+            msg = f"keys= names {missing[0]!r}, but this sample has {have}"
+            raise SampleError(msg, do=_meant(missing[0], list(sample), "keys")).at(
+                self.origin, sample.case
+            )
+        for key in sample if self.keys is None else keys:
+            if _is_nested(sample[key]):
+                msg = f"{key!r} is a list in a list, {shorten(sample[key])}"
+                do = "Write one list: its volumes are the channels of one."
+                raise SampleError(msg, do=do).at(self.origin, sample.case)
+        if not keys:
+            held = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
+            msg = f"there is no volume to open among {held}"
+            do = (
+                "A path has a folder or a suffix, an array two axes or more; else name it in keys=."
+            )
+            raise SampleError(msg, do=do).at(self.origin, sample.case)
+        self._refuse_unknown(sample, keys)
+        try:
+            volumes = {key: self._shown(key, sample).opened_anew(by) for key in keys}
+            self._warn_of_colours(sample, volumes)
+            volumes.update(_stored_masks(volumes, sample))
+        except Exception as error:
+            raise placed(error, self.origin, sample.case)  # noqa: B904
+        pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
+        opened = {
+            key: LazyPatch(
+                volume,
+                pending,
+                self.policies.get(key) or _policy(key, volumes),
+                is_fixed=key in self.overriding,
+            )
+            for key, volume in volumes.items()
+        }
+        return sampled_as_before(sample.with_data(**opened), self.policies)
+
+    def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
+        """Raise where an argument names a volume that the first sample does not have."""
+        named, self._named = self._named, {}
+        if not self._seen.issuperset(keys):
+            self._seen.update(keys)
+            options = {**self._options, "storage_options": self.storage_options}
+            by_key = named_by_key(options, self._seen)
+            named = {**named, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
+            self._by_key = by_key
+        for argument, given in named.items():
+            for key in given:
+                if key in keys:
+                    continue
+                have = ", ".join(map(repr, keys))
+                msg = f"{argument}= speaks of {key!r}, but the volumes of this sample are {have}"
+                do = _meant(key, keys, argument)
+                given_at = self._policies_from if argument == "policies" else {}
+                raise SampleError(msg, do=do).at(given_at.get(key, self.origin), sample.case)
+
+    def _shown(self, key: str, sample: Sample) -> Volume:
+        """Return the volume of a key, seen through its axis map."""
+        volume = self._again(key, sample) or self._volume(key, sample[key])
+        given = self.axis_map
+        if isinstance(given, Mapping):
+            return volume.with_axis_map(given[key]) if key in given else volume
+        if given is None:
+            return volume
+        # Given for all of them: the fill is one for intensities, a missing label is background.
+        return volume.with_axis_map(given.filled(0) if volume.kind == "label" else given)
+
+    def _again(self, key: str, sample: Sample) -> Volume | None:
+        """Return the volume of voxels that ``realize()`` made; None where something else is."""
+        options = options_of(key, self.reader_kwargs)
+        if "affine" in options or not in_memory(sample[key]):
+            return None
+        patch = realized_patch(sample, key)
+        if patch is None:
+            return None
+        kind = "label" if key in self.labels else "intensity"
+        if self.guesses and key in sample.patches:
+            kind = patch.kind
+        options["storage_options"] = self.storage_options
+        return opened_again(sample[key], patch, kind, options)
+
+    def _volume(self, key: str, source: Any) -> Volume:
+        if isinstance(source, Volume):
+            self._refuse_for_volume(key)
+            self._warn_of_volume(key, source)
+            return source
+        kind = "label" if key in self.labels else "intensity"
+        if self.guesses and kind == "intensity":
+            self._once.warn(key, partial(self._if_likely, key), LikelyLabel, self.origin)
+        options = {"kind": kind, **options_of(key, self._options, self._seen)}
+        if not isinstance(source, (list, tuple)):
+            return self._of_one(key, source, kind, options)
+        # Made anew each time: what it is a list of is looked at, or held, one by one.
+        return Volume([self._of_one(key, one, kind, options) for one in source], kind=kind)
+
+    def _of_one(self, key: str, source: Any, kind: str, options: Mapping[str, Any]) -> Volume:
+        if isinstance(source, Volume):
+            return source
+        # One array may stand under two keys, of two kinds.
+        own = key if any(key in named for named in self._by_key.values()) else ""
+        held = self._of_objects.get((id(source), kind, own))
+        if held is not None:
+            return held[1]
+        volume = Volume(source, storage_options=self._options_for(key, source), **options)
+        if self._objects_last and not isinstance(source, (str, os.PathLike)):
+            # The object is held with its volume: an id may be given anew once it is gone.
+            self._of_objects[id(source), kind, own] = (source, volume)
+        return volume
+
+    def _options_for(self, key: str, source: Any) -> Mapping[str, Any] | None:
+        given = self.storage_options
+        if given is not None and "storage_options" not in self._by_key:
+            return given
+        if given is not None and key in given:
+            own: Mapping[str, Any] | None = given[key]
+            return own
+        if self._inherited is None:
+            self._inherited = inherited_options(self.parent)
+        return options_for(source, self._inherited)
+
+    def _refuse_for_volume(self, key: str) -> None:
+        """Raise where an option names a key whose volume is one already, options and all."""
+        for argument, named in self._by_key.items():
+            if key in named:
+                msg = f"{argument}= names {key!r}, which is a Volume already"
+                raise SampleError(msg, do=f"Give {argument}= to that Volume().")
+
+    def _warn_of_volume(self, key: str, volume: Volume) -> None:
+        """Warn where a volume that was made elsewhere is an intensity, though its key says label.
+
+        ``labels=`` says what is opened here, and nothing of what is a Volume already.
+        """
+        if volume.kind == "label":
+            return
+        if looks_like_label(key) if self.guesses else key in self.labels:
+            text = (
+                f"{key!r} is a Volume of an intensity: interpolated, in float32\n"
+                f"  at {self.origin}\n"
+                '  If it holds classes, write Volume(..., kind="label"). '
+                "If not, give labels= without it: then nothing is guessed."
+            )
+            self._once.warn(("a Volume", key), text, LikelyLabel, self.origin)
+
+    def _if_likely(self, key: str) -> str:
+        """Return what is told of a key that looks like a label; nothing of others."""
+        if not looks_like_label(key):
+            return ""
+        named = f"labels=({', '.join(map(repr, (*self.labels, key)))})"
+        return (
+            f"{key!r} is sampled as an intensity: interpolated, in float32\n"
+            f"  at {self.origin}\n"
+            f"  If it holds classes, write open_volume({named}). "
+            "If not, give labels= without it: then nothing is guessed."
+        )
+
+    def _warn_of_colours(self, sample: Sample, volumes: Mapping[str, Volume]) -> None:
+        """Warn where arrays look like planes of colours; labels of their shape say otherwise."""
+        if self._looked or self.axis_map is not None or is_looking_ahead():
+            return
+        self._looked = True
+        if any(volume.kind == "label" for volume in volumes.values()):
+            return
+        for key in volumes:
+            is_new = key not in sample.patches and in_memory(sample[key])
+            if is_new and "affine" not in options_of(key, self._options):
+                for told in colours(key, sample[key].shape):
+                    self._once.warn(told, told, LikelyMistake, self.origin)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_of_objects": {}}
+
+    def settings(self) -> Any:
+        """Return the settings without the credentials, and without what changes no voxel."""
+        own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
+        own += (self.overriding,) if self.overriding else ()
+        if self.axis_map is None:
+            return own  # states saved before there were axis maps still fit
+        if isinstance(self.axis_map, AxisMap):
+            return (*own, self.axis_map.fingerprint())
+        return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
+
+
+def _stored_masks(volumes: Mapping[str, Volume], sample: Sample) -> dict[str, Volume]:
+    """Return what says of each volume with such an axis map how much of it is stored."""
+    found: dict[str, Volume] = {}
+    for key, volume in volumes.items():
+        mask = volume.stored_mask()
+        if mask is None:
+            continue
+        name = f"{key}{STORED}"
+        if name in sample:
+            msg = f"the mask of {key!r} is called {name!r}, which the sample has already"
+            raise SampleError(msg, do="Call that volume otherwise.")
+        found[name] = mask
+    return found
+
+
+def _meant(key: str, keys: Sequence[str], argument: str) -> str:
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    if near:
+        return f"Did you mean {near[0]!r}?"
+    return about_lacking(key, f"Name one of them in {argument}=.")
+
+
+def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
+    """Return the policy of a volume by its kind; a mask is sampled as what it speaks of."""
+    kind = volumes[key].kind
+    of = volumes.get(key.removesuffix(STORED)) if key.endswith(STORED) else None
+    if of is None or of.kind == "label" or of.stored_mask() is None:
+        return policy_of(kind)
+    return SHARE
+
+
+def _yields_the_same_objects(parent: Pipe) -> bool:
+    """Whether every epoch brings the same arrays: given as a list of cases, and only moved since.
+
+    What a function, a sequence or a case makes anew each time must not be held.
+    """
+    pipes = list(walk(parent))
+    sources = [pipe for pipe in pipes if not parents_of(pipe)]
+    return all(_holds_its_objects(pipe) for pipe in sources) and not any(
+        traits_of(pipe).opaque or not traits_of(pipe).known for pipe in pipes
+    )
+
+
+def _holds_its_objects(source: Pipe) -> bool:
+    if not isinstance(source, FromCases) or not isinstance(source.cases, (list, tuple)):
+        return False
+    return all(isinstance(case, dict) for case in source.cases)
+
+
+def _checked(given: Any) -> AxisMap | Mapping[str, AxisMap] | None:
+    """Return what was given as ``axis_map=``; refuse what is none where it is written."""
+    maps = given.values() if isinstance(given, Mapping) else () if given is None else (given,)
+    for one in maps:
+        if not isinstance(one, AxisMap):
+            msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(one)}"
+            raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
+    return given  # type: ignore[no-any-return]
+
+
+def _is_nested(value: Any) -> bool:
+    """Whether it is a list of lists of volumes, and not of numbers or words."""
+    if not isinstance(value, (list, tuple)):
+        return False
+    return any(isinstance(one, (list, tuple)) and is_volume(one) for one in value)
+
+
+def is_volume(value: Any) -> bool:
+    """Whether a value of a sample is a volume's source rather than a number or a name."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(
+            is_volume(one) and not isinstance(one, (list, tuple)) for one in value
+        )
+    if isinstance(value, (Volume, os.PathLike)):
+        return True
+    if isinstance(value, str):
+        # A word without folder or suffix is a name ("male"), not a path.
+        return "/" in value or "." in value or os.sep in value
+    if hasattr(value, "dataobj") or type(value).__module__.split(".")[0] == "zarr":
+        return True
+    if any(kind.__module__.startswith("zarr.") for kind in type(value).__mro__):
+        return True  # a store of the user's own
+    return int(getattr(value, "ndim", 0)) >= 2

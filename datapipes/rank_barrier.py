@@ -1,0 +1,222 @@
+"""The ranks of a job in a circle: each tells the others a number before every item, or why it goes.
+
+They tell each other over gloo, so each waits for all. A rank that goes does not wait: it puts down
+why in the store of the job, and closes its connections, which ends the wait of the others. Then
+they look there:
+
+=========  ==================================================  =======================
+it         because                                             the others raise
+=========  ==================================================  =======================
+failed     its own pipes raised an error, which is told        ``RankFailed``
+was late   it made no item within its limit                    ``PrefetchTimeoutError``
+left       its loop went on elsewhere                          ``RankMissing``
+is gone    without a word, or did not answer within the limit  ``RankMissing``
+=========  ==================================================  =======================
+
+So a rank has *failed* if it said so, and is *missing* if it did not come. A circle that one rank
+has left is closed on all of them; the next epoch makes another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..core.errors import PrefetchTimeoutError, RankFailed, RankMissing, VoxpipeError
+from ..core.hidden import public_text
+
+FAILED, LATE, LEFT = "failed", "late", "left"
+# How often a store is asked: soon at first, as ranks mostly come together, then ten times a second.
+_FIRST_LOOK, _LOOK = 0.001, 0.1
+# A rank learns that another is missing at its own limit; then all tell each other within this.
+_LATE_SECONDS = 2.0
+# Of an error of another rank: what it is, and not the whole of what it has to say.
+_LONGEST = 300
+
+
+class Circle:
+    """All ranks of the job; made by all of them at once.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that ranks wait for each other.
+    do
+        What to do about a rank that did not come, for messages.
+    """
+
+    def __init__(self, timeout: float, *, do: str) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._timeout, self._do = timeout, do
+        self._store = job_store()
+        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._name = f"voxpipe/circle/{self._group.group_name}"
+        self._lock = threading.Lock()
+        self._telling = self._closing = False
+        self._process = os.getpid()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no rank is known to have gone; a forked child is none."""
+        return self._group is not None and not self._closing and os.getpid() == self._process
+
+    def tell(self, word: int) -> list[int]:
+        """Tell all ranks a number, and return what each of them told; the circle is closed if not.
+
+        Raises
+        ------
+        RankFailed, PrefetchTimeoutError, RankMissing
+            Naming a rank that told why it goes, or those that did not come.
+        """
+        words = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        with self._lock:
+            if not self.is_open:
+                raise self._why_gone(None)
+            group, self._telling = self._group, True
+        try:
+            dist.all_gather(words, torch.tensor([word], dtype=torch.int64), group=group)
+        except RuntimeError as error:
+            self._closing = True
+            raise self._why_gone(error) from error
+        finally:
+            del group
+            with self._lock:  # so that whoever closes meanwhile leaves it to one of the two
+                self._telling, closing = False, self._closing
+            if closing:
+                self.close()
+        return [int(told) for told in words]
+
+    def part(self, error: BaseException | None = None) -> None:
+        """Leave the others, who are told why: ``error``, or that this rank went elsewhere."""
+        if not self.is_open:
+            return
+        why, what = _why(error)
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it the job
+            self._store.set(f"{self._name}/gone/{self.rank}", json.dumps([why, what]))
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; any number of times. A thread that tells does it after that.
+
+        Not in a forked child, which shares them with the rank.
+        """
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._telling:
+                self._closing = True
+                return
+            group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            with contextlib.suppress(RuntimeError, AssertionError, ValueError):
+                dist.destroy_process_group(group)  # the ranks may have parted already
+
+    def _why_gone(self, error: RuntimeError | None) -> VoxpipeError:
+        """Return what the others are told of a rank that did not come."""
+        ends = f"so rank {self.rank} ends its epoch too"
+        for rank in range(self.size):
+            why, what = self._gone(rank)
+            if why == FAILED:
+                return RankFailed(f"rank {rank} failed, {ends}: {what}", do=f"See rank {rank}.")
+            if why == LATE:
+                return PrefetchTimeoutError(f"rank {rank} was late, {ends}: {what}", do=self._do)
+            if why == LEFT and rank != self.rank:
+                msg = f"rank {rank} has left its epoch before the end, {ends}"
+                return RankMissing(msg, do="Every rank iterates as often, and as far.")
+        if error is None:
+            return RankMissing(f"rank {self.rank} has left this epoch already", do=self._do)
+        return self._missing(error)
+
+    def _gone(self, rank: int) -> tuple[str, str]:
+        """Return why a rank went, in one word and in its own; nothing if it said nothing."""
+        key = f"{self._name}/gone/{rank}"
+        try:
+            why, what = json.loads(self._store.get(key)) if self._store.check([key]) else ("", "")
+        except RuntimeError:  # the store is gone
+            return "", ""
+        return why, what
+
+    def _missing(self, error: RuntimeError) -> RankMissing:
+        """Return which ranks are not there: those that do not wait as this one does."""
+        deadline = time.monotonic() + _LATE_SECONDS
+        with reachable(self.rank):
+            self._store.set(f"{self._name}/late/{self.rank}", "here")
+            present = [
+                waited(self._store, f"{self._name}/late/{rank}", deadline) is not None
+                for rank in range(self.size)
+            ]
+        how = f"waited {self._timeout:g} s"
+        if "imed out" not in str(error):
+            how = "lost its connection to another"
+        gone = [rank for rank, is_here in enumerate(present) if not is_here]
+        return missing(self.rank, how, "for the next item", gone, self.size, self._do)
+
+
+def missing(rank: int, how: str, what_for: str, gone: list[int], size: int, do: str) -> RankMissing:
+    """Return the error of a rank that waited, and for whom."""
+    named = ", ".join(map(str, gone))
+    names = f"rank{'s' if len(gone) > 1 else ''} {named}" if gone else "some rank"
+    return RankMissing(f"rank {rank} {how} {what_for}, and {names} of {size} did not come", do=do)
+
+
+def job_store() -> Any:
+    """Return the key-value store that every job has.
+
+    torch has no public name for it; its own sharding and checkpoints use this one. A group of
+    gloo instead would wait for a missing rank without knowing which one it is.
+    """
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
+
+
+def waited(store: Any, key: str, deadline: float) -> str | None:
+    """Return what is at ``key`` of a store; None if nothing is there at the deadline.
+
+    The store is asked again and again: its own wait cannot be interrupted by Ctrl-C, and torch
+    prints two warnings whenever one ends without the key.
+    """
+    pause = _FIRST_LOOK
+    while not store.check([key]):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LOOK)
+    return str(store.get(key).decode())
+
+
+@contextlib.contextmanager
+def reachable(rank: int) -> Iterator[None]:
+    """Say which rank is gone if the store is.
+
+    Raises
+    ------
+    RankMissing
+        Rank 0, which keeps it.
+    """
+    try:
+        yield
+    except dist.DistNetworkError as error:
+        raise RankMissing(
+            f"rank {rank} cannot reach the store of the job any more: rank 0, which keeps it, is "
+            "gone",
+            do="Look at what rank 0 did last.",
+        ) from error
+
+
+def _why(error: BaseException | None) -> tuple[str, str]:
+    if error is None or isinstance(error, (GeneratorExit, StopIteration)):
+        return LEFT, ""
+    text = str(error).splitlines()[:1]
+    what = public_text(": ".join([type(error).__name__, *text]))[:_LONGEST]
+    return (LATE if isinstance(error, PrefetchTimeoutError) else FAILED), what

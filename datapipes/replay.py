@@ -1,0 +1,119 @@
+"""Replay: what was drawn for one sample, done to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..core import Grid, Sample
+from ..core.errors import BadRecord, SampleError
+from ..core.recorded import refuse_unlike
+from ..graph import Pipe, walk
+from ..intensity import ValueOp, ValueStep
+from ..spatial import SpatialPlan, Step
+from ..spatial.lazy.lazy_patch import patches_of
+from ..spatial.lazy.replayed import replayed, streams_of
+from .choices import ChoicePipe
+from .datapipe import PerItem, wrong_item
+from .forms import chained
+from .fused import FusedSpatial
+from .spatial import SpatialPipe
+from .values import ValuePipe
+
+_GIVE = 'Give it batch["meta"][0]["draws"].'
+# What an op draws has the form that it has for a volume that any patch fits into.
+_ANY_VOLUME = SpatialPlan.identity(Grid((512, 512, 512), np.eye(4)))
+
+
+@chained("replay")
+class Replay(PerItem):
+    """Do to every sample what a record says, in the place of what it would draw.
+
+    It stands after the pipes that it speaks of. For the same augmentation of another volume, of a
+    prediction, or of a sample that somebody wants to see again.
+
+    Parameters
+    ----------
+    draws
+        By name of stream: ``batch["meta"][n]["draws"]``, or what became of that as JSON. Pipes that
+        are not in it draw for themselves.
+
+    Raises
+    ------
+    BadRecord
+        A pipe upstream could not have drawn its record; of a choice the message has the path of
+        the member, ``drawn[0][1]`` for the second op of the first member that was chosen.
+
+    Notes
+    -----
+    Of random numbers that belong to voxels (noise), their key is recorded. They come back where
+    voxels lie alike, in patches and under keys of the same names; ops of your own do as well
+    where they ask for ``facts.key_from`` a number that they drew.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> def chain(volume):
+    ...     return from_cases([{"image": volume}]).open_volume().rotate((-15, 15))
+    >>> first = next(iter(chain(np.zeros((8, 8, 8)))))["image"]
+    >>> other = next(iter(chain(np.ones((8, 8, 8))).replay(first.draws)))["image"]
+    >>> other.draws == first.draws
+    True
+    """
+
+    def __init__(self, parent: Pipe, draws: Mapping[str, Any]) -> None:
+        super().__init__(parent)
+        if not isinstance(draws, Mapping) or not all(isinstance(name, str) for name in draws):
+            msg = f"replay() takes a mapping from stream to parameters, got {draws!r}"
+            raise SampleError(msg, do=_GIVE).at(self.origin)
+        if "draws" in draws and "identity" in draws:
+            msg = "replay() takes what was drawn, and this is all that meta says of a sample"
+            raise SampleError(msg, do=_GIVE).at(self.origin)
+        self.draws = dict(draws)
+        for step in _known_steps(parent):
+            if step.stream_name in self.draws:
+                _refuse_bad(step, self.draws[step.stream_name])
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with the recorded parameters."""
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample", "Put replay() after the pipes it speaks of.")
+        lazy = patches_of(item)
+        known = {name for patch in lazy.values() for name in streams_of(patch)}
+        if unknown := sorted(set(self.draws) - known):
+            msg = (
+                f"replay() has a record of {', '.join(unknown)}, but the pipes before it are "
+                f"{', '.join(sorted(known)) or 'none'}"
+            )
+            do = "Build the chain with the names that it had, or leave these out."
+            raise SampleError(msg, do=do).at(self.origin, item.case)
+        return item.with_data(**replayed(lazy, self.draws))
+
+
+def _known_steps(pipe: Pipe) -> Iterator[Step | ValueStep]:
+    """Yield the steps upstream that can be told from the pipes alone."""
+    for one in walk(pipe):
+        if isinstance(one, ChoicePipe):
+            yield from () if one.adding is None else one.adding.steps
+            yield from () if one.change is None else (one.change.step,)
+        elif isinstance(one, ValuePipe):
+            yield one.step
+        elif isinstance(one, FusedSpatial) or (isinstance(one, SpatialPipe) and one.is_step):
+            yield from one.steps
+
+
+def _refuse_bad(step: Step | ValueStep, record: Any) -> None:
+    def drawn(op: Any) -> Any:
+        generator = np.random.default_rng(0)
+        try:
+            return op.draw(*((generator,) if isinstance(op, ValueOp) else (generator, _ANY_VOLUME)))
+        except Exception as error:  # it asks for more than is known here: checked at its first use
+            raise BadRecord(str(error)) from error
+
+    try:
+        refuse_unlike(step.op, record, drawn)
+    except BadRecord as error:
+        raise error.at(step.origin)  # noqa: B904

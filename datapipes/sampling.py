@@ -1,0 +1,258 @@
+"""The sampling that a pipe asks for: interpolation, padding and fill, for all volumes or by key."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..core import Origin
+from ..core.amounts import as_flag
+from ..core.errors import PolicyConflict, SampleError, about_lacking
+from ..core.origin import shorten
+from ..graph import Pipe, parents_of, walk
+from ..spatial import LazyPatch, Policy
+from ..spatial.lazy.stack import StackedPatch
+from ..spatial.ops.op import is_hard
+
+SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
+"""What every spatial pipe takes besides its own arguments."""
+EVERY_INTENSITY = ""
+"""Stands for all volumes that are not labels; their sampling is only changed by key."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """What one pipe asks for; empty if it leaves the policies alone."""
+
+    changes: tuple[tuple[str, str, Any], ...] = ()
+    """(key or ``EVERY_INTENSITY``, field of Policy, value)."""
+    origin: Origin | None = dataclasses.field(default=None, compare=False)
+    """Where the user wrote it."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        mode: Any = None,
+        padding: Any = None,
+        fill: Any = None,
+        dtype: Any = None,
+        antialias: Any = None,
+    ) -> Sampling:
+        """Return what the arguments ask for; each is a value or a mapping by key."""
+        changes: list[tuple[str, str, Any]] = []
+        asked = {"mode": mode, "padding": padding, "fill": fill, "dtype": dtype}
+        asked["antialias"] = antialias
+        for field, value in asked.items():
+            if isinstance(value, (tuple, list)):
+                msg = (
+                    f"{field} is one value, or one by key: write "
+                    f"{field}={{'image': ..., 'label': ...}}; got {value!r}"
+                )
+                raise ValueError(msg)
+            if isinstance(value, Mapping):
+                changes += [(key, field, v) for key, v in value.items()]
+            elif value is not None:
+                changes.append((EVERY_INTENSITY, field, value))
+        for _, field, value in changes:
+            Policy(**{field: value})  # refuses unknown names here, where they were written
+        for place in dict.fromkeys(key for key, _, _ in changes):
+            Policy(**{field: value for key, field, value in changes if key == place})
+        return cls(tuple(changes))
+
+    def at(self, origin: Origin) -> Sampling:
+        """Return the same, written at ``origin``."""
+        return dataclasses.replace(self, origin=origin)
+
+    def refuse_unknown(self, keys: Collection[str], case: str) -> None:
+        """Raise if a key is not among those of the volumes of a sample.
+
+        Raises
+        ------
+        SampleError
+            Naming the volumes that there are, and the likeliest.
+        """
+        for key, field, _ in self.changes:
+            if key == EVERY_INTENSITY or key in keys:
+                continue
+            near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+            have = ", ".join(map(repr, keys))
+            msg = f"{field}= speaks of {key!r}, but the volumes of this sample are {have}"
+            do = f"Did you mean {near[0]!r}?" if near else ""
+            do = do or about_lacking(key, f"Give {field}= for one of them.")
+            raise SampleError(msg, do=do).at(self.origin, case)
+
+    def _of(self, key: str, patch: LazyPatch) -> dict[str, Any]:
+        return {
+            field: value
+            for where, field, value in self.changes
+            if where == key or (where == EVERY_INTENSITY and patch.kind != "label")
+        }
+
+    def padding(self, key: str, patch: LazyPatch) -> str:
+        """Return how ``patch`` is padded after this pipe."""
+        if patch.is_fixed:
+            return patch.policy.padding
+        asked: str = self._of(key, patch).get("padding", patch.policy.padding)
+        return asked
+
+    def applied(self, key: str, patch: LazyPatch) -> LazyPatch:
+        """Return ``patch`` as it is sampled after this pipe."""
+        if isinstance(patch, StackedPatch):
+            return patch.with_members([self.applied(key, member) for member in patch.members])
+        if patch.is_fixed:
+            return patch
+        mine = self._of(key, patch)
+        if not mine:
+            return patch
+        before, policy = patch.policy, self._policy(key, patch, mine)
+        changed = patch.with_pending(patch.pending, policy)
+        was_constant = before.padding == "constant"
+        same = was_constant and before.fill == policy.fill and patch.filled_after >= 0
+        if same or not ("fill" in mine or (policy.padding == "constant" and not was_constant)):
+            return changed
+        # What a pipe fills with is a value as they are there, after the value ops before it.
+        return dataclasses.replace(changed, filled_after=len(patch.values))
+
+    def _policy(self, key: str, patch: LazyPatch, mine: Mapping[str, Any]) -> Policy:
+        try:
+            policy = dataclasses.replace(patch.policy, **mine)
+        except ValueError as error:
+            msg = f"{key!r} is a {patch.kind} of mode={patch.policy.mode!r}: {error}"
+            do = "Leave antialias out for it, or give it mode='linear'."
+            raise PolicyConflict(msg, do=do).at(self.origin) from None
+        if "fill" in mine:
+            self._refuse_fill(key, patch, policy)
+        return policy
+
+    def _refuse_fill(self, key: str, patch: LazyPatch, policy: Policy) -> None:
+        hard = any(is_hard(step.op) for step in patch.pending.steps)
+        if policy.padding != "constant" and not hard:
+            raise PolicyConflict(
+                f"fill={policy.fill:g} is for padding='constant', but {key!r} has "
+                f"padding={policy.padding!r}, which does not use it",
+                do="Write padding='constant' beside it.",
+            ).at(self.origin)
+        if patch.kind == "label" and not policy.fill.is_integer():
+            msg = f"fill={policy.fill:g} is no label, and {key!r} holds labels"
+            raise PolicyConflict(msg, do="Give a whole number.").at(self.origin)
+
+
+def refuse_conflict(sampling: Sampling, origin: Origin, parent: Pipe) -> None:
+    """Raise if a pipe of the same plan asked for something else for the same volumes.
+
+    A plan is resampled once, so it has one policy; taking the last would silently
+    change what the first asked for. A flush begins a new plan.
+
+    Raises
+    ------
+    PolicyConflict
+        Naming both places.
+    """
+    if not sampling.changes:
+        return
+    labels = _labels(parent)
+    for pipe, flushed, regrouped in _of_one_plan(parent):
+        for other_key, other_field, other in _asked_as_now(pipe, regrouped):
+            for key, field, value in sampling.changes:
+                same = field == other_field and _meets(key, other_key, labels, flushed)
+                if same and value != other:
+                    msg = f"{field}={value!r} here, but {field}={other!r} at {pipe.origin}"
+                    do = (
+                        "One plan is sampled once: give the same value, or give it once; or put "
+                        "flush() between them, which interpolates twice."
+                    )
+                    raise PolicyConflict(msg, do=do).at(origin)
+
+
+def asked_by(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
+    """Return what a pipe asked for; of ``policies=`` what is not as it is by default."""
+    earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
+    if isinstance(earlier, Sampling):
+        return earlier.changes
+    policies = vars(pipe).get("policies")
+    if not isinstance(policies, Mapping):
+        return ()
+    overriding = vars(pipe).get("overriding", ())
+    return asked_in({key: one for key, one in policies.items() if key not in overriding})
+
+
+def asked_in(policies: Mapping[str, Policy]) -> list[tuple[str, str, Any]]:
+    """Return what of policies by key is not as it is by default."""
+    usual = Policy()
+    return [
+        (key, field, getattr(policy, field))
+        for key, policy in policies.items()
+        for field in SAMPLING_ARGUMENTS
+        if getattr(policy, field) != getattr(usual, field)
+    ]
+
+
+def refuse_no_policies(policies: Mapping[str, object], origin: Origin) -> None:
+    """Raise where ``policies=`` holds what is none."""
+    for key, policy in policies.items():
+        if not isinstance(policy, Policy):
+            msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
+            do = f"Write policies={{{key!r}: vp.Policy(mode=..., padding=...)}}."
+            raise SampleError(msg, do=do).at(origin)
+
+
+def overriding_keys(
+    policies: Mapping[str, Policy], override: bool, origin: Origin
+) -> tuple[str, ...]:
+    """Return the keys whose policies are to hold whatever pipes ask for."""
+    if as_flag("override", override) and not policies:
+        msg = "override=True makes policies= hold, and none are given"
+        do = 'Write policies={"image": vp.Policy(...)} beside it.'
+        raise SampleError(msg, do=do).at(origin)
+    return tuple(sorted(policies)) if override else ()
+
+
+def _asked_as_now(pipe: Pipe, regrouped: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
+    """Yield what a pipe asked for, under the keys that pipes after it have given."""
+    for key, field, value in asked_by(pipe):
+        keys = [key]
+        for after in reversed(regrouped):
+            keys = [new for one in keys for new in (after.renamed(one) if one else (one,))]
+        yield from ((one, field, value) for one in keys)
+
+
+def _labels(parent: Pipe) -> frozenset[str]:
+    """Return the keys that hold labels, as far as a chain says so."""
+    opened = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
+    return frozenset(label for pipe in opened for label in vars(pipe).get("labels") or ())
+
+
+def _meets(key: str, other: str, labels: frozenset[str], flushed: frozenset[str]) -> bool:
+    """Whether two keys, each of which may stand for all intensities, mean some volume both."""
+    if key == other:
+        return key not in flushed
+    if EVERY_INTENSITY not in (key, other):
+        return False
+    named = key or other
+    return named not in labels and named not in flushed
+
+
+def _of_one_plan(sink: Pipe) -> Iterator[tuple[Pipe, frozenset[str], tuple[Any, ...]]]:
+    """Yield the pipes upstream until a flush of all volumes, with the keys flushed since.
+
+    And with those that gave volumes other keys since, the last one first.
+    """
+    stack: list[tuple[Pipe, frozenset[str], tuple[Any, ...]]] = [(sink, frozenset(), ())]
+    seen: set[tuple[int, frozenset[str], tuple[int, ...]]] = set()
+    while stack:
+        pipe, flushed, regrouped = stack.pop()
+        visit = (id(pipe), flushed, tuple(map(id, regrouped)))
+        if visit in seen:
+            continue
+        seen.add(visit)
+        flushes = getattr(type(pipe), "flushes", False)
+        keys = vars(pipe).get("keys") if flushes else ()
+        if keys is None:
+            continue
+        yield pipe, flushed, regrouped
+        if hasattr(type(pipe), "renamed"):
+            regrouped = (*regrouped, pipe)
+        stack += [(p, flushed | frozenset(keys), regrouped) for p in parents_of(pipe)]
