@@ -91,7 +91,7 @@ build/fuzz-host: tests/native/fuzz_resample.cpp $(wildcard native/*)
 SERVED := $(RUN) -m voxpipe.testing.s3 $(DEMO_OUTPUT)/buckets --
 
 demo: $(VENV)/installed-demo
-	$(if $(BUCKET),$(SERVED)) $(RUN) -m voxpipe demo --output $(DEMO_OUTPUT) \
+	$(if $(BUCKET),$(SERVED)) $(RUN) examples/demo --output $(DEMO_OUTPUT) \
 		$(if $(BUCKET),--bucket s3://voxpipe-demo/cases)
 
 # Longer, and one at a time: see benchmarks/README.md.

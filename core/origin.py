@@ -251,6 +251,5 @@ class Once:
 
 
 def _is_machinery(module: str) -> bool:
-    # ``python -m voxpipe`` and doctests run under other names and count as the user. So does
-    # the demo: it writes a chain as a user would.
-    return module.split(".", 1)[0] in _MACHINERY and not module.startswith("voxpipe.demo")
+    # ``python -m voxpipe`` and doctests run under other names and count as the user.
+    return module.split(".", 1)[0] in _MACHINERY

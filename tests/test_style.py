@@ -19,7 +19,17 @@ GIVEN_NAMES = {
     "voxpipe.dataloader2.utils",
 }
 # Folders of text that is published with the project; build folders and environments are not.
-TEXT_FOLDERS = ["tests", "tools", "tutorials", "benchmarks", "docs", "changes", "native", ".ci"]
+TEXT_FOLDERS = [
+    "tests",
+    "tools",
+    "tutorials",
+    "examples",
+    "benchmarks",
+    "docs",
+    "changes",
+    "native",
+    ".ci",
+]
 # Where people and build machines keep their checkouts.
 MACHINE_PATH = re.compile(r"(?<![\w.\-/])/(home|root|Users|work|builds|workspace)/\w")
 

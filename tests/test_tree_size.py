@@ -7,8 +7,8 @@ from checkout import ROOT
 sys.path.insert(0, str(ROOT / "tools"))
 from count_tree import circles_of, count, imports_in, read_modules
 
-MODULES = 613
-LINES = 83_850
+MODULES = 605
+LINES = 82_700
 FOLDERS = 40
 SMALL = 48
 CIRCLES = 7

@@ -1,15 +1,15 @@
 """``python -m voxpipe`` says its version, what it can do, and what went wrong."""
 
+import argparse
 import subprocess
 import sys
+import types
 
 import pytest
 
 import voxpipe
-from voxpipe import demo_data
+import voxpipe.__main__ as command_line
 from voxpipe.__main__ import main
-from voxpipe.core.errors import MissingDependency
-from voxpipe.demo_data import Case
 
 
 def test_version_needs_no_heavy_library():
@@ -20,7 +20,7 @@ def test_version_needs_no_heavy_library():
     assert (done.stdout, done.stderr) == (f"voxpipe {voxpipe.__version__}\n", "")
 
 
-@pytest.mark.parametrize("arguments", [[], ["unknown"], ["demo-data", "--speed", "9"]])
+@pytest.mark.parametrize("arguments", [[], ["unknown"], ["check", "--speed", "9"]])
 def test_wrong_arguments_are_refused(arguments, capsys):
     """The exit status is that of a usage error, and the usage is shown."""
     with pytest.raises(SystemExit) as caught:
@@ -30,24 +30,26 @@ def test_wrong_arguments_are_refused(arguments, capsys):
     assert "usage: voxpipe" in capsys.readouterr().err
 
 
-def test_demo_data_names_every_case(monkeypatch, tmp_path, capsys):
-    """One line per case: its name, its use, its image."""
-    case = Case("head-0", tmp_path / "t1.nii", tmp_path / "label.nii", held_out=True)
-    folders = []
-    monkeypatch.setattr(demo_data, "prepare", lambda f: folders.append(f) or [case])
-
-    assert main(["demo-data", "--output", str(tmp_path)]) == 0
-    assert folders == [tmp_path / "data"]
-    assert capsys.readouterr().out.split() == ["head-0", "held", "out", str(case.image)]
-
-
-def test_errors_are_sentences(monkeypatch, tmp_path, capsys):
+def test_errors_are_sentences(tmp_path, capsys):
     """What to do is shown; a traceback is not."""
+    assert main(["check", str(tmp_path / "none.json")]) == 1
+    *_, what, do = capsys.readouterr().err.replace("\r", "\n").splitlines()
+    assert what == f"voxpipe: there is no manifest {tmp_path / 'none.json'}."
+    assert do == "  Write one: voxpipe index URL."
 
-    def fail(folder):
-        raise MissingDependency("nilearn is not installed", do="Install it.")
 
-    monkeypatch.setattr(demo_data, "prepare", fail)
+@pytest.mark.parametrize("command", ["index", "convert"])
+def test_an_interrupted_command_says_so_in_one_line(command, monkeypatch, capsys):
+    """The status is the one that shells give to SIGINT."""
 
-    assert main(["demo-data", "--output", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == "voxpipe: nilearn is not installed\n  Install it.\n"
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    parsed = argparse.Namespace(command=command, run=interrupted)
+    known = types.SimpleNamespace(parse_known_args=lambda _: (parsed, []))
+    monkeypatch.setattr(command_line, "parser", lambda: known)
+
+    assert main([]) == 130
+    told = capsys.readouterr().err
+    assert told.startswith("voxpipe: stopped")
+    assert ("give it again" in told) == (command == "convert")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from voxpipe.core import TALLY, Grid, Region, Stream
 from voxpipe.core.errors import PatchSizeError
-from voxpipe.demo_data import TEMPLATE_FILE
 from voxpipe.spatial import (
     Flip,
     MaskedPatch,
@@ -281,9 +280,9 @@ def test_the_table_of_a_real_segmentation_is_small(tmp_path):
     import nilearn
 
     folder = Path(nilearn.__file__).parent / "datasets" / "data"
+    name = "mni_icbm152_{}_tal_nlin_sym_09a_converted.nii.gz"
     maps = [
-        np.asarray(nibabel.load(folder / TEMPLATE_FILE.format(tissue)).dataobj)
-        for tissue in ("gm", "wm")
+        np.asarray(nibabel.load(folder / name.format(tissue)).dataobj) for tissue in ("gm", "wm")
     ]
     label = np.zeros(maps[0].shape, np.uint8)
     for number, tissue in enumerate(maps, 1):

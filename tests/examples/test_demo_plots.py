@@ -6,13 +6,13 @@ import sys
 import nibabel
 import numpy as np
 import pytest
+from demo_data import Case
+from demo_plots import Shown, middle_plane, save_loss, save_preview
+from demo_source import preview
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from voxpipe.core.errors import MissingDependency
-from voxpipe.demo_data import Case
-from voxpipe.demo_plots import Shown, middle_plane, save_loss, save_preview
-from voxpipe.demo_source import preview
 
 CLASSES = {1: "grey matter", 2: "white matter"}
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from .unet import DiceCount, UNet, segmentation_loss
+from unet import DiceCount, UNet, segmentation_loss
 
 Batch = dict[str, Any]
 Clock = Callable[[], float]

@@ -2,14 +2,14 @@
 
 import importlib.util
 
+import demo_data
 import nibabel
 import numpy as np
 import pytest
 import zarr
+from demo_data import CASE_SHAPE, VARIANTS, Head, Variant, prepare
 
-from voxpipe import demo_data
 from voxpipe.core.errors import MissingDependency, VolumeError
-from voxpipe.demo_data import CASE_SHAPE, VARIANTS, Head, Variant, prepare
 
 # A corner of the template is enough: what is beyond the array is cut off.
 SHAPE = (40, 44, 36)

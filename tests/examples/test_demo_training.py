@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-
-from voxpipe.demo_training import (
+from demo_training import (
     History,
     epochs,
     evaluate,

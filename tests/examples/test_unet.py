@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-
-from voxpipe.unet import DiceCount, UNet, segmentation_loss
+from unet import DiceCount, UNet, segmentation_loss
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,22 @@
-"""The demo's chain: what a user of voxpipe would write for this task."""
+"""The demo's chain: what a user of voxpipe would write for this task, from disk or a bucket."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from .adapters import FuseSpatial, Profile, Timeout
-from .dataloader2 import DataLoader2
-from .datapipes.iter import from_cases
-from .demo import Source
-from .demo_data import Case
-from .demo_plots import Shown, augmentation_in_words
-from .reading_services import MultiProcessingReadingService
+from demo import Source
+from demo_data import Case
+from demo_plots import Shown, augmentation_in_words
+
+from voxpipe.adapters import FuseSpatial, Profile, Timeout
+from voxpipe.core.errors import MissingDependency, VolumeError
+from voxpipe.dataloader2 import DataLoader2
+from voxpipe.datapipes.iter import from_cases
+from voxpipe.reading_services import MultiProcessingReadingService
+from voxpipe.volumes.stores.location import file_system, is_url, public_name
 
 # Three levels of the network halve a side twice. Larger patches give too few steps in two
 # minutes on two cores.
@@ -91,3 +96,55 @@ def preview(cases: Sequence[Case]) -> list[Shown]:
         title = f"{told['case']}, {'augmented' if drawn else 'as stored'}\n{done}"
         shown.append(Shown(title, batch["image"][0, 0].numpy(), batch["label"][0, 0].numpy()))
     return shown
+
+
+def in_bucket(cases: Sequence[Case], url: str) -> list[Case]:
+    """Copy the files of all cases below ``url`` and return the cases there.
+
+    Parameters
+    ----------
+    cases
+        On the local disk.
+    url
+        Of a folder in a bucket; the bucket is made if it can be.
+
+    Raises
+    ------
+    VolumeError
+        ``url`` is no URL, or nothing can be written there.
+    """
+    if not is_url(url):
+        raise VolumeError(f"{url} is no URL.", do="Name a bucket, e.g. --bucket s3://name/demo.")
+    system, root = file_system(url, {})
+    root = root.rstrip("/")
+    try:
+        system.makedirs(root.partition("/")[0], exist_ok=True)
+        moved = []
+        for case in cases:
+            there: dict[str, str] = {}
+            for key in ("image", "label"):
+                source = Path(getattr(case, key))
+                inside = f"{case.name}/{source.name}"
+                for file in _files(source):
+                    target = f"{root}/{case.name}/{file.relative_to(source.parent).as_posix()}"
+                    system.pipe_file(target, file.read_bytes())
+                there[key] = f"{url.rstrip('/')}/{inside}"
+            moved.append(replace(case, image=there["image"], label=there["label"]))
+    except ImportError as error:
+        raise MissingDependency(
+            f"writing to {public_name(url)} needs a package that is not installed: {error}.",
+            do="Install the file system package that fsspec asks for.",
+        ) from error
+    except OSError as error:
+        # Not chained: the text of the original may hold a key.
+        raise VolumeError(
+            f"writing to {public_name(url)} failed: {type(error).__name__}.",
+            do="Check the bucket, the credentials and AWS_ENDPOINT_URL.",
+        ) from None
+    return moved
+
+
+def _files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    return sorted(file for file in source.rglob("*") if file.is_file())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .core.errors import MissingDependency
+from voxpipe.core.errors import MissingDependency
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

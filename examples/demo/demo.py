@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .demo_data import CLASSES, Case, prepare
-from .demo_plots import Shown, save_loss, save_preview
-from .demo_training import (
+from demo_data import CLASSES, Case, prepare
+from demo_plots import Shown, save_loss, save_preview
+from demo_training import (
     Batch,
     Clock,
     History,
@@ -24,7 +24,7 @@ from .demo_training import (
     predict_fullest,
     train,
 )
-from .unet import UNet
+from unet import UNet
 
 Say = Callable[[str], object]
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 import zarr
-
-from voxpipe.demo import Source, run
-from voxpipe.demo_data import CLASSES, VARIANTS, Head, prepare
-from voxpipe.demo_plots import Shown
+from demo import Source, run
+from demo_data import CLASSES, VARIANTS, Head, prepare
+from demo_plots import Shown
 
 SIDE = 16
 
