@@ -10,49 +10,28 @@ from .cache import Cache
 from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
 from .flush import Flush
-from .general.files.compressed_loader import Bz2FileLoader, XzFileLoader
-from .general.files.csv_parser import CSVDictParser, CSVParser
-from .general.files.decompressor import CompressionType, Decompressor, Extractor
-from .general.files.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
-from .general.files.fsspec_list import FSSpecFileLister
-from .general.files.fsspec_open import FSSpecFileOpener
-from .general.files.fsspec_save import FSSpecSaver
-from .general.files.hash_checker import HashChecker
-from .general.files.http_reader import HttpReader, OnlineReader
-from .general.files.json_parser import JsonParser
-from .general.files.left_out import AISFileLister, AISFileLoader, DataFrameMaker, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, S3FileLister, S3FileLoader, TFRecordLoader
-from .general.files.line_reader import LineReader
-from .general.files.paragraphs import ParagraphAggregator
-from .general.files.refused import GDriveReader, RarArchiveLoader
-from .general.files.saver import Saver
-from .general.files.shard_expander import ShardExpander
-from .general.files.tar_loader import TarArchiveLoader
-from .general.files.webdataset import WebDataset
-from .general.files.zip_loader import ZipArchiveLoader
-from .general.items.async_map_batches import BatchAsyncMapper
-from .general.items.branches import Branch
-from .general.items.cycle import Cycler, Repeater
-from .general.items.dispatch import ShardingRoundRobinDispatcher
-from .general.items.drop import Dropper
-from .general.items.flatmap import FlatMapper
-from .general.items.flatten import Flattener
-from .general.items.fullsync import FullSync
-from .general.items.header import Header, LengthSetter
-from .general.items.in_batch_shuffle import InBatchShuffler
-from .general.items.in_memory_cache import InMemoryCacheHolder
-from .general.items.indices import Enumerator, IndexAdder
-from .general.items.longest import MultiplexerLongest, ZipperLongest
-from .general.items.map_batches import BatchMapper
-from .general.items.max_token_bucketize import MaxTokenBucketizer
-from .general.items.pin_memory import PinMemory
-from .general.items.rows2columnar import Rows2Columnar
-from .general.items.shuffled_flatmap import ShuffledFlatMapper
-from .general.items.slice import Slicer
-from .general.items.threadpool_map import ThreadPoolMapper
-from .general.items.to_device import ToDevice
-from .general.items.zip_with_iter import IterKeyZipper
-from .general.items.zip_with_map import MapKeyZipper
-from .general.map.from_iter import IterToMapConverter
+from .general.archives import TarArchiveLoader, ZipArchiveLoader
+from .general.branches import Branch
+from .general.callable import BatchMapper, FlatMapper, ShuffledFlatMapper
+from .general.columns import Rows2Columnar
+from .general.combining import IterKeyZipper, MapKeyZipper, MultiplexerLongest, ZipperLongest
+from .general.compression import Bz2FileLoader, CompressionType, Decompressor, Extractor, XzFileLoader
+from .general.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from .general.fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
+from .general.fullsync import FullSync, ShardingRoundRobinDispatcher
+from .general.grouping import InBatchShuffler, MaxTokenBucketizer
+from .general.hash_checker import HashChecker
+from .general.http_reader import HttpReader, OnlineReader
+from .general.in_memory_cache import InMemoryCacheHolder
+from .general.left_out import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from .general.map_pipe import IterToMapConverter
+from .general.pin_memory import PinMemory, ToDevice
+from .general.saver import Saver
+from .general.selecting import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
+from .general.shard_expander import ShardExpander
+from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
+from .general.threads import BatchAsyncMapper, ThreadPoolMapper
+from .general.webdataset import WebDataset
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .move_boxes import MoveBoxes

@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 from ..first_use import at_first_use
 
 if TYPE_CHECKING:
-    from .general.map.from_iter import IterToMapConverter
-    from .general.map.in_memory_cache import InMemoryCacheHolder
-    from .general.map.torch_pipes import (
+    from .general.map_pipe import (
         Batcher,
         Concater,
+        InMemoryCacheHolder,
+        IterToMapConverter,
         MapDataPipe,
         Mapper,
         SequenceWrapper,
         Shuffler,
+        UnZipper,
         Zipper,
     )
-    from .general.map.unzip import UnZipper
 
 _HOMES = {
-    "general.map.from_iter": ("IterToMapConverter",),
-    "general.map.in_memory_cache": ("InMemoryCacheHolder",),
-    "general.map.torch_pipes": (
+    "general.map_pipe": (
         "Batcher",
         "Concater",
+        "InMemoryCacheHolder",
+        "IterToMapConverter",
         "MapDataPipe",
         "Mapper",
         "SequenceWrapper",
         "Shuffler",
+        "UnZipper",
         "Zipper",
     ),
-    "general.map.unzip": ("UnZipper",),
 }
 __all__ = [
     "Batcher",

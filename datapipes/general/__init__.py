@@ -12,63 +12,58 @@ from ...first_use import at_first_use
 from ..forms import register_forms
 
 if TYPE_CHECKING:
-    from .files.compressed_loader import Bz2FileLoader, XzFileLoader
-    from .files.csv_parser import CSVDictParser, CSVParser
-    from .files.decompressor import CompressionType, Decompressor, Extractor
-    from .files.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
-    from .files.fsspec_list import FSSpecFileLister
-    from .files.fsspec_open import FSSpecFileOpener
-    from .files.fsspec_save import FSSpecSaver
-    from .files.hash_checker import HashChecker
-    from .files.http_reader import HttpReader, OnlineReader
-    from .files.json_parser import JsonParser
-    from .files.left_out import (
+    from .archives import TarArchiveLoader, ZipArchiveLoader
+    from .branches import RoundRobinDemultiplexer, UnZipper
+    from .callable import BatchMapper, FlatMapper, ShuffledFlatMapper
+    from .columns import Rows2Columnar
+    from .combining import (
+        IterKeyZipper,
+        MapKeyZipper,
+        MultiplexerLongest,
+        SampleMultiplexer,
+        ZipperLongest,
+    )
+    from .compression import Bz2FileLoader, CompressionType, Decompressor, Extractor, XzFileLoader
+    from .disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+    from .fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
+    from .fullsync import FullSync, ShardingRoundRobinDispatcher
+    from .grouping import BucketBatcher, InBatchShuffler, MaxTokenBucketizer
+    from .hash_checker import HashChecker
+    from .http_reader import HttpReader, OnlineReader
+    from .in_memory_cache import InMemoryCacheHolder
+    from .left_out import (
         AISFileLister,
         AISFileLoader,
         DataFrameMaker,
+        GDriveReader,
         HuggingFaceHubReader,
         IoPathFileLister,
         IoPathFileOpener,
         IoPathSaver,
         ParquetDataFrameLoader,
+        RarArchiveLoader,
         S3FileLister,
         S3FileLoader,
         TFRecordLoader,
     )
-    from .files.line_reader import LineReader
-    from .files.paragraphs import ParagraphAggregator
-    from .files.refused import GDriveReader, RarArchiveLoader
-    from .files.saver import Saver
-    from .files.shard_expander import ShardExpander
-    from .files.tar_loader import TarArchiveLoader
-    from .files.webdataset import WebDataset
-    from .files.zip_loader import ZipArchiveLoader
-    from .items.async_map_batches import BatchAsyncMapper
-    from .items.bucketbatch import BucketBatcher
-    from .items.cycle import Cycler, Repeater
-    from .items.dispatch import ShardingRoundRobinDispatcher
-    from .items.drop import Dropper
-    from .items.flatmap import FlatMapper
-    from .items.flatten import Flattener
-    from .items.from_map import MapToIterConverter
-    from .items.fullsync import FullSync
-    from .items.header import Header, LengthSetter
-    from .items.in_batch_shuffle import InBatchShuffler
-    from .items.in_memory_cache import InMemoryCacheHolder
-    from .items.indices import Enumerator, IndexAdder
-    from .items.longest import MultiplexerLongest, ZipperLongest
-    from .items.map_batches import BatchMapper
-    from .items.max_token_bucketize import MaxTokenBucketizer
-    from .items.pin_memory import PinMemory
-    from .items.random_split import RandomSplitter
-    from .items.round_robin_demux import RoundRobinDemultiplexer
-    from .items.rows2columnar import Rows2Columnar
-    from .items.sample_multiplexer import SampleMultiplexer
-    from .items.shuffled_flatmap import ShuffledFlatMapper
-    from .items.slice import Slicer
-    from .items.threadpool_map import ThreadPoolMapper
-    from .items.to_device import ToDevice
-    from .items.torch_pipes import (
+    from .pin_memory import PinMemory, ToDevice
+    from .random_split import RandomSplitter
+    from .saver import Saver
+    from .selecting import (
+        Cycler,
+        Dropper,
+        Enumerator,
+        Header,
+        IndexAdder,
+        LengthSetter,
+        MapToIterConverter,
+        Repeater,
+        Slicer,
+    )
+    from .shard_expander import ShardExpander
+    from .text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
+    from .threads import BatchAsyncMapper, ThreadPoolMapper
+    from .torch_pipes import (
         SHARDING_PRIORITIES,
         Batcher,
         Collator,
@@ -91,69 +86,108 @@ if TYPE_CHECKING:
         UnBatcher,
         Zipper,
     )
-    from .items.unzip import UnZipper
-    from .items.zip_with_iter import IterKeyZipper
-    from .items.zip_with_map import MapKeyZipper
+    from .webdataset import WebDataset
 
 # Where each class is, by its module below this package.
 HOMES = {
-    "files.compressed_loader": ("Bz2FileLoader", "XzFileLoader"),
-    "files.csv_parser": ("CSVDictParser", "CSVParser"),
-    "files.decompressor": ("CompressionType", "Decompressor", "Extractor"),
-    "files.disk_cache": ("EndOnDiskCacheHolder", "OnDiskCacheHolder"),
-    "files.fsspec_list": ("FSSpecFileLister",),
-    "files.fsspec_open": ("FSSpecFileOpener",),
-    "files.fsspec_save": ("FSSpecSaver",),
-    "files.hash_checker": ("HashChecker",),
-    "files.http_reader": ("HttpReader", "OnlineReader"),
-    "files.json_parser": ("JsonParser",),
-    "files.left_out": (
+    "archives": (
+        "TarArchiveLoader",
+        "ZipArchiveLoader",
+    ),
+    "branches": (
+        "RoundRobinDemultiplexer",
+        "UnZipper",
+    ),
+    "callable": (
+        "BatchMapper",
+        "FlatMapper",
+        "ShuffledFlatMapper",
+    ),
+    "columns": ("Rows2Columnar",),
+    "combining": (
+        "IterKeyZipper",
+        "MapKeyZipper",
+        "MultiplexerLongest",
+        "SampleMultiplexer",
+        "ZipperLongest",
+    ),
+    "compression": (
+        "Bz2FileLoader",
+        "CompressionType",
+        "Decompressor",
+        "Extractor",
+        "XzFileLoader",
+    ),
+    "disk_cache": (
+        "EndOnDiskCacheHolder",
+        "OnDiskCacheHolder",
+    ),
+    "fsspec_files": (
+        "FSSpecFileLister",
+        "FSSpecFileOpener",
+        "FSSpecSaver",
+    ),
+    "fullsync": (
+        "FullSync",
+        "ShardingRoundRobinDispatcher",
+    ),
+    "grouping": (
+        "BucketBatcher",
+        "InBatchShuffler",
+        "MaxTokenBucketizer",
+    ),
+    "hash_checker": ("HashChecker",),
+    "http_reader": (
+        "HttpReader",
+        "OnlineReader",
+    ),
+    "in_memory_cache": ("InMemoryCacheHolder",),
+    "left_out": (
         "AISFileLister",
         "AISFileLoader",
         "DataFrameMaker",
+        "GDriveReader",
         "HuggingFaceHubReader",
         "IoPathFileLister",
         "IoPathFileOpener",
         "IoPathSaver",
         "ParquetDataFrameLoader",
+        "RarArchiveLoader",
         "S3FileLister",
         "S3FileLoader",
         "TFRecordLoader",
     ),
-    "files.line_reader": ("LineReader",),
-    "files.paragraphs": ("ParagraphAggregator",),
-    "files.refused": ("GDriveReader", "RarArchiveLoader"),
-    "files.saver": ("Saver",),
-    "files.shard_expander": ("ShardExpander",),
-    "files.tar_loader": ("TarArchiveLoader",),
-    "files.webdataset": ("WebDataset",),
-    "files.zip_loader": ("ZipArchiveLoader",),
-    "items.async_map_batches": ("BatchAsyncMapper",),
-    "items.bucketbatch": ("BucketBatcher",),
-    "items.cycle": ("Cycler", "Repeater"),
-    "items.dispatch": ("ShardingRoundRobinDispatcher",),
-    "items.drop": ("Dropper",),
-    "items.flatmap": ("FlatMapper",),
-    "items.flatten": ("Flattener",),
-    "items.from_map": ("MapToIterConverter",),
-    "items.fullsync": ("FullSync",),
-    "items.header": ("Header", "LengthSetter"),
-    "items.in_batch_shuffle": ("InBatchShuffler",),
-    "items.in_memory_cache": ("InMemoryCacheHolder",),
-    "items.indices": ("Enumerator", "IndexAdder"),
-    "items.longest": ("MultiplexerLongest", "ZipperLongest"),
-    "items.map_batches": ("BatchMapper",),
-    "items.max_token_bucketize": ("MaxTokenBucketizer",),
-    "items.pin_memory": ("PinMemory",),
-    "items.random_split": ("RandomSplitter",),
-    "items.round_robin_demux": ("RoundRobinDemultiplexer",),
-    "items.rows2columnar": ("Rows2Columnar",),
-    "items.sample_multiplexer": ("SampleMultiplexer",),
-    "items.shuffled_flatmap": ("ShuffledFlatMapper",),
-    "items.slice": ("Slicer",),
-    "items.threadpool_map": ("ThreadPoolMapper",),
-    "items.to_device": ("ToDevice",),
-    "items.torch_pipes": (
+    "pin_memory": (
+        "PinMemory",
+        "ToDevice",
+    ),
+    "random_split": ("RandomSplitter",),
+    "saver": ("Saver",),
+    "selecting": (
+        "Flattener",
+        "Cycler",
+        "Dropper",
+        "Enumerator",
+        "Header",
+        "IndexAdder",
+        "LengthSetter",
+        "MapToIterConverter",
+        "Repeater",
+        "Slicer",
+    ),
+    "shard_expander": ("ShardExpander",),
+    "text": (
+        "CSVDictParser",
+        "CSVParser",
+        "JsonParser",
+        "LineReader",
+        "ParagraphAggregator",
+    ),
+    "threads": (
+        "BatchAsyncMapper",
+        "ThreadPoolMapper",
+    ),
+    "torch_pipes": (
         "Batcher",
         "Collator",
         "Concater",
@@ -176,9 +210,7 @@ HOMES = {
         "UnBatcher",
         "Zipper",
     ),
-    "items.unzip": ("UnZipper",),
-    "items.zip_with_iter": ("IterKeyZipper",),
-    "items.zip_with_map": ("MapKeyZipper",),
+    "webdataset": ("WebDataset",),
 }
 __all__ = [
     "SHARDING_PRIORITIES",
@@ -275,76 +307,76 @@ __getattr__, __dir__ = at_first_use(globals(), HOMES)
 
 # The chained forms, and what each makes.
 _ITER_FORMS = {
-    "add_index": "items.indices:IndexAdder",
-    "async_map_batches": "items.async_map_batches:BatchAsyncMapper",
-    "bucketbatch": "items.bucketbatch:BucketBatcher",
-    "check_hash": "files.hash_checker:HashChecker",
-    "cycle": "items.cycle:Cycler",
-    "dataframe": "files.left_out:DataFrameMaker",
-    "decompress": "files.decompressor:Decompressor",
-    "drop": "items.drop:Dropper",
-    "end_caching": "files.disk_cache:EndOnDiskCacheHolder",
-    "enumerate": "items.indices:Enumerator",
-    "extract": "files.decompressor:Extractor",
-    "flatmap": "items.flatmap:FlatMapper",
-    "flatten": "items.flatten:Flattener",
-    "fullsync": "items.fullsync:FullSync",
-    "header": "items.header:Header",
-    "in_batch_shuffle": "items.in_batch_shuffle:InBatchShuffler",
-    "in_memory_cache": "items.in_memory_cache:InMemoryCacheHolder",
-    "lines_to_paragraphs": "files.paragraphs:ParagraphAggregator",
-    "list_files_by_ais": "files.left_out:AISFileLister",
-    "list_files_by_fsspec": "files.fsspec_list:FSSpecFileLister",
-    "list_files_by_iopath": "files.left_out:IoPathFileLister",
-    "list_files_by_s3": "files.left_out:S3FileLister",
-    "load_files_by_ais": "files.left_out:AISFileLoader",
-    "load_files_by_s3": "files.left_out:S3FileLoader",
-    "load_from_bz2": "files.compressed_loader:Bz2FileLoader",
-    "load_from_rar": "files.refused:RarArchiveLoader",
-    "load_from_tar": "files.tar_loader:TarArchiveLoader",
-    "load_from_tfrecord": "files.left_out:TFRecordLoader",
-    "load_from_xz": "files.compressed_loader:XzFileLoader",
-    "load_from_zip": "files.zip_loader:ZipArchiveLoader",
-    "load_parquet_as_df": "files.left_out:ParquetDataFrameLoader",
-    "map_batches": "items.map_batches:BatchMapper",
-    "max_token_bucketize": "items.max_token_bucketize:MaxTokenBucketizer",
-    "mux_longest": "items.longest:MultiplexerLongest",
-    "on_disk_cache": "files.disk_cache:OnDiskCacheHolder",
-    "open_files_by_fsspec": "files.fsspec_open:FSSpecFileOpener",
-    "open_files_by_iopath": "files.left_out:IoPathFileOpener",
-    "parse_csv": "files.csv_parser:CSVParser",
-    "parse_csv_as_dict": "files.csv_parser:CSVDictParser",
-    "parse_json_files": "files.json_parser:JsonParser",
-    "pin_memory": "items.pin_memory:PinMemory",
-    "random_split": "items.random_split:RandomSplitter",
-    "read_from_gdrive": "files.refused:GDriveReader",
-    "read_from_http": "files.http_reader:HttpReader",
-    "read_from_remote": "files.http_reader:OnlineReader",
-    "readlines": "files.line_reader:LineReader",
-    "repeat": "items.cycle:Repeater",
-    "round_robin_demux": "items.round_robin_demux:RoundRobinDemultiplexer",
-    "rows2columnar": "items.rows2columnar:Rows2Columnar",
-    "save_by_fsspec": "files.fsspec_save:FSSpecSaver",
-    "save_by_iopath": "files.left_out:IoPathSaver",
-    "save_to_disk": "files.saver:Saver",
-    "set_length": "items.header:LengthSetter",
-    "shard_expand": "files.shard_expander:ShardExpander",
-    "sharding_round_robin_dispatch": "items.dispatch:ShardingRoundRobinDispatcher",
-    "shuffled_flatmap": "items.shuffled_flatmap:ShuffledFlatMapper",
-    "slice": "items.slice:Slicer",
-    "threadpool_map": "items.threadpool_map:ThreadPoolMapper",
-    "to_device": "items.to_device:ToDevice",
-    "to_map_datapipe": "map.from_iter:IterToMapConverter",
-    "unzip": "items.unzip:UnZipper",
-    "webdataset": "files.webdataset:WebDataset",
-    "zip_longest": "items.longest:ZipperLongest",
-    "zip_with_iter": "items.zip_with_iter:IterKeyZipper",
-    "zip_with_map": "items.zip_with_map:MapKeyZipper",
+    "add_index": "selecting:IndexAdder",
+    "async_map_batches": "threads:BatchAsyncMapper",
+    "bucketbatch": "grouping:BucketBatcher",
+    "check_hash": "hash_checker:HashChecker",
+    "cycle": "selecting:Cycler",
+    "dataframe": "left_out:DataFrameMaker",
+    "decompress": "compression:Decompressor",
+    "drop": "selecting:Dropper",
+    "end_caching": "disk_cache:EndOnDiskCacheHolder",
+    "enumerate": "selecting:Enumerator",
+    "extract": "compression:Extractor",
+    "flatmap": "callable:FlatMapper",
+    "flatten": "selecting:Flattener",
+    "fullsync": "fullsync:FullSync",
+    "header": "selecting:Header",
+    "in_batch_shuffle": "grouping:InBatchShuffler",
+    "in_memory_cache": "in_memory_cache:InMemoryCacheHolder",
+    "lines_to_paragraphs": "text:ParagraphAggregator",
+    "list_files_by_ais": "left_out:AISFileLister",
+    "list_files_by_fsspec": "fsspec_files:FSSpecFileLister",
+    "list_files_by_iopath": "left_out:IoPathFileLister",
+    "list_files_by_s3": "left_out:S3FileLister",
+    "load_files_by_ais": "left_out:AISFileLoader",
+    "load_files_by_s3": "left_out:S3FileLoader",
+    "load_from_bz2": "compression:Bz2FileLoader",
+    "load_from_rar": "left_out:RarArchiveLoader",
+    "load_from_tar": "archives:TarArchiveLoader",
+    "load_from_tfrecord": "left_out:TFRecordLoader",
+    "load_from_xz": "compression:XzFileLoader",
+    "load_from_zip": "archives:ZipArchiveLoader",
+    "load_parquet_as_df": "left_out:ParquetDataFrameLoader",
+    "map_batches": "callable:BatchMapper",
+    "max_token_bucketize": "grouping:MaxTokenBucketizer",
+    "mux_longest": "combining:MultiplexerLongest",
+    "on_disk_cache": "disk_cache:OnDiskCacheHolder",
+    "open_files_by_fsspec": "fsspec_files:FSSpecFileOpener",
+    "open_files_by_iopath": "left_out:IoPathFileOpener",
+    "parse_csv": "text:CSVParser",
+    "parse_csv_as_dict": "text:CSVDictParser",
+    "parse_json_files": "text:JsonParser",
+    "pin_memory": "pin_memory:PinMemory",
+    "random_split": "random_split:RandomSplitter",
+    "read_from_gdrive": "left_out:GDriveReader",
+    "read_from_http": "http_reader:HttpReader",
+    "read_from_remote": "http_reader:OnlineReader",
+    "readlines": "text:LineReader",
+    "repeat": "selecting:Repeater",
+    "round_robin_demux": "branches:RoundRobinDemultiplexer",
+    "rows2columnar": "columns:Rows2Columnar",
+    "save_by_fsspec": "fsspec_files:FSSpecSaver",
+    "save_by_iopath": "left_out:IoPathSaver",
+    "save_to_disk": "saver:Saver",
+    "set_length": "selecting:LengthSetter",
+    "shard_expand": "shard_expander:ShardExpander",
+    "sharding_round_robin_dispatch": "fullsync:ShardingRoundRobinDispatcher",
+    "shuffled_flatmap": "callable:ShuffledFlatMapper",
+    "slice": "selecting:Slicer",
+    "threadpool_map": "threads:ThreadPoolMapper",
+    "to_device": "pin_memory:ToDevice",
+    "to_map_datapipe": "map_pipe:IterToMapConverter",
+    "unzip": "branches:UnZipper",
+    "webdataset": "webdataset:WebDataset",
+    "zip_longest": "combining:ZipperLongest",
+    "zip_with_iter": "combining:IterKeyZipper",
+    "zip_with_map": "combining:MapKeyZipper",
 }
 _MAP_FORMS = {
-    "in_memory_cache": "map.in_memory_cache:InMemoryCacheHolder",
-    "to_iter_datapipe": "items.from_map:MapToIterConverter",
-    "unzip": "map.unzip:UnZipper",
+    "in_memory_cache": "map_pipe:InMemoryCacheHolder",
+    "to_iter_datapipe": "selecting:MapToIterConverter",
+    "unzip": "map_pipe:UnZipper",
 }
 
 register_forms(__name__, _ITER_FORMS, _MAP_FORMS)

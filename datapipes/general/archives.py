@@ -1,0 +1,310 @@
+"""Archives: the members of tar and zip files, as streams."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from torch.utils.data.datapipes.utils.common import StreamWrapper
+
+from ...core.errors import StreamError
+from ...graph import Pipe, Traits
+from ..datapipe import DataPipe
+from ..forms import offered
+from .streams import (
+    MOST_BYTES,
+    bounded,
+    checked_most,
+    damage_told,
+    length_or_type_error,
+    named_stream,
+)
+
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+_DRIVE = re.compile(r"^[A-Za-z]:")
+
+
+def member_path(archive: str, name: str) -> str:
+    """Return the path of a member, below that of its archive.
+
+    Raises
+    ------
+    StreamError
+        The name is absolute or leads out of the archive: written to disk under this name, it
+        would land anywhere.
+
+    Examples
+    --------
+    >>> member_path("a.tar", "./p0/ct.nii"), member_path("https://h/a.tar", "p0/ct.nii")
+    ('a.tar/p0/ct.nii', 'https://h/a.tar/p0/ct.nii')
+    >>> member_path("a.tar", "../ct.nii")
+    Traceback (most recent call last):
+    voxpipe.core.errors.StreamError: a.tar has a member '../ct.nii', which leads out of it
+      Do not unpack this archive; ask who made it.
+    """
+    plain = name.replace("\\", "/")
+    inside = posixpath.normpath(plain)
+    outward = inside == ".." or inside.startswith(("../", "/")) or _DRIVE.match(plain)
+    if outward or "\0" in name:
+        msg = f"{archive} has a member {name!r}, which leads out of it"
+        raise StreamError(msg, do="Do not unpack this archive; ask who made it.")
+    # A backslash is part of a name here, unless it leads out elsewhere.
+    inside = posixpath.normpath(name)
+    if _URL.match(archive):
+        return f"{archive}/{inside}"
+    return os.path.normpath(os.path.join(archive, inside))
+
+
+# Headers that hold names and the like of the member after them.
+_NOTES = frozenset(
+    {
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    }
+)
+# Paths have some hundred bytes, extended attributes at most 64 KiB each.
+_MOST_NOTE_BYTES = 1024**2
+
+
+class CompleteTar(tarfile.TarInfo):
+    """A header of a member; one that is cut off or garbled is an error, not the end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: Any) -> CompleteTar:
+        """Return the header at hand. tarfile itself takes a damaged one for the end."""
+        try:
+            return super().fromtarfile(tarfile_)
+        except (tarfile.TruncatedHeaderError, tarfile.InvalidHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.SubsequentHeaderError(str(error)) from error  # type: ignore[attr-defined]
+
+    def _proc_member(self, tarfile_: Any) -> Any:
+        # tarfile's own place for this. It reads long names and the like into memory, whatever
+        # size the header says: a few bytes that are compressed may say gigabytes.
+        if self.type in _NOTES and self.size > _MOST_NOTE_BYTES:
+            msg = f"a header of {self.size} bytes"
+            raise tarfile.SubsequentHeaderError(msg)  # type: ignore[attr-defined]
+        return super()._proc_member(tarfile_)  # type: ignore[misc]
+
+
+def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
+    """Return a tar archive; one that cannot go back is read as it arrives."""
+    with damage_told(name):
+        can_go_back = hasattr(stream, "seekable") and stream.seekable()
+        how: Any = mode if can_go_back else mode.replace(":", "|")
+        # What is open is the stream; the archive itself holds nothing.
+        tar = tarfile.open(fileobj=stream, mode=how, tarinfo=CompleteTar)  # noqa: SIM115
+        # For those who call extractall() on it: nothing lands outside, no device is made.
+        if hasattr(tarfile, "data_filter"):
+            tar.extraction_filter = tarfile.data_filter
+        return tar
+
+
+def _is_stored(tar: Any, stream: Any) -> bool:
+    """Whether an archive is not compressed: a member is then no larger than what is stored."""
+    return tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
+
+
+@offered("load_from_tar")
+class TarArchiveLoader(DataPipe):
+    """Yield ``(path of the member, stream)`` for each file in each tar archive.
+
+    The archive is read as the members are, gzip, bzip2 or xz included: nothing is unpacked ahead.
+    Links, folders and devices are left out.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, binary stream)``. A stream that cannot go back will do; then each member
+        is read before the next one is asked for.
+    mode
+        As of ``tarfile.open``.
+    length
+        What ``len()`` says, if it is known; else that is a TypeError.
+    most_bytes
+        What one member may hold, decoded; by default 16 GiB in compressed archives.
+
+    Raises
+    ------
+    StreamError
+        The archive is damaged, cut off in the middle of a header included, a member leads out
+        of it (``../x``, ``/x``), or holds more than it may.
+    SampleError
+        The parent yields something else than pairs of a name and an open file.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> file = io.BytesIO()
+    >>> with tarfile.open(fileobj=file, mode="w") as tar:
+    ...     info = tarfile.TarInfo("p0/note.txt")
+    ...     info.size = 5
+    ...     tar.addfile(info, io.BytesIO(b"hello"))
+    >>> _ = file.seek(0)
+    >>> pipe = IterableWrapper([("a.tar", file)], deepcopy=False).load_from_tar()
+    >>> [(path, stream.read()) for path, stream in pipe]
+    [('a.tar/p0/note.txt', b'hello')]
+    """
+
+    traits: ClassVar[Any] = Traits(voxels=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        mode: str = "r:*",
+        length: int = -1,
+        *,
+        most_bytes: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.mode = mode
+        self.length = length
+        self.most_bytes = None if most_bytes is None else checked_most(most_bytes)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the members, archive by archive, in the order in which they are stored."""
+        for item in self.parent:
+            name, stream = named_stream(self, item)
+            del item
+            try:
+                yield from self._members(name, stream)
+            finally:
+                # Closed now, or with the last member that somebody holds.
+                stream.autoclose()
+
+    def _members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
+        given = stream.file_obj
+        tar = given if isinstance(given, tarfile.TarFile) else open_tar(name, stream, self.mode)
+        while True:
+            with damage_told(name):
+                info = tar.next()
+            # What it has seen it would keep: a kilobyte for every member.
+            tar.members.clear()  # type: ignore[attr-defined]
+            if info is None:
+                return
+            if info.isfile():
+                path = member_path(name, info.name)
+                with damage_told(name):
+                    file = tar.extractfile(info)
+                most = self.most_bytes
+                if most is None:
+                    is_plain = _is_stored(tar, stream) and not info.issparse()
+                    most = info.size if is_plain else MOST_BYTES
+                yield path, bounded(file, most, path, stream, size=info.size)
+
+    def __len__(self) -> int:
+        """Return ``length``; TypeError if it was not given."""
+        return length_or_type_error(self, None, self.length)
+
+
+_COPY_BYTES = 1024**2
+
+
+def open_zip(name: str, stream: Any) -> zipfile.ZipFile:
+    """Return a zip archive: its table of contents is read, no member."""
+    with damage_told(name):
+        return zipfile.ZipFile(stream)
+
+
+def spooled(stream: Any) -> Any:
+    """Return a stream that can go back: the same, or a copy in a file without a name.
+
+    The table of contents of a zip archive stands at its end.
+    """
+    if hasattr(stream, "seekable") and stream.seekable():
+        return stream
+    # The wrapper closes it, and with that it is gone from the disk.
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    try:
+        shutil.copyfileobj(stream, copy, _COPY_BYTES)
+        copy.seek(0)
+    except BaseException:
+        copy.close()
+        raise
+    finally:
+        stream.close()
+    return StreamWrapper(copy)
+
+
+@offered("load_from_zip")
+class ZipArchiveLoader(DataPipe):
+    """Yield ``(path of the member, stream)`` for each file in each zip archive.
+
+    Members are decoded as they are read. An archive that arrives as a stream that cannot go back
+    is first written to a temporary file without a name.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, binary stream)``.
+    length
+        What ``len()`` says, if it is known; else that is a TypeError.
+    most_bytes
+        What one member may hold, decoded; by default 16 GiB if it is compressed.
+
+    Raises
+    ------
+    StreamError
+        The archive is damaged or encrypted, a member leads out of it (``../x``, ``/x``), or
+        holds more than it may.
+    SampleError
+        The parent yields something else than pairs of a name and an open file.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> file = io.BytesIO()
+    >>> with zipfile.ZipFile(file, "w") as archive:
+    ...     archive.writestr("p0/note.txt", "hello")
+    >>> pipe = IterableWrapper([("a.zip", file)], deepcopy=False).load_from_zip()
+    >>> [(path, stream.read()) for path, stream in pipe]
+    [('a.zip/p0/note.txt', b'hello')]
+    """
+
+    traits: ClassVar[Any] = Traits(voxels=True)
+
+    def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int | None = None) -> None:
+        super().__init__()
+        self.parent = parent
+        self.length = length
+        self.most_bytes = None if most_bytes is None else checked_most(most_bytes)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the members, archive by archive, in the order of its table of contents."""
+        for item in self.parent:
+            name, stream = named_stream(self, item)
+            del item
+            given = stream.file_obj
+            if not isinstance(given, zipfile.ZipFile):
+                stream = spooled(stream)
+            try:
+                archive = given if isinstance(given, zipfile.ZipFile) else open_zip(name, stream)
+                del given
+                for info in archive.infolist():
+                    if info.is_dir():
+                        continue
+                    path = member_path(name, info.filename)
+                    with damage_told(path):
+                        file = archive.open(info)
+                    most = self.most_bytes
+                    if most is None:
+                        is_stored = info.compress_type == zipfile.ZIP_STORED
+                        most = info.file_size if is_stored else MOST_BYTES
+                    yield path, bounded(file, most, path, stream, size=info.file_size)
+                    del file
+            finally:
+                # Closed now, or with the last member that somebody holds.
+                stream.autoclose()
+
+    def __len__(self) -> int:
+        """Return ``length``; TypeError if it was not given."""
+        return length_or_type_error(self, None, self.length)

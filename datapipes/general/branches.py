@@ -1,0 +1,403 @@
+"""Several pipes that share one parent and its single pass: the branches of a trunk.
+
+As torch's ``fork`` and ``demux`` do it: all branches belong to one generation. An iterator of a
+branch that has one already begins the next generation, which ends all older iterators. Unlike
+there, branches may be read in threads of their own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from torch.utils.data.datapipes.utils.common import StreamWrapper
+
+from ...core.errors import placed
+from ...core.origin import warn
+from ...core.turns import ForkSafeLock
+from ...core.whole import whole
+from ...graph import Pipe, Traits
+from ..datapipe import DataPipe, length_of
+from ..forms import offered
+from ..item_bytes import bytes_of, limit_of_bytes
+from ..running import Running
+
+UNBOUNDED = -1
+"""As ``buffer_size``: no limit."""
+
+
+class Trunk(Running):
+    """Deals the items of the parent out to branches, and keeps what waits for the others.
+
+    Parameters
+    ----------
+    parent
+        The pipe that is read once for all branches.
+    count
+        How many branches there are.
+    buffer_size
+        How many items may wait; -1 for any number.
+    buffer_bytes
+        How many bytes they may take; None for 1 GiB, or for any number if ``buffer_size`` is -1.
+        One item of each branch may wait, whatever its size.
+    """
+
+    traits: ClassVar[Traits] = Traits()
+    running = (
+        "_lock",
+        "_items",
+        "_waiting",
+        "_bytes",
+        "_left",
+        "_begun",
+        "_ended",
+        "_overflow",
+        "_generation",
+    )
+
+    def __init__(
+        self, parent: Pipe, count: int, buffer_size: int, buffer_bytes: int | None = None
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.count = count
+        self.buffer_size = whole("buffer_size", buffer_size, least=UNBOUNDED)
+        self.buffer_bytes = limit_of_bytes(buffer_bytes, unbounded=buffer_size == UNBOUNDED)
+        if self.buffer_bytes is None:
+            text = f"Unlimited buffer size is set for `{self.chained}`: a branch that is read much "
+            text += "faster than another can fill the memory"
+            warnings.warn(text, UserWarning, stacklevel=5)
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Begin a pass: nothing is read and nothing waits."""
+        # A branch that waits for an item keeps the others waiting: there is one parent.
+        self._lock = ForkSafeLock()
+        self._generation = 0
+        self._restart()
+
+    def describe(self) -> str:
+        """Return what is divided, into how many."""
+        return f"{self.chained}({self.count} pipes)"
+
+    def _restart(self) -> None:
+        self._items: Iterator[Any] | None = None
+        self._waiting: list[deque[tuple[Any, int]]] = [deque() for _ in range(self.count)]
+        self._bytes = 0
+        self._left = [False] * self.count
+        self._begun = self._ended = False
+        self._overflow: BufferError | None = None
+        self._generation += 1
+
+    def reset(self) -> None:
+        """Begin a pass, and close the streams that nobody took."""
+        with self._lock:
+            self._drop()
+            self._restart()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raise TypeError: items are had from the branches."""
+        msg = f"what {self.chained}() divides is read through the pipes that it returned"
+        raise TypeError(msg)
+
+    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
+        """Return which branch gets what of the ``number``-th item."""
+        raise NotImplementedError
+
+    def room_taken(self, waiting: list[int]) -> int:
+        """Return how much of ``buffer_size`` is taken, of how many items wait for each branch."""
+        raise NotImplementedError
+
+    def branch_length(self, branch: int) -> int:
+        """Return how many items a branch has; TypeError if that is not known."""
+        raise NotImplementedError
+
+    def is_interrupted(self) -> bool:
+        """Whether the parent was begun, and some branch has not come to its end."""
+        return self._begun and not (self._ended and all(self._left))
+
+    def items_of(self, branch: int) -> Iterator[Any]:
+        """Yield what a branch gets."""
+        generation = self._generation
+        try:
+            while True:
+                with self._lock:
+                    if generation != self._generation:
+                        return
+                    item, found = self._next_of(branch)
+                if not found:
+                    return
+                yield item
+        finally:
+            with self._lock:
+                if generation == self._generation:
+                    self._left[branch] = True
+                    if all(self._left):
+                        self._drop()
+
+    def _next_of(self, branch: int) -> tuple[Any, bool]:
+        """Return the next item of a branch and True, or False at the end."""
+        own = self._waiting[branch]
+        while not own and not self._ended:
+            if self._overflow is not None:
+                raise self._overflow
+            self._read(branch)
+        if not own:
+            return None, False
+        item, size = own.popleft()
+        self._bytes -= size
+        return item, True
+
+    def _read(self, asker: int) -> None:
+        """Deal out one more item of the parent."""
+        if self._items is None:
+            self._items, self._begun = iter(enumerate(self.parent)), True
+        following = next(self._items, None)
+        if following is None:
+            self._ended, self._items = True, None
+            return
+        number, item = following
+        for branch, value in self.deal(item, number):
+            # What the asker takes at once does not wait.
+            size = 0 if branch == asker or self.buffer_bytes is None else bytes_of(value)
+            self._waiting[branch].append((value, size))
+            self._bytes += size
+        waiting = [0 if b == asker else len(queue) for b, queue in enumerate(self._waiting)]
+        self._overflow = self._too_far(waiting)
+        if self._overflow is not None:
+            raise self._overflow
+
+    def _too_far(self, waiting: list[int]) -> BufferError | None:
+        """Return an error if more waits than may; ``waiting`` items for each branch."""
+        if self.buffer_size != UNBOUNDED and self.room_taken(waiting) > self.buffer_size:
+            what = f"buffer size {self.buffer_size} is insufficient"
+            more = "buffer_size="
+        elif self.buffer_bytes is not None and self._bytes > self.buffer_bytes and max(waiting) > 1:
+            what = f"{sum(waiting)} items wait that take {self._bytes} bytes"
+            what += f", and buffer_bytes is {self.buffer_bytes}"
+            more = "buffer_bytes="
+        else:
+            return None
+        text = f"{self.chained}() buffer overflow, {what}: one branch is read that much further "
+        text += f"than another. Read them in turn, or give a larger {more}."
+        error = BufferError(text)
+        placed(error, self.origin)
+        return error
+
+    def _drop(self) -> None:
+        self._items = None
+        for queue in self._waiting:
+            while queue:
+                StreamWrapper.close_streams(queue.popleft()[0])
+        self._bytes = 0
+
+
+class Branch(DataPipe):
+    """One branch of a :class:`Trunk`.
+
+    Parameters
+    ----------
+    trunk
+        What all branches share.
+    number
+        Which branch, from 0.
+    """
+
+    traits: ClassVar[Traits] = Traits()
+    # torch's iterator hook asks for this, for two methods below, and for the name of the trunk.
+    _is_child_datapipe = True
+    _valid_iterator_id: int | None
+
+    def __init__(self, trunk: Trunk, number: int) -> None:
+        super().__init__()
+        self.main_datapipe: Any = trunk
+        self.number = number
+
+    def describe(self) -> str:
+        """Return which branch of what it is."""
+        return f"{self.main_datapipe.chained}(…)[{self.number}]"
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items of this branch."""
+        return self.main_datapipe.items_of(self.number)  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        """Return the number of items of this branch; TypeError if that is not known."""
+        return int(self.main_datapipe.branch_length(self.number))
+
+    def _set_main_datapipe_valid_iterator_id(self) -> int:
+        trunk = self.main_datapipe
+        if trunk._valid_iterator_id is None:
+            trunk._valid_iterator_id = 0
+        elif trunk._valid_iterator_id == self._valid_iterator_id:
+            # This branch has an iterator of this generation: a second one begins the next.
+            trunk._valid_iterator_id += 1
+            if trunk.is_interrupted():
+                text = "Some child DataPipes are not exhausted when __iter__ is called. We are "
+                text += "resetting the buffer and each child DataPipe will read from the start."
+                warnings.warn(text, UserWarning, stacklevel=2)
+            trunk.reset()
+        self._valid_iterator_id = trunk._valid_iterator_id
+        return int(trunk._valid_iterator_id)
+
+    def _check_valid_iterator_id(self, iterator_id: int) -> bool:
+        current: int | None = self.main_datapipe._valid_iterator_id
+        return iterator_id == self._valid_iterator_id == current
+
+
+def columns_kept(sequence_length: int, columns_to_skip: Sequence[int] | None) -> list[int]:
+    """Return the columns that are not skipped.
+
+    Raises
+    ------
+    RuntimeError
+        If none is left.
+    """
+    skipped = {*(columns_to_skip or ())}
+    length = whole("sequence_length", sequence_length, least=1)
+    kept = [column for column in range(length) if column not in skipped]
+    if not kept:
+        msg = f"unzip() skips all {length} columns; leave one out of columns_to_skip="
+        raise RuntimeError(msg)
+    return kept
+
+
+@offered("unzip")
+class UnZipper(DataPipe):
+    """Return a list of pipes, one per column of the parent's sequences.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent; every item is a sequence of ``sequence_length`` things.
+    sequence_length
+        Number of columns.
+    buffer_size
+        How far one pipe may be read beyond another, in items; -1 for any distance.
+    columns_to_skip
+        Columns for which there is to be no pipe.
+    buffer_bytes
+        Bytes that what waits may take, with the data of arrays and tensors; one item of each pipe
+        may take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
+
+    Raises
+    ------
+    RuntimeError
+        If all columns are skipped.
+    BufferError
+        While iterating: one pipe is read too far beyond another.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> numbers, letters = IterableWrapper([(0, "a"), (1, "b")]).unzip(2)
+    >>> list(numbers), list(letters)
+    ([0, 1], ['a', 'b'])
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        source_datapipe: Pipe,
+        sequence_length: int,
+        buffer_size: int = 1000,
+        columns_to_skip: Sequence[int] | None = None,
+        *,
+        buffer_bytes: int | None = None,
+    ) -> list[Branch]:
+        """Return the pipes."""
+        columns = columns_kept(sequence_length, columns_to_skip)
+        trunk = _Columns(source_datapipe, columns, buffer_size, buffer_bytes)
+        return [Branch(trunk, number) for number in range(len(columns))]
+
+
+class _Columns(Trunk):
+    """Deals each item out column by column."""
+
+    chained = "unzip"
+
+    def __init__(
+        self, parent: Pipe, columns: list[int], buffer_size: int, buffer_bytes: int | None
+    ) -> None:
+        super().__init__(parent, len(columns), buffer_size, buffer_bytes)
+        self.columns = columns
+
+    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
+        """Give every branch its column."""
+        return [(branch, item[column]) for branch, column in enumerate(self.columns)]
+
+    def room_taken(self, waiting: list[int]) -> int:
+        """Return how far the slowest branch lies behind."""
+        return max(waiting)
+
+    def branch_length(self, branch: int) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)
+
+
+@offered("round_robin_demux")
+class RoundRobinDemultiplexer(DataPipe):
+    """Return a list of pipes among which the parent's items are dealt out in turn.
+
+    Parameters
+    ----------
+    datapipe
+        The parent.
+    num_instances
+        Number of pipes. One is the parent itself, with a warning.
+    buffer_size
+        How many items may wait in all; -1 for any number.
+    buffer_bytes
+        Bytes that they may take, with the data of arrays and tensors; one item of each pipe may
+        take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
+
+    Raises
+    ------
+    ValueError
+        If there is to be no pipe.
+    BufferError
+        While iterating: too many items wait for pipes that are not read.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> even, odd = IterableWrapper(range(5)).round_robin_demux(2)
+    >>> list(even), len(odd), list(odd)
+    ([0, 2, 4], 2, [1, 3])
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        datapipe: Pipe,
+        num_instances: int,
+        buffer_size: int = 1000,
+        *,
+        buffer_bytes: int | None = None,
+    ) -> list[Any]:
+        """Return the pipes."""
+        if whole("num_instances", num_instances, least=1) == 1:
+            text = "The operation of `round_robin_demux` with `num_instances=1` is an no-op and "
+            warn(text + "returns the provided `datapipe` in a list directly", UserWarning)
+            return [datapipe]
+        trunk = _InTurn(datapipe, num_instances, buffer_size, buffer_bytes)
+        return [Branch(trunk, number) for number in range(num_instances)]
+
+
+class _InTurn(Trunk):
+    """Deals each item out to the next branch."""
+
+    chained = "round_robin_demux"
+
+    def deal(self, item: Any, number: int) -> list[tuple[int, Any]]:
+        """Give the item to one branch."""
+        return [(number % self.count, item)]
+
+    def room_taken(self, waiting: list[int]) -> int:
+        """Return how many items wait in all."""
+        return sum(waiting)
+
+    def branch_length(self, branch: int) -> int:
+        """Return the branch's share of the parent's length."""
+        each, more = divmod(length_of(self, self.parent), self.count)
+        return each + (branch < more)

@@ -1,0 +1,527 @@
+"""Keep on the local disk what a part of a chain makes of each item, for all processes and runs.
+
+The part between ``on_disk_cache()`` and ``end_caching()`` is run for one item at a time, and only
+for items whose files are not there. So which files an item became is known for certain, whatever
+that part does, and nothing has to be remembered of other items.
+
+- One process makes the files of an item; the others go on with the next ones, and wait only where
+  there is nothing else to do.
+- A file appears by renaming, the list of several after all of them: whole or not at all.
+- A failure, or the death of the process, leaves nothing that anybody waits for.
+- No right is held while an item is handed out: two chains in one thread never wait for each other.
+- Files come in the order of the items, whoever made them and whenever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache, placed
+from ...core.sample import parse_json
+from ...graph import Pipe, Traits, parents_of, walk
+from ...volumes.stores.ranges import open_regular
+from ..datapipe import DataPipe
+from ..forms import offered
+from .saver import Hashes, checked_mode, write_whole
+from .streams import janitor, pair_of
+
+# The right to make one file, held by one process at a time.
+#
+# A promise is a file beside the one that is promised. Its owner holds the kernel's lock on it and
+# has written into it who it is. A dead owner holds no lock, so what it left is simply taken over;
+# where a child that it forked still holds the lock for it, the number of the process tells.
+
+PROMISE = ".promise"
+"""End of the name of a promise."""
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who makes a file."""
+
+    pid: int
+    """Number of the process."""
+    started: int
+    """When the kernel started it, in its own ticks: a number may be given out again."""
+    place: str
+    """Machine, and space of process numbers on it; elsewhere the number says nothing."""
+    thread: int
+    """Thread in it."""
+
+    def is_dead(self) -> bool:
+        """Whether that process is known to be gone."""
+        return self.place == _place() and _started(self.pid) != self.started
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.place.partition(' ')[0]}"
+
+
+def myself() -> Owner:
+    """Return who asks."""
+    pid = os.getpid()
+    return Owner(pid, _started(pid), _place(), threading.get_ident())
+
+
+class Promise:
+    """A promise that is held; leaving the context gives it up."""
+
+    def __init__(self, path: str, file: int) -> None:
+        self._path = path
+        self._file = file
+
+    def __enter__(self) -> Promise:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Removed before it is unlocked: whoever gets the lock after that sees that it is gone.
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
+        os.close(self._file)
+
+
+def claim(path: str) -> Promise | None:
+    """Return the promise to make the file at ``path``; None if another process holds it.
+
+    Examples
+    --------
+    >>> with claim("volume.nii") as promise:
+    ...     print(claim("volume.nii"), owner_of("volume.nii") == myself())
+    None True
+    """
+    import fcntl
+
+    promise = f"{path}{PROMISE}"
+    folder = os.path.dirname(promise)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+    while True:
+        file = os.open(promise, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            if _bury(promise):
+                continue
+            return None
+        except BaseException:
+            os.close(file)
+            raise
+        if not _is_still(file, promise):
+            # Its owner gave it up in between.
+            os.close(file)
+            continue
+        held = Promise(promise, file)
+        try:
+            os.ftruncate(file, 0)
+            os.write(file, json.dumps(asdict(myself())).encode())
+        except BaseException:
+            # The disk is full, say: held without an owner it would keep everybody waiting.
+            held.__exit__(None, None, None)
+            raise
+        return held
+
+
+def owner_of(path: str) -> Owner | None:
+    """Return who makes the file at ``path``; None if nobody does, or has not said so yet."""
+    with suppress(OSError, ValueError, TypeError), open(f"{path}{PROMISE}", "rb") as file:
+        return Owner(**parse_json(file.read(_MOST_BYTES)))
+    return None
+
+
+def _bury(promise: str) -> bool:
+    """Remove a promise that only a child of its dead owner still holds; say whether it is gone.
+
+    One process at a time does so: the next one would remove the new promise in its place.
+    """
+    import fcntl
+
+    path = promise.removesuffix(PROMISE)
+    owner = owner_of(path)
+    if owner is None or not owner.is_dead():
+        return not os.path.exists(promise)
+    folder = os.open(os.path.dirname(promise) or ".", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        owner = owner_of(path)
+        if owner is not None and owner.is_dead():
+            os.unlink(promise)
+            return True
+        return not os.path.exists(promise)
+    finally:
+        os.close(folder)
+
+
+def _is_still(file: int, path: str) -> bool:
+    """Whether an open file is the one that has this path now."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    return False
+
+
+def _place() -> str:
+    space = ""
+    with suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")
+    return f"{socket.gethostname()} {space}"
+
+
+def _started(pid: int) -> int:
+    """Return when a process was started; -1 if there is none, 0 where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The second field, the name, may hold anything, but only its own ) is the last.
+            fields = file.read().rpartition(b")")[2].split()
+        # Of one that nobody has waited for yet there is nothing left that could write.
+        return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
+    except FileNotFoundError:
+        pass
+    if os.path.exists("/proc/self/stat"):
+        return -1
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return -1
+    except OSError:
+        return 0
+    return 0
+
+
+LIST = ".files.json"
+"""End of the name of a list: it stands where an item became anything else than its own file."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """How to tell what is there."""
+
+    hashes: Hashes | None = None
+    """What single files must be."""
+    check: Callable[[str], bool] | None = None
+    """The user's own check of a file, by path."""
+
+    def files_of(self, path: str) -> list[str] | None:
+        """Return the files of the item whose path this is; None if they are to be made.
+
+        A list is written after all its files, so one that is there is whole. If a file of it was
+        removed since, the item is made again.
+        """
+        with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+            with open(f"{path}{LIST}", "rb", opener=open_regular) as file:
+                listed = [str(name) for name in parse_json(file.read())["files"]]
+            return listed if all(map(os.path.exists, listed)) else None
+        if not os.path.exists(path):
+            return None
+        if self.hashes is not None and not self.hashes.hold(path):
+            return None
+        if self.check is not None and not self.check(path):
+            return None
+        return [path]
+
+    def note(self, path: str, files: Sequence[str]) -> None:
+        """Note which files an item became, unless that is plain to see."""
+        if list(files) != [path]:
+            write_whole(f"{path}{LIST}", json.dumps({"files": list(files)}))
+
+
+TIMEOUT_SECONDS = 300.0
+"""Longest wait for another process that makes the files of one item, unless told otherwise."""
+# Items that may be looked at while another process makes the files of an earlier one.
+_AHEAD = 64
+# Short against a download, long against asking the disk.
+_POLL_SECONDS = 0.02
+_END: Any = object()
+
+
+@offered("on_disk_cache")
+class OnDiskCacheHolder(DataPipe):
+    """Begin a part of the chain whose results are kept on the local disk.
+
+    ``end_caching()`` ends it. What stands in between is run for one item at a time, and not at all
+    for items whose files are there.
+
+    Parameters
+    ----------
+    parent
+        Yields items, e.g. URLs.
+    filepath_fn
+        Makes the path of an item's file; by default the item is the path. If the item becomes
+        other files, or several, a list of them is kept at this path, with ``.files.json``.
+    hash_dict
+        Hash in hexadecimal digits, by path. A file that has another one is made again; one that
+        is made must have it. Every pass reads the files to check them.
+    hash_type
+        ``"sha256"`` or ``"md5"``.
+    extra_check_fn
+        Says of a path whether the file there will do; if not, it is made again.
+
+    Raises
+    ------
+    ValueError
+        At construction: another kind of hash.
+    UnendedCache
+        When read: there is no ``end_caching()``.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> def twice(name):
+    ...     print("making", name)
+    ...     return name, name.encode() * 2
+    >>> names = IterableWrapper(["kept/a", "kept/b"])
+    >>> cached = names.on_disk_cache().map(twice).end_caching(skip_read=True)
+    >>> list(cached), list(cached)
+    making kept/a
+    making kept/b
+    (['kept/a', 'kept/b'], ['kept/a', 'kept/b'])
+    """
+
+    def __init__(
+        self,
+        parent: Pipe,
+        filepath_fn: Callable[[Any], Any] | None = None,
+        hash_dict: Mapping[str, str] | None = None,
+        hash_type: str = "sha256",
+        extra_check_fn: Callable[[str], bool] | None = None,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.filepath_fn = filepath_fn
+        self.entries = Entries(Hashes(hash_dict or {}, hash_type), extra_check_fn)
+        if hash_dict is None:
+            self.entries = Entries(None, extra_check_fn)
+        self.token = uuid.uuid4().hex
+        self.ended = False
+        self._item: Any = _END
+
+    @property
+    def traits(self) -> Traits:
+        """Runs functions, if it was given some."""
+        return Traits(opaque=bool(self.filepath_fn or self.entries.check))
+
+    def path_of(self, item: Any) -> str:
+        """Return the path of an item.
+
+        Raises
+        ------
+        SampleError
+            It is none.
+        """
+        path = item if self.filepath_fn is None else self.filepath_fn(item)
+        if not isinstance(path, (str, os.PathLike)):
+            msg = f"the path of a file expected, got {type(path).__name__}"
+            do = "filepath_fn makes one path of an item."
+            raise SampleError(msg, do=do).at(self.origin)
+        return str(os.fspath(path))
+
+    def feed(self, item: Any = _END) -> None:
+        """Set the only item of the next pass."""
+        self._item = item
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the one item whose files are to be made."""
+        item, self._item = self._item, _END
+        if not self.ended or item is _END:
+            do = "End the part that is to be kept on disk, and read what comes after its end."
+            raise UnendedCache("Please call `end_caching()` before iteration.", do=do).at(
+                self.origin
+            )
+        yield item
+
+
+@dataclass
+class _Entry:
+    """An item whose files were not handed out yet."""
+
+    item: Any
+    path: str
+    files: list[str] | None = None
+    """None while another process makes them."""
+
+
+@offered("end_caching")
+class EndOnDiskCacheHolder(DataPipe):
+    """End what ``on_disk_cache()`` began: write ``(name, data)`` to files, and yield their paths.
+
+    Paths come in the order of the items, whether the files were there or not. Other processes may
+    run the same chain: each file is made by one of them.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(name, data)``: bytes, text, or an open file, which is copied in pieces and closed.
+    mode
+        ``"w"``, ``"wt"`` or ``"wb"``. What the data are decides; it is here for torchdata's sake.
+    filepath_fn
+        Makes the path of the name; by default the name is the path.
+    same_filepath_fn
+        Whether to use the ``filepath_fn`` of ``on_disk_cache()``.
+    skip_read
+        Has no effect: what can be read is read, what is bytes or text is written.
+    timeout
+        Seconds to wait for another process that makes the files of one item; the adapter
+        ``CacheTimeout`` sets it for a whole graph.
+
+    Raises
+    ------
+    UnendedCache
+        At construction: there is no ``on_disk_cache()`` upstream, or it was ended already.
+    GraphError
+        At construction: ``filepath_fn`` and ``same_filepath_fn`` are both given.
+    CacheBusy
+        Another process took longer than ``timeout``; the message names it.
+    HashMismatch
+        A file that was made is not the one that ``hash_dict`` expects; it is not kept.
+
+    Examples
+    --------
+    As of ``on_disk_cache``; a download is kept by
+    ``urls.on_disk_cache(path_of).read_from_http().end_caching(same_filepath_fn=True)``.
+    """
+
+    # Paths: streams in the part before go no further.
+    traits = Traits(plain=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        mode: str = "wb",
+        filepath_fn: Callable[[Any], Any] | None = None,
+        *,
+        same_filepath_fn: bool = False,
+        skip_read: bool = False,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> None:
+        super().__init__()
+        if filepath_fn is not None and same_filepath_fn:
+            msg = "`filepath_fn` is mutually exclusive with `same_filepath_fn`"
+            raise GraphError(msg).at(self.origin)
+        self.parent = parent
+        self.mode = checked_mode(mode)
+        self.skip_read = skip_read
+        self.timeout = timeout
+        holder = _begun(self)
+        # What it ends cannot be ended by another one.
+        holder.ended = True
+        self.token = holder.token
+        self.filepath_fn = holder.filepath_fn if same_filepath_fn else filepath_fn
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the paths."""
+        holder = next(
+            pipe
+            for pipe in walk(self.parent)
+            if isinstance(pipe, OnDiskCacheHolder) and pipe.token == self.token
+        )
+        items = iter(holder.parent)
+        held: deque[_Entry] = deque()
+        waiting_since = 0.0
+        at_end = False
+        while True:
+            while held and held[0].files is not None:
+                yield from held.popleft().files or ()
+                waiting_since = 0.0
+            if held and self._settle(holder, held[0]):
+                continue
+            if not at_end and len(held) < _AHEAD:
+                item = next(items, _END)
+                at_end = item is _END
+                if not at_end:
+                    held.append(_Entry(item, holder.path_of(item)))
+                    self._settle(holder, held[-1])
+                continue
+            if not held:
+                return
+            waiting_since = waiting_since or time.monotonic()
+            self._wait(held[0], waiting_since)
+
+    def _settle(self, holder: OnDiskCacheHolder, entry: _Entry) -> bool:
+        """Find the files of an item, or make them; False if another process is at it."""
+        entries = holder.entries
+        entry.files = entries.files_of(entry.path)
+        if entry.files is None:
+            promise = claim(entry.path)
+            if promise is None:
+                return False
+            with promise:
+                # Somebody may have made them in between.
+                entry.files = entries.files_of(entry.path)
+                if entry.files is None:
+                    made = self._make(holder, entry)
+                    entries.note(entry.path, made)
+                    entry.files = made
+        entry.item = None
+        return True
+
+    def _make(self, holder: OnDiskCacheHolder, entry: _Entry) -> list[str]:
+        """Run the part of the chain on one item; return the paths of what it made."""
+        key = hashlib.blake2b(entry.path.encode(), digest_size=8).hexdigest()
+        made: list[str] = []
+        found: Any = None
+        holder.feed(entry.item)
+        results = iter(self.parent)
+        try:
+            for found in results:
+                name, data = pair_of(self, found)
+                path = name if self.filepath_fn is None else self.filepath_fn(name)
+                write_whole(os.fspath(path), data, holder.entries.hashes, key)
+                made.append(str(os.fspath(path)))
+                del data
+        except Exception as error:
+            raise placed(error, self.origin)  # noqa: B904  the very same error
+        finally:
+            # Nothing stays open that only the error remembers.
+            janitor(found)
+            del results, found
+            holder.feed()
+        return made
+
+    def _wait(self, entry: _Entry, since: float) -> None:
+        """Wait a little for the process that makes the files of an item."""
+        if time.monotonic() - since >= self.timeout:
+            owner = owner_of(entry.path)
+            whom = "another process" if owner is None else str(owner)
+            raise CacheBusy(
+                f"waited {self.timeout:g} s for {whom} to make {entry.path}.",
+                do="If it hangs, end it, and its work is taken over; if it only takes long, add "
+                "CacheTimeout(seconds) to the adapters, or give end_caching(timeout=).",
+            ).at(self.origin)
+        time.sleep(_POLL_SECONDS)
+
+
+def _begun(end: EndOnDiskCacheHolder) -> OnDiskCacheHolder:
+    """Return the nearest cache upstream that was not ended."""
+    nearest: deque[Pipe] = deque([end.parent])
+    seen: set[int] = set()
+    any_ended = False
+    while nearest:
+        pipe = nearest.popleft()
+        if isinstance(pipe, OnDiskCacheHolder):
+            if not pipe.ended:
+                return pipe
+            any_ended = True
+        nearest += [p for p in parents_of(pipe) if id(p) not in seen]
+        seen.update(id(p) for p in parents_of(pipe))
+    if any_ended:
+        msg = "`end_caching` can only be invoked once per `on_disk_cache`"
+    else:
+        msg = "Expected `OnDiskCacheHolder` existing in pipeline when `end_caching` is invoked"
+    do = "Write .on_disk_cache(...) where the part to be kept on disk begins."
+    raise UnendedCache(msg, do=do).at(end.origin)

@@ -1,0 +1,300 @@
+"""Files on any file system that fsspec knows: list, open and save them."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data.datapipes.utils.common import StreamWrapper, match_masks
+
+from ...core.errors import placed
+from ...core.hidden import Hidden
+from ...graph import Pipe, Traits, is_pipe
+from ...volumes.stores.location import is_url, local_path, public_name, remote_errors
+from ...volumes.stores.range_file import RangeFile
+from ...volumes.stores.remote_file import RemoteFile
+from ..connection import Connected, options_of, reached, tried
+from ..forms import offered
+from .http_reader import http_stream
+from .saver import DiscreetFile, pieces_of, write_whole
+from .streams import janitor, length_or_type_error, pair_of
+
+
+@offered("list_files_by_fsspec")
+class FSSpecFileLister(Connected):
+    """Yield the path or URL of everything directly in a folder, sorted.
+
+    Parameters
+    ----------
+    root
+        Path or URL of a folder (or of one file, which is yielded itself), several of them, or
+        a pipe that yields them.
+    masks
+        Pattern, or patterns, one of which the name must match, with its folder or without it:
+        ``"*.nii.gz"``.
+    storage_options, **options
+        Of the file system. They are never written anywhere.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is nothing at the URL.
+    StoreUnavailable
+        The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
+    VolumeReadError
+        Any other failure of the store.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> memory = fsspec.filesystem("memory")
+    >>> memory.pipe({"/scans/b.nii": b"", "/scans/a.nii": b"", "/scans/notes.txt": b""})
+    >>> list(FSSpecFileLister("memory://scans", "*.nii"))
+    ['memory:///scans/a.nii', 'memory:///scans/b.nii']
+    """
+
+    traits: ClassVar[Any] = Traits()
+    plain_arguments = frozenset({"root", "masks"})
+
+    def __init__(
+        self,
+        root: str | Sequence[str] | Pipe,
+        masks: str | list[str] = "",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.parent: Any = root
+        if not is_pipe(root):
+            self.parent = IterableWrapper([root] if isinstance(root, str) else list(root))
+        self.masks = masks
+        self.storage_options: Hidden = options_of(options)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield what each folder holds."""
+        for root in self.parent:
+            yield from self._below(root)
+
+    def _below(self, root: str) -> Iterator[str]:
+        options = self.storage_options
+        system, path = reached(root, options)
+
+        def asked() -> list[str] | None:
+            # Another process may have written since the listing that the file system keeps.
+            system.invalidate_cache()
+            return None if system.isfile(path) else list(system.ls(path, detail=False))
+
+        found = tried(root, options, "listing", asked)
+        if found is None:
+            yield root
+            return
+        for name in sorted(found):
+            if match_masks(name, self.masks) or match_masks(posixpath.basename(name), self.masks):
+                yield _as_written(root, name, system)
+
+
+def _as_written(root: str, name: str, system: Any) -> str:
+    """Return a name in the form of the root: with its protocol, and what it is chained to."""
+    before, chain, after = root.partition("::")
+    protocol, is_url, _ = before.partition("://")
+    if not is_url:
+        if not chain:
+            return name
+        protocol = before
+    own = (system.protocol,) if isinstance(system.protocol, str) else system.protocol
+    bare = next((name[len(p) + 3 :] for p in (*own, protocol) if name.startswith(f"{p}://")), name)
+    return f"{protocol}://{bare}{chain}{after}"
+
+
+# Bytes of one request while a file is read from its beginning to its end.
+_REQUEST_BYTES = 4 * 1024**2
+_TEXT = frozenset({"encoding", "errors", "newline"})
+
+
+@offered("open_files_by_fsspec")
+class FSSpecFileOpener(Connected):
+    """Yield ``(path, stream)`` for each path or URL.
+
+    A stream from a bucket or a server asks for ranges as it is read, tries again what fails for
+    a moment, and can go back and forth where the server knows ranges.
+
+    Parameters
+    ----------
+    parent
+        Yields paths or URLs.
+    mode
+        As of ``open``: ``"r"`` for text, ``"rb"`` for bytes. Any other mode is handed to the file
+        system.
+    kwargs_for_open
+        ``encoding``, ``errors`` and ``newline`` for text; with other options the file system's
+        own ``open()`` is used, which tries nothing again once it is open.
+    storage_options, **options
+        Of the file system. They are never written anywhere.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is nothing at a URL.
+    StoreUnavailable
+        The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
+    VolumeReadError
+        Any other failure of the store.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> fsspec.filesystem("memory").pipe("/notes/a.txt", b"hello")
+    >>> pipe = IterableWrapper(["memory://notes/a.txt"]).open_files_by_fsspec("rb")
+    >>> [(path, stream.read()) for path, stream in pipe]
+    [('memory://notes/a.txt', b'hello')]
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
+    plain_arguments = frozenset({"mode"})
+
+    def __init__(
+        self,
+        parent: Pipe,
+        mode: str = "r",
+        *,
+        kwargs_for_open: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.mode = mode
+        self.kwargs_for_open = Hidden(kwargs_for_open or {})
+        self.storage_options: Hidden = options_of(options)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the streams; each is closed with its last reference."""
+        for url in self.parent:
+            try:
+                stream = self._opened(url)
+            except Exception as error:
+                raise placed(error, self.origin)  # noqa: B904  the very same error
+            yield url, StreamWrapper(stream, name=public_name(url))
+            del stream
+
+    def _opened(self, url: str) -> Any:
+        reads = sorted(self.mode.replace("t", "")) in (["r"], ["b", "r"], ["b"])
+        if not reads or set(self.kwargs_for_open) - _TEXT:
+            return self._by_file_system(url)
+        if not is_url(url):
+            file: Any = open(local_path(url), "rb")  # noqa: SIM115  the wrapper closes it
+        elif url.partition("://")[0].lower() in ("http", "https"):
+            file = http_stream(url, self.storage_options)
+        else:
+            remote = RemoteFile(url, self.storage_options, public_name(url))
+            file = io.BufferedReader(RangeFile(remote), min(_REQUEST_BYTES, max(1, remote.size)))
+        return file if "b" in self.mode else io.TextIOWrapper(file, **self.kwargs_for_open)
+
+    def _by_file_system(self, url: str) -> Any:
+        system, path = reached(url, self.storage_options)
+        options, rest = self.storage_options, self.kwargs_for_open
+        file = tried(url, options, "opening", lambda: system.open(path, self.mode, **rest))
+        return DiscreetFile(file, url, options) if is_url(url) else file
+
+    def __len__(self) -> int:
+        """Return the length of the parent."""
+        return length_or_type_error(self, self.parent)
+
+
+@offered("save_by_fsspec")
+class FSSpecSaver(Connected):
+    """Write the data of each ``(name, data)`` to a path or URL, and yield that.
+
+    Whole objects are put in one go, so a failed attempt is simply made again. Local files appear
+    whole, and their folders are made.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(name, data)``: bytes, text (as UTF-8) or an open file, which is read and closed.
+    mode
+        ``"w"`` or ``"wb"``; ``"a"`` and the like append, where the storage can, in one attempt.
+    filepath_fn
+        Makes the path or URL of the name; by default the name is the URL.
+    kwargs_for_open
+        Of ``fs.open()``, e.g. ``compression``; the file is then written in one attempt.
+    storage_options, **options
+        Of the file system. They are never written anywhere.
+
+    Raises
+    ------
+    StoreUnavailable
+        The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
+    VolumeReadError
+        Any other failure of the store.
+    SampleError
+        The parent yields something else than pairs, or what cannot be written.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper([("memory://out/1.txt", b"one")]).save_by_fsspec("wb"))
+    ['memory://out/1.txt']
+    """
+
+    plain_arguments = frozenset({"mode", "filepath_fn"})
+
+    def __init__(
+        self,
+        parent: Pipe,
+        mode: str = "w",
+        filepath_fn: Callable[[Any], Any] | None = None,
+        *,
+        kwargs_for_open: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.parent = parent
+        self.mode = mode
+        self.filepath_fn = filepath_fn
+        self.kwargs_for_open = Hidden(kwargs_for_open or {})
+        self.storage_options: Hidden = options_of(options)
+
+    @property
+    def traits(self) -> Traits:
+        """Yields paths; may run a function."""
+        return Traits(per_item=True, plain=True, opaque=self.filepath_fn is not None)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Write each item and yield where."""
+        for item in self.parent:
+            name, data = pair_of(self, item)
+            del item
+            url = name if self.filepath_fn is None else self.filepath_fn(name)
+            try:
+                self._write(url, data)
+            except Exception as error:
+                raise placed(error, self.origin)  # noqa: B904  the very same error
+            finally:
+                janitor(data)
+            yield url
+
+    def _write(self, url: str, data: Any) -> None:
+        is_whole = self.mode.strip("bt") == "w" and not self.kwargs_for_open
+        if is_whole and not is_url(url):
+            write_whole(local_path(url), data)
+            return
+        system, path = reached(url, self.storage_options)
+        content = b"".join(pieces_of(data))
+        if is_whole:
+            tried(url, self.storage_options, "writing", lambda: system.pipe_file(path, content))
+            return
+        binary = f"{self.mode.replace('t', '').replace('b', '')}b"
+        remote = is_url(url)
+        with (
+            remote_errors(url, self.storage_options, "writing") if remote else nullcontext(),
+            system.open(path, binary, **self.kwargs_for_open) as file,
+        ):
+            file.write(content)
+
+    def __len__(self) -> int:
+        """Return the length of the parent."""
+        return length_or_type_error(self, self.parent)

@@ -1,1 +1,0 @@
-"""Items of any kind: repeat, regroup, divide, join, number and cache them."""

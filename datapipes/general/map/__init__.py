@@ -1,1 +1,0 @@
-"""Map-style pipes."""

@@ -1,0 +1,309 @@
+"""The pipe that every map-style pipe of voxpipe is: a torch ``MapDataPipe`` that knows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+from torch.utils.data import IterDataPipe
+from torch.utils.data import MapDataPipe as MapDataPipe
+from torch.utils.data.datapipes.map import Batcher as Batcher
+from torch.utils.data.datapipes.map import Concater as Concater
+from torch.utils.data.datapipes.map import Mapper as Mapper
+from torch.utils.data.datapipes.map import SequenceWrapper as SequenceWrapper
+from torch.utils.data.datapipes.map import Shuffler as Shuffler
+from torch.utils.data.datapipes.map import Zipper as Zipper
+
+from ...core import Origin
+from ...core.origin import call_text, here, warn
+from ...core.turns import ForkSafeLock
+from ...graph import Traits, is_pipe
+from ..datapipe import length_of, pipes_only, source_of
+from ..forms import offered
+from ..item_bytes import bytes_of
+from .branches import columns_kept
+from .columns import function
+from .in_memory_cache import limit_of
+
+
+class MapPipe(MapDataPipe[Any]):
+    """A map-style pipe that remembers where the user wrote it.
+
+    What is named in ``running`` is filled while the pipe is used: a copy, or a pipe that was
+    pickled, begins without it.
+    """
+
+    traits: ClassVar[Traits] = Traits()
+    """What rewrites and the cut need to know."""
+    chained: ClassVar[str] = ""
+    """Name of the chained form."""
+    running: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that :meth:`fresh` sets."""
+    origin: Origin
+    """Where the user wrote it."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Remember where the pipe was written, before its own ``__init__`` runs."""
+        pipe = super().__new__(cls)
+        shown = tuple(a for a in args if not is_pipe(a))
+        pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
+        return pipe
+
+    @property
+    def source_datapipe(self) -> Any:
+        """The pipe that it reads from, under torchdata's name; the first of several."""
+        return source_of(self)
+
+    @source_datapipe.setter
+    def source_datapipe(self, pipe: Any) -> None:
+        vars(self)["parent"] = pipe
+
+    def fresh(self) -> None:
+        """Set what is named in ``running`` to what it is at the beginning."""
+
+    def describe(self) -> str:
+        """Return the pipe as the user wrote it."""
+        return self.origin.call
+
+    def __repr__(self) -> str:
+        return self.describe() if "origin" in vars(self) else type(self).__name__
+
+    __str__ = __repr__
+
+    def __getstate__(self) -> Any:
+        hook = MapDataPipe.getstate_hook
+        if hook is not None:
+            return hook(pipes_only(self))
+        return {name: v for name, v in vars(self).items() if name not in self.running}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.fresh()
+
+
+@offered("to_map_datapipe", to=IterDataPipe)
+class IterToMapConverter(MapPipe):
+    """Hold the items of a pipe by key; they are loaded when the first one is asked for.
+
+    Parameters
+    ----------
+    datapipe
+        The pipe to go through, once.
+    key_value_fn
+        Returns key and value of an item; without it every item is such a pair. Of a key that
+        comes twice the later value holds, and a warning says so.
+
+    Raises
+    ------
+    TypeError
+        If ``datapipe`` is no iterable pipe; at the first access: an item is no pair.
+    ValueError
+        At the first access: it has more or less than two parts.
+    IndexError
+        At an access: there is nothing under this key.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> ages = IterableWrapper([("a.nii", 44), ("b.nii", 61)]).to_map_datapipe()
+    >>> ages["b.nii"], len(ages)
+    (61, 2)
+    """
+
+    running = ("_map",)
+    _map: dict[Hashable, Any] | None
+
+    def __init__(
+        self,
+        datapipe: Any,
+        key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(datapipe, IterDataPipe):
+            msg = f"IterToMapConverter can only apply on IterDataPipe, but found {type(datapipe)}"
+            raise TypeError(msg)
+        self.parent = datapipe
+        self.key_value_fn = None if key_value_fn is None else function("key_value_fn", key_value_fn)
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Begin with nothing loaded."""
+        self._map = None
+
+    def _load_map(self) -> dict[Hashable, Any]:
+        loaded: dict[Hashable, Any] = {}
+        for item in self.parent:
+            pair = item if self.key_value_fn is None else self.key_value_fn(item)
+            try:
+                parts = len(pair)
+            except TypeError:
+                msg = f"Cannot convert dictionary update element {type(pair)} ({pair}) to a pair"
+                raise TypeError(msg) from None
+            if parts != 2:
+                msg = f"dictionary update sequence element has length {parts}, 2 is required"
+                raise ValueError(msg)
+            key, value = pair
+            if key in loaded:
+                text = f"Found duplicate key {key!r}. Please check your `key_value_fn`"
+                warn(text, UserWarning, self.origin)
+            loaded[key] = value
+        self._map = loaded
+        return loaded
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the value under a key."""
+        loaded = self._load_map() if self._map is None else self._map
+        try:
+            return loaded[index]
+        except KeyError:
+            msg = f"Index {index!r} is invalid for IterToMapConverter"
+            raise IndexError(msg) from None
+
+    def __len__(self) -> int:
+        """Return the number of keys; loads them, with a warning, if the pipe has no length."""
+        if self._map is not None:
+            return len(self._map)
+        try:
+            return length_of(self, self.parent)
+        except TypeError:
+            text = "Data from prior DataPipe are loaded to get length of IterToMapConverter before "
+            warn(text + "execution of the pipeline. Please consider removing len().", UserWarning)
+            return len(self._load_map())
+
+
+@offered("in_memory_cache")
+class InMemoryCacheHolder(MapPipe):
+    """Keep each item that was asked for in memory.
+
+    Parameters
+    ----------
+    source_dp
+        The parent.
+    size
+        Megabytes that items may take, with the data of their arrays and tensors; None for any
+        number. The oldest make room, and are made anew when they are asked for.
+
+    Notes
+    -----
+    The very same object is returned each time: do not change it in place. What was kept does
+    not travel to a worker.
+
+    Raises
+    ------
+    ValueError
+        If the size is not above 0.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.map import SequenceWrapper
+    >>> kept = SequenceWrapper(range(3)).map(str).in_memory_cache()
+    >>> kept[1] is kept[1]
+    True
+    """
+
+    outlives_epochs: ClassVar[bool] = True
+    """The process that runs it, where that is a worker, stays from epoch to epoch."""
+    running = ("_kept", "_bytes", "_lock")
+    _kept: dict[Any, tuple[Any, int]]
+    _bytes: int
+
+    def __init__(self, source_dp: MapDataPipe[Any], size: float | None = None) -> None:
+        super().__init__()
+        self.parent = source_dp
+        self.most_bytes = limit_of(size)
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Begin with nothing kept."""
+        self._kept, self._bytes = {}, 0
+        self._lock = ForkSafeLock()
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return an item, kept or new."""
+        with self._lock:
+            if index in self._kept:
+                return self._kept[index][0]
+        item = self.parent[index]
+        size = bytes_of(item)
+        with self._lock:
+            # Another thread may have made it meanwhile: all get the same one.
+            if index not in self._kept and size <= self.most_bytes:
+                self._kept[index] = (item, size)
+                self._bytes += size
+                while self._bytes > self.most_bytes:
+                    self._bytes -= self._kept.pop(next(iter(self._kept)))[1]
+            return self._kept.get(index, (item, size))[0]
+
+    def __len__(self) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)
+
+
+@offered("unzip")
+class UnZipper(MapPipe):
+    """Return a list of map-style pipes, one per column of the parent's sequences.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent; every item is a sequence of ``sequence_length`` things.
+    sequence_length
+        Number of columns.
+    columns_to_skip
+        Columns for which there is to be no pipe.
+
+    Raises
+    ------
+    ValueError
+        If there is to be no column.
+    RuntimeError
+        If all columns are skipped.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.map import SequenceWrapper
+    >>> numbers, letters = SequenceWrapper([(0, "a"), (1, "b")]).unzip(2)
+    >>> numbers[1], letters[0], len(letters)
+    (1, 'a', 2)
+    """
+
+    def __new__(
+        cls,
+        source_datapipe: MapDataPipe[Any],
+        sequence_length: int,
+        columns_to_skip: Sequence[int] | None = None,
+    ) -> Any:
+        """Return the pipes."""
+        kept = columns_kept(sequence_length, columns_to_skip)
+        return [Column(source_datapipe, column) for column in kept]
+
+
+class Column(MapPipe):
+    """One column of a map-style pipe.
+
+    Parameters
+    ----------
+    parent
+        The pipe whose items are sequences.
+    column
+        Which one.
+    """
+
+    chained = "unzip"
+
+    def __init__(self, parent: MapDataPipe[Any], column: int) -> None:
+        super().__init__()
+        self.parent = parent
+        self.column = column
+
+    def describe(self) -> str:
+        """Return which column it is."""
+        return f"unzip(…)[{self.column}]"
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the column of one item."""
+        return self.parent[index][self.column]
+
+    def __len__(self) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)

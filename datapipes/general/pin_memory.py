@@ -1,0 +1,156 @@
+"""Copy items into page-locked memory, ahead of their use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+
+from ...core.errors import NoDevice
+from ...graph import Pipe, Traits
+from ...realizing import Instruction
+from ..datapipe import DataPipe, length_of
+from ..devices import named_device, need_cuda, with_tensors
+from ..forms import offered
+from ..item_bytes import BUFFER_BYTES
+from ..prefetch import Prefetcher
+
+# One that is in use, one that is being copied.
+_BUFFER_SIZE = 2
+
+
+def pin_memory_fn(data: Any, device: Any = None) -> Any:
+    """Return ``data`` with the tensors in it in page-locked memory.
+
+    A class of your own can have a method ``pin_memory(device)``.
+    """
+    if hasattr(data, "pin_memory"):
+        return data.pin_memory(device)
+    return with_tensors(data, lambda tensor: tensor.pin_memory())
+
+
+@offered("pin_memory")
+class PinMemory(Prefetcher):
+    """Copy the tensors of each item into page-locked memory, in a thread, two items ahead.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent.
+    device
+        For what ``pin_memory_fn`` wants it; the current CUDA device by default.
+    pin_memory_fn
+        ``f(item, device)``; a default that goes into mappings, lists and tuples.
+    buffer_bytes
+        Bytes that items made ahead may take.
+
+    Notes
+    -----
+    Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
+    been initialised. This pipe is not replicable: a loader runs it in its own process.
+
+    Raises
+    ------
+    NoDevice
+        At construction: CUDA is not available. This is a ``RuntimeError``.
+    """
+
+    traits: ClassVar[Traits] = Traits(here=True)
+
+    def __init__(
+        self,
+        source_datapipe: Pipe,
+        device: Any = None,
+        pin_memory_fn: Callable[..., Any] = pin_memory_fn,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        super().__init__(source_datapipe, _BUFFER_SIZE, buffer_bytes=buffer_bytes)
+        try:
+            need_cuda("pin_memory")
+        except NoDevice as error:
+            raise error.at(self.origin)  # noqa: B904  the very same error
+        self.device = torch.cuda.current_device() if device is None else device
+        self.pin_memory_fn = pin_memory_fn
+
+    def change(self) -> Callable[[Any], Any]:
+        """Return the function that pins."""
+        return partial(_pinned, self.pin_memory_fn, self.device)
+
+    def is_replicable(self) -> bool:
+        """Return False: it belongs into the process that has the device."""
+        return False
+
+    def instructions(self) -> tuple[Instruction, ...] | None:
+        """Return None: it has to be run."""
+        return None
+
+
+def _pinned(pin: Callable[..., Any], device: Any, item: Any) -> Any:
+    return pin(item, device)
+
+
+@offered("to_device")
+class ToDevice(DataPipe):
+    """Move every tensor of an item to a device; what else it holds stays.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent.
+    device
+        As torch takes it: ``"cuda"``, ``"cuda:1"``, ``torch.device("cpu")``.
+    non_blocking
+        Whether to go on while tensors in page-locked memory are copied.
+
+    Notes
+    -----
+    This pipe is not replicable: a loader runs it in its own process, behind its workers.
+
+    Raises
+    ------
+    NoDevice
+        At construction: it names no device, or a CUDA device that is not there. This is a
+        ``RuntimeError``.
+    TypeError
+        At construction: it is nothing that could name one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> pipe = IterableWrapper([{"image": torch.ones(2), "case": "a"}]).to_device("cpu")
+    >>> list(pipe)
+    [{'image': tensor([1., 1.]), 'case': 'a'}]
+    """
+
+    traits: ClassVar[Traits] = Traits(here=True)
+
+    def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.non_blocking = non_blocking
+        try:
+            self.device = named_device("to_device", device)
+            if self.device.type == "cuda":
+                need_cuda("to_device", self.device)
+        except NoDevice as error:
+            raise error.at(self.origin)  # noqa: B904  the very same error
+
+    def is_replicable(self) -> bool:
+        """Return False: it belongs into the process that has the device."""
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items on the device."""
+        for item in self.parent:
+            yield with_tensors(item, self._moved)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device, non_blocking=self.non_blocking)
+
+    def __len__(self) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)

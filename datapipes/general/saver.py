@@ -1,0 +1,282 @@
+"""Write data to files on the local disk."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import HashMismatch, SampleError, placed
+from ...graph import Pipe, Traits
+from ...volumes.cache.cache_directory import sync_folder
+from ...volumes.stores.location import remote_errors
+from ...volumes.stores.ranges import open_regular
+from ..datapipe import PerItem
+from ..forms import offered
+from .streams import janitor, length_or_type_error, pair_of
+
+KINDS = ("sha256", "md5")
+"""Kinds of hashes that files are checked with."""
+PARTIAL = ".part"
+"""End of the name of a file that is being written."""
+_PIECE_BYTES = 1024**2
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """What files must be."""
+
+    by_name: Mapping[str, str]
+    """Hash in hexadecimal digits, by name or path."""
+    kind: str = "sha256"
+    """``"sha256"`` or ``"md5"``."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            msg = f"Invalid hash_type requested, should be one of {KINDS}, got {self.kind!r}"
+            raise ValueError(msg)
+
+    def begun(self) -> Any:
+        """Return what takes the bytes."""
+        return hashlib.new(self.kind, usedforsecurity=False)
+
+    def check(self, name: str, digest: Any) -> None:
+        """Raise ``HashMismatch`` unless ``digest`` is what ``name`` must be."""
+        wanted = self.by_name.get(name)
+        if wanted is None:
+            do = f"Add it to hash_dict; it is {digest.hexdigest()} now."
+            raise HashMismatch(f"Unspecified hash for file {name}.", do=do)
+        if digest.hexdigest() != wanted.lower():
+            raise HashMismatch(
+                f"the {self.kind} of {name} is {digest.hexdigest()}, which does not match the "
+                f"expected {wanted}.",
+                do="It may have been cut short, or changed at its source: fetch it again.",
+            )
+
+    def hold(self, path: str) -> bool:
+        """Whether the file at ``path`` is what it must be; False if nobody knows."""
+        if path not in self.by_name:
+            return False
+        digest = self.begun()
+        with open(path, "rb", opener=open_regular) as file:
+            while piece := file.read(_PIECE_BYTES):
+                digest.update(piece)
+        return bool(digest.hexdigest() == self.by_name[path].lower())
+
+
+def pieces_of(data: Any) -> Iterator[bytes]:
+    r"""Yield what is to be written: bytes, text (as UTF-8), a stream, or several of the former.
+
+    Raises
+    ------
+    SampleError
+        It is something else.
+
+    Examples
+    --------
+    >>> list(pieces_of("é")), list(pieces_of([b"a", "b"]))
+    ([b'\xc3\xa9'], [b'a', b'b'])
+    """
+    if isinstance(data, str):
+        yield data.encode()
+    elif isinstance(data, (bytes, bytearray, memoryview)):
+        yield bytes(data)
+    elif hasattr(data, "read"):
+        while piece := data.read(_PIECE_BYTES):
+            yield piece.encode() if isinstance(piece, str) else piece
+    elif hasattr(data, "__iter__") and not isinstance(data, dict):
+        for part in data:
+            yield from pieces_of(part)
+    else:
+        msg = f"bytes, text or an open file expected, got {type(data).__name__}"
+        raise SampleError(msg, do="Turn it into bytes first: .map(f, input_col=1)")
+
+
+def write_whole(path: str, data: Any, hashes: Hashes | None = None, key: str = "") -> None:
+    """Write ``data`` to ``path``; its folder is made.
+
+    It is on the disk before it gets its name: a machine that loses its power leaves all of it or
+    nothing.
+
+    Parameters
+    ----------
+    path
+        Where. What is there is replaced.
+    data
+        As of :func:`pieces_of`; a stream is closed.
+    hashes
+        What the file must be.
+    key
+        Tells the partial file from those of others. Who holds a key is the only one who writes
+        under it, so what a killed writer left is written over.
+
+    Raises
+    ------
+    HashMismatch
+        The file is not what it must be; nothing was written.
+    """
+    folder = os.path.dirname(path)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+    partial = f"{path}.{key or uuid.uuid4().hex}{PARTIAL}"
+    digest = None if hashes is None else hashes.begun()
+    try:
+        with open(partial, "wb") as file:
+            for piece in pieces_of(data):
+                file.write(piece)
+                if digest is not None:
+                    digest.update(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        if hashes is not None:
+            hashes.check(path, digest)
+        os.replace(partial, path)
+        sync_folder(Path(folder or "."))
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+    finally:
+        janitor(data)
+
+
+def checked_mode(mode: str) -> str:
+    """Return a mode of writing: ``"w"`` is added to ``"b"`` or ``"t"``.
+
+    Examples
+    --------
+    >>> checked_mode("b")
+    'wb'
+    """
+    full = mode if "w" in mode else f"w{mode}"
+    if sorted(full) not in (["w"], ["b", "w"], ["t", "w"]):
+        msg = f"mode is 'w', 'wt' or 'wb', got {mode!r}"
+        raise ValueError(msg)
+    return full
+
+
+@offered("save_to_disk")
+class Saver(PerItem):
+    """Write the data of each ``(name, data)`` to a file and yield its path.
+
+    A file appears whole, under its name, or not at all; folders are made. What is there is
+    replaced.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(name, data)``: bytes, text (written as UTF-8), or an open file, which is copied in
+        pieces and closed.
+    mode
+        ``"w"``, ``"wt"`` or ``"wb"``. What the data are decides; it is here for torchdata's sake.
+    filepath_fn
+        Makes the path of the name; by default the name is the path.
+
+    Raises
+    ------
+    ValueError
+        At construction: another mode.
+    SampleError
+        The parent yields something else than pairs, or what cannot be written.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper([("out/1.txt", b"one")]).save_to_disk(mode="wb"))
+    ['out/1.txt']
+    """
+
+    def __init__(
+        self, parent: Pipe, mode: str = "w", filepath_fn: Callable[[Any], Any] | None = None
+    ) -> None:
+        super().__init__(parent)
+        self.mode = checked_mode(mode)
+        self.filepath_fn = filepath_fn
+
+    @property
+    def traits(self) -> Traits:
+        """Yields paths; may run a function."""
+        return Traits(per_item=True, plain=True, opaque=self.filepath_fn is not None)
+
+    def apply(self, item: Any) -> Any:
+        """Write one file and return its path."""
+        name, data = pair_of(self, item)
+        path = name if self.filepath_fn is None else self.filepath_fn(name)
+        try:
+            write_whole(os.fspath(path), data)
+        except Exception as error:
+            raise placed(error, self.origin)  # noqa: B904  the very same error
+        return path
+
+    def __len__(self) -> int:
+        """Return the length of the parent."""
+        return length_or_type_error(self, self.parent)
+
+
+class DiscreetFile:
+    """Does what the file does; what fails in it arrives as an error without secrets.
+
+    Parameters
+    ----------
+    file
+        Opened, for bytes or text.
+    url
+        Where.
+    options
+        What it was opened with: their values are cut out of messages.
+    """
+
+    def __init__(self, file: Any, url: str, options: Mapping[str, Any]) -> None:
+        self._file = file
+        self._place = (url, options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_file", "_place"):  # a copy is asked for these before it has them
+            raise AttributeError(name)
+        with self._errors():
+            value = getattr(self._file, name)
+        return self._guarded(value) if callable(value) else value
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._errors():
+            item = next(self._file, None)  # of a file, which yields lines
+        if item is None:
+            raise StopIteration
+        return item
+
+    def __enter__(self) -> DiscreetFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            with self._errors():
+                return call(*args, **kwargs)
+
+        return guarded
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        passed: Exception | None = None
+        with remote_errors(*self._place):
+            try:
+                yield
+            except (AttributeError, io.UnsupportedOperation) as error:
+                passed = error  # what a file cannot do is asked by trying
+            except ValueError as error:
+                if not getattr(self._file, "closed", False):
+                    raise
+                passed = error  # it was closed before: nothing of the store's
+        if passed is not None:
+            raise passed

@@ -1,0 +1,573 @@
+"""Pipes that choose or number items: their first ones, again, parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import count as count_from
+from itertools import islice
+from typing import Any, ClassVar
+
+from torch.utils.data import MapDataPipe
+
+from ...core import Sample, Stream
+from ...core.origin import warn
+from ...core.whole import whole
+from ...graph import Pipe, Traits
+from ..datapipe import DataPipe, PerItem, length_of
+from ..epoch import seed_again
+from ..forms import offered
+
+_TWICE = (
+    "Flattener tried to insert the same key twice into the dict item, "
+    "the second key,value pair has been dropped."
+)
+
+
+@offered("header")
+class Header(DataPipe):
+    """Yield the first items of the parent.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent. Not asked for more than is yielded.
+    limit
+        How many; None for all.
+
+    Raises
+    ------
+    ValueError
+        If the limit is negative.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper(range(10)).header(3))
+    [0, 1, 2]
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, source_datapipe: Pipe, limit: int | None = 10) -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.limit = None if limit is None else whole("limit", limit, least=0)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the first items."""
+        yield from islice(self.parent, self.limit)
+
+    def __len__(self) -> int:
+        """Return the limit, or the parent's length where that is shorter.
+
+        If the parent has no length it is the limit, with a warning that it may be less.
+        """
+        # The words that tests of users of torchdata look for.
+        named = "The length of this HeaderIterDataPipe"
+        try:
+            found = length_of(self, self.parent)
+        except TypeError as error:
+            if self.limit is None:
+                raise TypeError(f"{named} cannot be determined. {error}") from None
+            text = f"{named} is inferred to be equal to its limit. "
+            text += "It is less if the parent, whose length is not known, ends before."
+            warn(text, UserWarning)
+            return self.limit
+        return found if self.limit is None else min(found, self.limit)
+
+
+@offered("set_length")
+class LengthSetter(DataPipe):
+    """Say how long the parent is, where that cannot be known: after ``filter``, for instance.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent; all its items are yielded, however many they are.
+    length
+        What ``len()`` returns.
+
+    Raises
+    ------
+    ValueError
+        If the length is negative.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> len(IterableWrapper(range(10)).filter(bool).set_length(9))
+    9
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, source_datapipe: Pipe, length: int) -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.length = whole("length", length, least=0)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the parent's items."""
+        yield from self.parent
+
+    def __len__(self) -> int:
+        """Return the length that was said."""
+        return self.length
+
+
+@offered("cycle")
+class Cycler(DataPipe):
+    """Yield all items of the parent ``count`` times, or for ever.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent.
+    count
+        How often; None for ever, 0 for nothing at all.
+
+    Notes
+    -----
+    A loader's seed covers every turn: random pipes above are seeded anew for each, so that
+    turns differ and an epoch can be repeated and resumed. A parent without any item ends.
+
+    Raises
+    ------
+    ValueError
+        If the count is negative.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper(range(3)).cycle(2))
+    [0, 1, 2, 0, 1, 2]
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, source_datapipe: Pipe, count: int | None = None) -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.count = None if count is None else whole("count", count, least=0)
+        self._seed: int | None = None
+
+    def set_seed(self, seed: int) -> Cycler:
+        """Set the seed from which the turns of the next pass are seeded."""
+        self._seed = seed
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items of every turn."""
+        seed, self._seed = self._seed, None
+        for turn in count_from() if self.count is None else range(self.count):
+            if turn and seed is not None:
+                seed_again(self.parent, Stream(seed, 0, (turn,), "cycle").integer())
+            empty = True
+            for item in self.parent:
+                empty = False
+                yield item
+            if empty:
+                return
+
+    def __len__(self) -> int:
+        """Return the items of all turns; TypeError if it cycles for ever."""
+        if self.count is None:
+            msg = "Cycler has no len(): this instance cycles forever, and therefore doesn't have "
+            msg += "valid length"
+            raise TypeError(msg)
+        return self.count * length_of(self, self.parent)
+
+
+@offered("repeat")
+class Repeater(DataPipe):
+    """Yield each item of the parent ``times`` times, one after the other.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent.
+    times
+        How often, at least twice.
+
+    Notes
+    -----
+    The very same object is yielded. Only a sample gets an identity of its own from the second
+    time on, so that random pipes further down draw something else for it.
+
+    Raises
+    ------
+    ValueError
+        If it is to be yielded less than twice.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper(range(3)).repeat(2))
+    [0, 0, 1, 1, 2, 2]
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, source_datapipe: Pipe, times: int) -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.times = whole("times", times, least=2)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield every item as often as was asked for."""
+        for item in self.parent:
+            for time in range(self.times):
+                yield item.child(time) if time and isinstance(item, Sample) else item
+
+    def __len__(self) -> int:
+        """Return the parent's length times ``times``."""
+        return self.times * length_of(self, self.parent)
+
+
+MISSING = (
+    "At least one index in the filter is not present in the item being returned, "
+    "please be aware that expected columns/keys may be missing."
+)
+UNFILTERED = (
+    "The next item was not an iterable and cannot be filtered, "
+    "please be aware that no filter was done or new item created."
+)
+
+
+@offered("drop")
+class Dropper(PerItem):
+    """Leave out columns of tuples and lists, or keys of mappings.
+
+    Parameters
+    ----------
+    datapipe
+        The parent.
+    indices
+        One index or key, or a list of them. Negative indices count from the end.
+
+    Notes
+    -----
+    What an item lacks, and items that have no columns, bring one warning.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper([(0, 10), (1, 11)]).drop(1))
+    [(0,), (1,)]
+    """
+
+    def __init__(self, datapipe: Pipe, indices: Hashable | list[Hashable]) -> None:
+        super().__init__(datapipe)
+        self.indices = list(indices) if isinstance(indices, list) else [indices]
+
+    def apply(self, item: Any) -> Any:
+        """Return the item without the columns."""
+        fields = positions(item)
+        if fields is None:
+            warn(UNFILTERED, UserWarning, self.origin)
+            return item
+        if any(lacks(item, index) for index in self.indices):
+            warn(MISSING, UserWarning, self.origin)
+        dropped = self._of(item)
+        return rebuilt(item, {key: v for key, v in fields.items() if key not in dropped})
+
+    def _of(self, item: Any) -> set[Any]:
+        if not isinstance(item, (tuple, list)):
+            return set(self.indices)
+        return from_the_beginning(item, self.indices)
+
+
+@offered("slice")
+class Slicer(PerItem):
+    """Keep columns of tuples and lists, or keys of mappings.
+
+    Parameters
+    ----------
+    datapipe
+        The parent.
+    index
+        Where the slice begins, or a list of the indices or keys to keep. They come in the order
+        of the item.
+    stop, step
+        Of the slice. For a list of indices, and for mappings, they mean nothing.
+
+    Notes
+    -----
+    What an item lacks, and items that have no columns, bring one warning.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> rows = IterableWrapper([(0, 10, 100), (1, 11, 111)])
+    >>> list(rows.slice(0, 2)), list(rows.slice([2]))
+    ([(0, 10), (1, 11)], [(100,), (111,)])
+    """
+
+    def __init__(
+        self,
+        datapipe: Pipe,
+        index: Hashable | list[Hashable],
+        stop: int | None = None,
+        step: int | None = None,
+    ) -> None:
+        super().__init__(datapipe)
+        self.index, self.stop, self.step = index, stop, step
+        if isinstance(index, list) and (stop or step):
+            text = "A list of indices was passed as well as a stop or step for the slice, these "
+            text += "arguments can't be used together so only the indices list will be used."
+            warn(text, UserWarning, self.origin)
+
+    def apply(self, item: Any) -> Any:
+        """Return the item with these columns only."""
+        fields = positions(item)
+        if fields is None:
+            warn(UNFILTERED, UserWarning, self.origin)
+            return item
+        if isinstance(self.index, list):
+            return self._listed(item, fields, self.index)
+        if not isinstance(item, Mapping):
+            kept: Any = item[self.index : self.stop : self.step]
+            return kept
+        if self.index in fields:
+            return rebuilt(item, {self.index: fields[self.index]})
+        text = "Dictionaries are not sliced by steps, only direct index. "
+        text += "Please be aware that no filter was done or new item created."
+        warn(text, UserWarning, self.origin)
+        return item
+
+    def _listed(self, item: Any, fields: dict[Any, Any], wanted: list[Any]) -> Any:
+        if any(lacks(item, index) for index in wanted):
+            warn(MISSING, UserWarning, self.origin)
+        kept = wanted if isinstance(item, Mapping) else from_the_beginning(item, wanted)
+        return rebuilt(item, {key: v for key, v in fields.items() if key in kept})
+
+
+@offered("enumerate")
+class Enumerator(DataPipe):
+    """Yield ``(index, item)``.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent.
+    starting_index
+        Index of the first item.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper("ab").enumerate())
+    [(0, 'a'), (1, 'b')]
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, source_datapipe: Pipe, starting_index: int = 0) -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.starting_index = starting_index
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield the pairs."""
+        yield from enumerate(self.parent, self.starting_index)
+
+    def __len__(self) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)
+
+
+@offered("add_index")
+class IndexAdder(DataPipe):
+    """Write the number of each item into it.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent, whose items are mappings. They stay as they are: what is yielded is a copy
+        with one key more; of a sample another sample.
+    index_name
+        The key.
+
+    Raises
+    ------
+    NotImplementedError
+        While iterating: an item is no mapping.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper([{"a": 1}, {"a": 2}]).add_index("order"))
+    [{'a': 1, 'order': 0}, {'a': 2, 'order': 1}]
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, source_datapipe: Pipe, index_name: str = "index") -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.index_name = index_name
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the items with their index."""
+        for index, item in enumerate(self.parent):
+            if isinstance(item, Sample):
+                yield item.with_data(**{self.index_name: index})
+            elif isinstance(item, Mapping):
+                yield {**item, self.index_name: index}
+            else:
+                msg = "We only support adding index to row or batch in dict type, got "
+                raise NotImplementedError(msg + type(item).__name__)
+
+    def __len__(self) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)
+
+
+@offered("to_iter_datapipe", to=MapDataPipe)
+class MapToIterConverter(DataPipe):
+    """Yield the items of a map-style pipe.
+
+    Parameters
+    ----------
+    datapipe
+        The map-style pipe.
+    indices
+        Which items, in which order; 0, 1, ... by default.
+
+    Raises
+    ------
+    TypeError
+        If it is no map-style pipe.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.map import SequenceWrapper
+    >>> list(SequenceWrapper({"a": 1, "b": 2}).to_iter_datapipe(["b", "a"]))
+    [2, 1]
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, datapipe: Any, indices: Sequence[Any] | None = None) -> None:
+        super().__init__()
+        if not isinstance(datapipe, MapDataPipe):
+            msg = f"MapToIterConverter can only apply on MapDataPipe, but found {type(datapipe)}"
+            raise TypeError(msg)
+        self.parent = datapipe
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items."""
+        for index in range(len(self)) if self.indices is None else self.indices:
+            yield self.parent[index]
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return length_of(self, self.parent) if self.indices is None else len(self.indices)
+
+
+@offered("flatten")
+class Flattener(PerItem):
+    """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level.
+
+    Parameters
+    ----------
+    datapipe
+        The parent.
+    indices
+        Index or key of what is unpacked, or a list of them; all by default.
+
+    Notes
+    -----
+    A key that there is already keeps its value, with one warning; so does what an item lacks.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper([(0, (1, 2)), (3, (4, 5))]).flatten())
+    [(0, 1, 2), (3, 4, 5)]
+    >>> list(IterableWrapper([((0, 1), (2, 3))]).flatten(0))
+    [(0, 1, (2, 3))]
+    """
+
+    def __init__(self, datapipe: Pipe, indices: Hashable | list[Hashable] | None = None) -> None:
+        super().__init__(datapipe)
+        self.indices = indices if indices is None or isinstance(indices, list) else [indices]
+
+    def apply(self, item: Any) -> Any:
+        """Return the item with less nesting."""
+        if self.indices and any(lacks(item, index) for index in self.indices):
+            warn(MISSING, UserWarning, self.origin)
+        if isinstance(item, Mapping):
+            return rebuilt(item, self._unpacked(item))
+        flat: list[Any] = []
+        for index, value in enumerate(item):
+            if isinstance(value, (list, tuple)) and self._is_meant(index, len(item)):
+                flat.extend(value)
+            else:
+                flat.append(value)
+        return tuple(flat) if isinstance(item, tuple) else flat
+
+    def _unpacked(self, item: Mapping[Any, Any]) -> dict[Any, Any]:
+        flat: dict[Any, Any] = {}
+        for key, value in item.items():
+            nested = isinstance(value, Mapping) and self._is_meant(key, 0)
+            for inner, thing in value.items() if nested else [(key, value)]:
+                if inner in flat or (nested and inner in item):
+                    warn(_TWICE, UserWarning, self.origin)
+                else:
+                    flat[inner] = thing
+        return flat
+
+    def _is_meant(self, index: Any, length: int) -> bool:
+        if not self.indices:
+            return True
+        return index in self.indices or (length > 0 and index - length in self.indices)
+
+
+def positions(item: Any) -> dict[Any, Any] | None:
+    """Return what an item holds by index or key; None if it is no tuple, list or mapping.
+
+    Examples
+    --------
+    >>> positions((5, 6)), positions({"a": 1}), positions("ab")
+    ({0: 5, 1: 6}, {'a': 1}, None)
+    """
+    if isinstance(item, (tuple, list)):
+        return dict(enumerate(item))
+    return dict(item) if isinstance(item, Mapping) else None
+
+
+def rebuilt(item: Any, fields: dict[Any, Any]) -> Any:
+    """Return an item of the kind of ``item`` that holds other things; the item itself stays.
+
+    Examples
+    --------
+    >>> rebuilt((5, 6), {1: 6}), rebuilt([5, 6], {0: 5})
+    ((6,), [5])
+    """
+    if isinstance(item, Sample):
+        return item.replace(data=fields)
+    if isinstance(item, Mapping):
+        return fields
+    return tuple(fields.values()) if isinstance(item, tuple) else list(fields.values())
+
+
+def from_the_beginning(item: Any, indices: Iterable[Any]) -> set[Any]:
+    """Return the indices of a tuple or list, negative ones counted from its beginning.
+
+    Examples
+    --------
+    >>> sorted(from_the_beginning("abc", [0, -1]))
+    [0, 2]
+    """
+    return {i + len(item) if isinstance(i, int) and i < 0 else i for i in indices}
+
+
+def lacks(item: Any, index: Any) -> bool:
+    """Whether an item has nothing at an index or key."""
+    try:
+        item[index]
+    except (IndexError, KeyError):
+        return True
+    return False

@@ -1,0 +1,407 @@
+"""Lines and rows of open files: what the pipes that read text share."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from ...core.errors import StreamError, placed
+from ...graph import Pipe, Traits
+from ..datapipe import DataPipe, PerItem
+from ..forms import offered
+from .streams import janitor, length_or_type_error, named_stream, pair_of
+
+
+class TextPipe(DataPipe):
+    """A pipe that yields several things of each file, and closes the file.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, stream)``; the stream may be of bytes or of text.
+    skip_lines
+        Lines left out at the beginning of each file.
+    decode
+        Whether bytes become text; text stays text.
+    encoding, errors
+        How, as of ``bytes.decode``.
+    return_path
+        Whether each item is a pair with the path of its file.
+    **fmtparams
+        Of what takes the lines apart, for a pipe that yields rows.
+    """
+
+    # What it yields holds no open file.
+    traits: ClassVar[Any] = Traits(plain=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        **fmtparams: Any,
+    ) -> None:
+        super().__init__()
+        if skip_lines < 0:
+            msg = f"'skip_lines' is required to be a positive integer, got {skip_lines}"
+            raise ValueError(msg)
+        self.parent = parent
+        self.skip_lines = skip_lines
+        self.decode = decode
+        self.encoding, self.errors = encoding, errors
+        self.return_path = return_path
+        self.fmtparams = fmtparams
+
+    newline: ClassVar[str] = "\n"
+    """Where lines end, as of ``open``: "" keeps the ends that a quoted field may hold."""
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        """Return what a file gives, of its lines."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what each file gives; a file is closed at its end, or when nobody goes on."""
+        for item in self.parent:
+            path, stream = pair_of(self, item)
+            del item
+            try:
+                lines = lines_of(stream, self.decode, self.encoding, self.errors, self.newline)
+                found = self.of_lines(itertools.islice(lines, self.skip_lines, None))
+                for each in _named(path, found, self):
+                    yield (path, each) if self.return_path else each
+            finally:
+                _close(stream)
+
+
+def _named(path: Any, found: Iterator[Any], pipe: DataPipe) -> Iterator[Any]:
+    """Yield what was found; what cannot be decoded or parsed names its file."""
+    import csv
+
+    try:
+        yield from found
+    except (UnicodeError, csv.Error) as error:
+        do = "Check encoding= and errors=, and the form of the file."
+        raise StreamError(f"{path} cannot be read: {error}.", do=do).at(pipe.origin) from error
+
+
+def lines_of(stream: Any, decode: bool, encoding: str, errors: str, newline: str) -> Iterator[Any]:
+    r"""Return the lines of a stream, with their ends.
+
+    Text is split after it is decoded: half of the two bytes of a UTF-16 letter may look like the
+    end of a line.
+
+    Examples
+    --------
+    >>> stream = io.BytesIO("a\nb\n".encode("utf-16"))
+    >>> list(lines_of(stream, True, "utf-16", "strict", "\n"))
+    ['a\n', 'b\n']
+    """
+    if decode and _is_binary(stream):
+        return iter(io.TextIOWrapper(stream, encoding=encoding, errors=errors, newline=newline))
+    if not decode:
+        return iter(stream)
+    return (x.decode(encoding, errors) if isinstance(x, bytes) else x for x in stream)
+
+
+def _is_binary(stream: Any) -> bool:
+    """Whether a stream gives bytes, and can be asked for some; a list of lines cannot."""
+    asked: Callable[..., Any] | None = getattr(stream, "readable", None)
+    return asked is not None and isinstance(stream.read(0), bytes)
+
+
+def _close(stream: Any) -> None:
+    janitor(stream)
+    if hasattr(stream, "close"):
+        stream.close()
+
+
+class _Rows(TextPipe):
+    # As the module csv asks for: a quoted field may hold ends of lines.
+    newline: ClassVar[str] = ""
+
+
+@offered("parse_csv")
+class CSVParser(_Rows):
+    r"""Yield each row of each CSV file as a list of texts; files are closed.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, stream)``, of bytes or of text.
+    skip_lines
+        Lines left out at the beginning of each file.
+    decode, encoding, errors
+        Whether and how bytes become text; what cannot be decoded is left out by default.
+    return_path
+        Whether each row comes with the path of its file.
+    as_tuple
+        Whether rows are tuples.
+    **fmtparams
+        Of ``csv.reader``: ``delimiter``, ``quotechar``, ...
+
+    Raises
+    ------
+    StreamError
+        A file cannot be decoded, or is no CSV.
+    SampleError
+        The parent yields something else than pairs.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.csv", io.BytesIO(b'key;item\na;"1\n2"\n'))]
+    >>> list(IterableWrapper(files, deepcopy=False).parse_csv(delimiter=";"))
+    [['key', 'item'], ['a', '1\n2']]
+    """
+
+    def __init__(
+        self,
+        parent: Pipe,
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        as_tuple: bool = False,
+        **fmtparams: Any,
+    ) -> None:
+        super().__init__(
+            parent,
+            skip_lines=skip_lines,
+            decode=decode,
+            encoding=encoding,
+            errors=errors,
+            return_path=return_path,
+            **fmtparams,
+        )
+        self.as_tuple = as_tuple
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        """Return the rows."""
+        import csv
+
+        rows = csv.reader(lines, **self.fmtparams)
+        return map(tuple, rows) if self.as_tuple else rows
+
+
+@offered("parse_csv_as_dict")
+class CSVDictParser(_Rows):
+    r"""Yield each row of each CSV file as a dict by the names in its first row; files are closed.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, stream)``, of bytes or of text.
+    skip_lines
+        Lines left out at the beginning of each file, before the names.
+    decode, encoding, errors
+        Whether and how bytes become text; what cannot be decoded is left out by default.
+    return_path
+        Whether each row comes with the path of its file.
+    **fmtparams
+        Of ``csv.DictReader``: ``fieldnames``, ``delimiter``, ...
+
+    Raises
+    ------
+    StreamError
+        A file cannot be decoded, or is no CSV.
+    SampleError
+        The parent yields something else than pairs.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.csv", io.StringIO("key,item\na,1\nb,2\n"))]
+    >>> list(IterableWrapper(files, deepcopy=False).parse_csv_as_dict())
+    [{'key': 'a', 'item': '1'}, {'key': 'b', 'item': '2'}]
+    """
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        """Return the rows as dicts."""
+        import csv
+
+        return iter(csv.DictReader(lines, **self.fmtparams))
+
+
+@offered("parse_json_files")
+class JsonParser(PerItem):
+    """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, stream)``, of bytes or of text.
+    **kwargs
+        Of ``json.loads``.
+
+    Raises
+    ------
+    json.JSONDecodeError
+        A file is no JSON; a note says which.
+    SampleError
+        The parent yields something else than pairs of a name and an open file.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.json", io.BytesIO(b'{"spacing": [1, 1, 2.5]}'))]
+    >>> list(IterableWrapper(files, deepcopy=False).parse_json_files())
+    [('a.json', {'spacing': [1, 1, 2.5]})]
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True, plain=True)
+
+    def __init__(self, parent: Pipe, **kwargs: Any) -> None:
+        super().__init__(parent)
+        self.kwargs = kwargs
+
+    def apply(self, item: Any) -> tuple[str, Any]:
+        """Return the contents of one file."""
+        name, stream = named_stream(self, item)
+        try:
+            data = stream.read()
+        finally:
+            stream.close()
+        try:
+            return name, json.loads(data, **self.kwargs)
+        except (ValueError, RecursionError) as error:
+            raise placed(error, self.origin, name)  # noqa: B904  the very same error
+
+    def __len__(self) -> int:
+        """Return the length of the parent."""
+        return length_or_type_error(self, self.parent)
+
+
+@offered("readlines")
+class LineReader(TextPipe):
+    r"""Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, stream)``, of bytes or of text.
+    skip_lines
+        Lines left out at the beginning of each file.
+    strip_newline
+        Whether lines lose their ends.
+    decode
+        Whether bytes become text.
+    encoding, errors
+        How, as of ``bytes.decode``; by default what cannot be decoded is left out.
+    return_path
+        Whether each line comes with the path of its file.
+
+    Raises
+    ------
+    StreamError
+        A file cannot be decoded (``errors="strict"``).
+    SampleError
+        The parent yields something else than pairs.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.txt", io.StringIO("one\ntwo\r\n")), ("b.txt", io.StringIO("three"))]
+    >>> list(IterableWrapper(files, deepcopy=False).readlines())
+    [('a.txt', 'one'), ('a.txt', 'two'), ('b.txt', 'three')]
+    """
+
+    def __init__(
+        self,
+        parent: Pipe,
+        *,
+        skip_lines: int = 0,
+        strip_newline: bool = True,
+        decode: bool = False,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = True,
+    ) -> None:
+        super().__init__(
+            parent,
+            skip_lines=skip_lines,
+            decode=decode,
+            encoding=encoding,
+            errors=errors,
+            return_path=return_path,
+        )
+        self.strip_newline = strip_newline
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        """Return the lines, without their ends if so wanted."""
+        if not self.strip_newline:
+            return lines
+        return (x.strip("\r\n") if isinstance(x, str) else x.strip(b"\r\n") for x in lines)
+
+
+def joined(lines: Sequence[str]) -> str:
+    r"""Return lines as one text, with ends of lines in between.
+
+    Examples
+    --------
+    >>> joined(["one", "two"])
+    'one\ntwo'
+    """
+    return "\n".join(lines)
+
+
+@offered("lines_to_paragraphs")
+class ParagraphAggregator(DataPipe):
+    """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, line)``.
+    joiner
+        Makes a paragraph of a list of lines; by default ends of lines come in between.
+
+    Raises
+    ------
+    SampleError
+        The parent yields something else than pairs.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> lines = [("a", "one"), ("a", "two"), ("a", ""), ("a", "three"), ("b", "four")]
+    >>> list(IterableWrapper(lines).lines_to_paragraphs(" ".join))
+    [('a', 'one two'), ('a', 'three'), ('b', 'four')]
+    """
+
+    @property
+    def traits(self) -> Traits:
+        """Runs a function, if it was given one."""
+        return Traits(opaque=self.joiner is not joined)
+
+    def __init__(self, parent: Pipe, joiner: Callable[[list[Any]], Any] = joined) -> None:
+        super().__init__()
+        self.parent = parent
+        self.joiner = joiner
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the paragraphs."""
+        held: list[Any] = []
+        of = None
+        for item in self.parent:
+            path, line = pair_of(self, item)
+            if held and (not line or path != of):
+                yield of, self.joiner(held)
+                held = []
+            of = path
+            if line:
+                held.append(line)
+        if held:
+            yield of, self.joiner(held)

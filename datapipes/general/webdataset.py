@@ -1,0 +1,172 @@
+"""Members of archives, gathered to samples by the part of their names before the dot."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from ...core.errors import StreamError
+from ...core.sample import parse_json
+from ...graph import Pipe, Traits
+from ..datapipe import DataPipe
+from ..forms import offered
+from .streams import janitor, pair_of
+
+_PATH = re.compile(r"^(.*?)(\.[^/]*)$")
+_TEXT = frozenset({"txt", "text", "transcript"})
+_NUMBER = frozenset({"cls", "cls2", "class", "count", "index", "inx", "id"})
+_JSON = frozenset({"json", "jsn"})
+# Formats that are pickles, or hold some.
+_CODE = frozenset({"pyd", "pickle", "pkl", "pck", "dill", "joblib", "pth", "pt", "ckpt"})
+
+
+def key_and_suffix(path: str) -> tuple[str, str]:
+    """Return what the members of a sample share, and what tells this one, from the first dot on.
+
+    Examples
+    --------
+    >>> key_and_suffix("a.tar/p0.v1/007.seg.npy"), key_and_suffix("a.tar/README")
+    (('a.tar/p0.v1/007', '.seg.npy'), ('a.tar/README', ''))
+    """
+    plain = path.replace("\\", "/")
+    folder, slash, name = plain.rpartition("/")
+    found = _PATH.match(name)
+    return (f"{folder}{slash}{found[1]}", found[2]) if found else (plain, "")
+
+
+def value_of(path: str, data: Any) -> Any:
+    """Return what a member holds: text, a number, JSON, an array; else its bytes.
+
+    Parameters
+    ----------
+    path
+        Its last suffix says what it is.
+    data
+        An open stream, or bytes.
+
+    Raises
+    ------
+    StreamError
+        It is a pickle, which is not opened, or is not what its suffix says.
+
+    Examples
+    --------
+    >>> value_of("7.cls", b"3"), value_of("7.json", io.BytesIO(b"[1]")), value_of("7.jpg", b"...")
+    (3, [1], b'...')
+    """
+    kind = path.rpartition(".")[2].lower()
+    if kind in _CODE:
+        raise StreamError(
+            f"{path} is a pickle, and opening one runs whatever code it holds.",
+            do="Store arrays as .npy and the rest as .json; or leave decode=False, and open it "
+            "yourself if you trust everybody who could write it.",
+        )
+    content = data.read() if hasattr(data, "read") else data
+    try:
+        if kind in _TEXT:
+            return _text(content)
+        if kind in _NUMBER:
+            return int(_text(content))
+        if kind in _JSON:
+            return parse_json(content)
+        if kind == "npy":
+            return _array(content)
+    except (ValueError, EOFError, MemoryError) as error:
+        raise StreamError(f"{path} is not what its suffix says: {error}.") from error
+    return content
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else bytes(content).decode("utf-8")
+
+
+def _array(content: bytes) -> Any:
+    import numpy as np
+
+    return np.load(io.BytesIO(content), allow_pickle=False)
+
+
+@offered("webdataset")
+class WebDataset(DataPipe):
+    """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of members side by side.
+
+    Members of one sample share their path up to the first dot of the name and follow each other;
+    the rest of the name is the key. Those without a suffix are left out.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, data)``, e.g. of ``load_from_tar``.
+    decode
+        Whether streams are read and become values: ``.txt`` text, ``.cls`` and the like a
+        number, ``.json`` its contents, ``.npy`` an array, everything else bytes. No pickle is
+        opened. Without it data pass as they are; of an archive that arrives as a stream they
+        must be read (by ``map``) before this pipe, which takes members until the next sample.
+
+    Raises
+    ------
+    StreamError
+        A sample has two members with one suffix; with ``decode``, a member is a pickle
+        (``.pyd``, ``.pickle``, ``.pth``, ...) or not what its suffix says.
+    SampleError
+        The parent yields something else than pairs.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> members = [("a.tar/0.txt", b"ct"), ("a.tar/0.cls", b"3"), ("a.tar/1.txt", b"mr")]
+    >>> for sample in IterableWrapper(members).webdataset(decode=True):
+    ...     print(sample)
+    {'__key__': 'a.tar/0', '.txt': 'ct', '.cls': 3}
+    {'__key__': 'a.tar/1', '.txt': 'mr'}
+    """
+
+    traits: ClassVar[Any] = Traits(voxels=True)
+
+    def __init__(self, parent: Pipe, *, decode: bool = False) -> None:
+        super().__init__()
+        self.parent = parent
+        self.decode = decode
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the samples."""
+        sample: dict[str, Any] = {}
+        try:
+            for item in self.parent:
+                path, data = pair_of(self, item)
+                del item
+                key, suffix = key_and_suffix(path)
+                if not suffix:
+                    janitor(data)
+                    continue
+                if sample and key != sample["__key__"]:
+                    done, sample = sample, {}
+                    yield done
+                    del done
+                self._add(sample, path, key, suffix, data)
+                del data
+            if sample:
+                done, sample = sample, {}
+                yield done
+        finally:
+            # One that nobody was given.
+            janitor(sample)
+
+    def _add(self, sample: dict[str, Any], path: str, key: str, suffix: str, data: Any) -> None:
+        """Put a member into the sample."""
+        if suffix in sample:
+            janitor(data)
+            do = "Members of one sample must follow each other, and each name be there once."
+            raise StreamError(f"sample {key} has two members {suffix}.", do=do).at(self.origin)
+        sample.setdefault("__key__", key)
+        if not self.decode:
+            sample[suffix] = data
+            return
+        try:
+            sample[suffix] = value_of(path, data)
+        except StreamError as error:
+            raise error.at(self.origin)  # noqa: B904  the very same error
+        finally:
+            janitor(data)
