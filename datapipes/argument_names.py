@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 
-# So near that nothing else can be meant: "labls", "label", "keyes".
-_MISSPELT = 0.75
+# So near that nothing else can be meant, where an argument may be for somebody else: "labls", "label", "keyes".
+_NEARLY = 0.75
 
 
 def refuse_unknown_arguments(
@@ -40,7 +40,7 @@ def refuse_unknown_arguments(
     for one in given:
         if one in known:
             continue
-        near = difflib.get_close_matches(one, known, n=1, cutoff=_MISSPELT)
+        near = difflib.get_close_matches(one, known, n=1, cutoff=_NEARLY)
         meant = words.get(one) or next(iter(near), None)
         if meant is None and only_misspelt:
             continue

@@ -19,7 +19,7 @@ A full buffer of 256 MiB makes a thread wait, and nobody loses anything. Where n
 the one who reads is the one who would have to stop, the limit ends the pass or drops an item: it
 is to meet a mistake, two branches that drift apart, and not a pass that works on a usual machine.
 """
-_PLAIN = frozenset({int, float, bool, str, type(None)})
+_LEAVES = frozenset({int, float, bool, str, type(None)})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 
 
@@ -40,7 +40,7 @@ def bytes_of(item: Any) -> int:
     total, seen, waiting = 0, set(), [item]
     while waiting:
         thing = waiting.pop()
-        if type(thing) in _PLAIN:  # most of what there is, and nothing is in it
+        if type(thing) in _LEAVES:  # most of what there is, and nothing is in it
             total += sys.getsizeof(thing)
             continue
         if id(thing) in seen:
