@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..core.errors import SampleError
 from ..core.origin import here
-from ..datapipes.overriding import override_rule
+from ..datapipes.batch_patches import override_rule
 from ..datapipes.sampling import refuse_no_policies
 from ..graph import Rule
 from ..spatial import Policy

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..core.whole import whole
-from ..datapipes.item_bytes import BUFFER_BYTES
 from ..datapipes.iter import Prefetcher
+from ..datapipes.tensors import BUFFER_BYTES
 from ..graph import Change, Pipe, Rewritten, chained_name, describe, parents_of, walk
 from ..graph.surgery import insert_after
 from .adapter import Adapter

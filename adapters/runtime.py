@@ -10,8 +10,8 @@ import torch
 
 from ..core.errors import GraphError
 from ..core.whole import whole
-from ..datapipes.devices import need_cuda
 from ..datapipes.iter import BatchPatches, Realize
+from ..datapipes.tensors import need_cuda
 from ..graph import (
     Change,
     Pipe,

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.memory import usable_memory
 from ..datapipes.demand import asked_of
 from ..datapipes.iter import LazyPatches, ShufflePlans
-from ..datapipes.shuffle_spec import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
+from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import Pipe, describe, parents_of, walk
 from ..volumes.scheme import Demand, StoreLayout
 from .timed import untimed

@@ -1,6 +1,6 @@
 """DataLoader2: compile the graph, iterate, state."""
 
-from ..datapipes.shuffle_spec import ShuffleSpec
+from ..datapipes.shuffle_plans import ShuffleSpec
 from ..diagnosing import Diagnosis
 from ..reading_services import (
     CheckpointableReadingServiceInterface,

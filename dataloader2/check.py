@@ -25,8 +25,7 @@ from ..core.origin import looking_ahead, warn
 from ..datapipes.case_names import CASE
 from ..datapipes.cases import FromCases, ListCases
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
-from ..datapipes.likely_labels import looks_like_label
-from ..datapipes.open_volume import LABELS
+from ..datapipes.open_volume import LABELS, looks_like_label
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, not_sent
 from ..spatial import LazyPatch, PendingPlan

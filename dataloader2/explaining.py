@@ -9,8 +9,8 @@ from typing import Any
 from ..adapters.timed import untimed
 from ..core.errors import BudgetExceeded, LoaderShutDown
 from ..datapipes.cost import cost_of, passes_of
-from ..datapipes.shuffle_report import BATCHES as REPORTED
-from ..datapipes.shuffle_report import ShuffleReport, shuffle_report
+from ..datapipes.shuffle_plans import BATCHES as REPORTED
+from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Pace, Subject, diagnose
 from ..graph import Change, Pipe, explain_rewritten, traits_of, walk
 from ..reading_services import ReadingService

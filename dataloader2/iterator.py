@@ -13,7 +13,7 @@ from typing import Any
 from ..core import Origin
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.turns import ForkSafeLock
-from ..datapipes.devices import with_tensors
+from ..datapipes.tensors import with_tensors
 from ..reading_services import Epoch
 from ..realizing import ErrorPolicy, Outcome
 from .pausing import Pausing

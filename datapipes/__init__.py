@@ -5,16 +5,14 @@
 from torch.utils.data import DataChunk as DataChunk
 from torch.utils.data import functional_datapipe as functional_datapipe
 
-from . import collating as _collating  # noqa: F401  (registers what torch collates)
 from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
 from . import general as _general  # noqa: F401  (registers the chained forms of its pipes)
 from . import iter as _iter  # noqa: F401  (registers the chained forms)
 from . import utils as utils
+from .cost import explain
 from .datapipe import DataPipe, PerItem
-from .explain import explain
 from .forms import chained
-from .shuffle_report import ShuffleReport, shuffle_report
-from .shuffle_spec import ShuffleSpec
+from .shuffle_plans import ShuffleReport, ShuffleSpec, shuffle_report
 
 __all__ = [
     "DataPipe",

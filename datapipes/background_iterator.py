@@ -25,7 +25,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ..core.errors import PrefetchTimeoutError
 from ..core.waits import wait_of
-from .item_bytes import bytes_of
+from .tensors import bytes_of
 from .thread_shutdown import going_on, wait_for, warn_of
 
 # An item that takes longer to make is worth a word when it holds up a pause.

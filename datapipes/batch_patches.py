@@ -2,27 +2,79 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
-from ..core.errors import LikelyMistake, PatchSizeError
+from ..core import Origin
+from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..core.origin import Once, warn
-from ..graph import Pipe, Traits, describe, parents_of, traits_of, walk
-from ..realizing import Gather, InThreads, JoinReads
+from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
+from ..realizing import Gather, InThreads, JoinReads, RealizePatches
 from ..spatial import Policy
 from ..spatial.lazy.replayed import in_batch
 from ..spatial.ops.sizes import whole_number
 from ..spatial.placing.masked_patch import first_forced
 from .cases import FromCases, ListCases
-from .datapipe import DataPipe, length_of
+from .datapipe import DataPipe, PerItem, length_of
 from .forms import chained
 from .from_manifest import FromManifest
 from .lazy_patch import LazyPatches
-from .likely_labels import likely_labels
-from .moving import Moving
-from .overriding import sampled_by
-from .tensors import as_arrays, as_tensors
+from .open_volume import OpenVolume, likely_labels
+from .points_and_boxes import Moving
+from .sampling import Sampling, asked_in, overriding_keys, refuse_conflict, refuse_no_policies
+from .tensors import applied, as_arrays, as_tensors
+
+
+def override_rule(policies: Mapping[str, Policy], origin: Origin | None = None) -> Rule:
+    """Return the rule that has volumes opened with these policies, which pipes cannot change."""
+    return Rule(
+        "sample by other policies", partial(_opens, policies), partial(_opened, policies, origin)
+    )
+
+
+def _opens(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
+    """Find a pipe that opens volumes by other policies."""
+    pipe = site.pipe
+    if not isinstance(pipe, OpenVolume):
+        return None
+    has = all(key in pipe.overriding and pipe.policies[key] == one for key, one in policies.items())
+    return None if has else pipe
+
+
+def _opened(policies: Mapping[str, Policy], origin: Origin | None, pipe: OpenVolume) -> OpenVolume:
+    other = copy.copy(pipe)
+    other.policies = {**pipe.policies, **policies}
+    other.overriding = tuple(sorted({*pipe.overriding, *policies}))
+    # A key that no sample has is told at the first one.
+    other._named = {**pipe._named, "policies": tuple(other.policies)}
+    if origin is not None:
+        other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
+    return other
+
+
+def sampled_by(
+    policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: Origin
+) -> Pipe:
+    """Return a chain whose volumes are opened with these policies; the chain itself stays.
+
+    Raises
+    ------
+    PolicyConflict
+        A pipe asked for something else, and ``override`` is False.
+    """
+    refuse_no_policies(policies, origin)
+    keys = overriding_keys(policies, override, origin)
+    if not policies:
+        return parent
+    if not any(isinstance(pipe, OpenVolume) for pipe in walk(parent)):
+        msg = "policies= is for volumes, and no pipe before it opens any"
+        raise SampleError(msg, do="Put open_volume() before it.").at(origin)
+    if not keys:
+        refuse_conflict(Sampling(tuple(asked_in(policies)), origin), origin, parent)
+    return sweep(parent, (override_rule(policies, origin),)).after
 
 
 @chained("batch_patches")
@@ -175,3 +227,40 @@ def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
             after = True
         behind[id(pipe)] = after
     return shares, looking
+
+
+@chained("realize")
+class Realize(PerItem):
+    """Read and resample every lazy patch of a sample; the rest passes through.
+
+    Each becomes a tensor (C, I, J, K): labels in their stored type, intensities in
+    float32, or in their stored type where only lattice ops (crop, flip, ...) were asked for.
+    ``batch_patches`` realizes by itself; this pipe is for what needs voxels before.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> volume = np.arange(8, dtype=np.int16).reshape(2, 2, 2)
+    >>> sample = next(iter(from_cases([{"image": volume}]).open_volume().realize()))
+    >>> sample["image"].flatten().tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
+
+    def __init__(self, parent: Pipe) -> None:
+        super().__init__(parent)
+        self._likely = likely_labels(self.origin, parent)
+
+    threads: int | None = None
+    """Volumes that are realized at once; None leaves it to whoever runs the pipe."""
+
+    def instructions(self) -> tuple[RealizePatches | InThreads, ...]:
+        """Return what realizes one sample."""
+        realize = RealizePatches(self.origin, self._likely)
+        return (realize,) if self.threads is None else (InThreads(self.threads, realize),)
+
+    def apply(self, item: Any) -> Any:
+        """Return the sample with tensors in it."""
+        return applied(self.instructions(), item)

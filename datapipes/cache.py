@@ -1,24 +1,26 @@
-"""Keep what a chain makes of each case once, and go on lazily from there."""
+"""Keep volumes: in memory, on disk, and from one point of a chain on."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from ..core import Sample
+from ..core import Origin, Sample
 from ..core.amounts import as_keys
 from ..core.errors import GraphError, SampleError, about_lacking, placed
 from ..core.hidden import Hidden
 from ..core.memory import usable_memory
 from ..core.whole import whole
-from ..graph import Pipe, describe
-from ..spatial import LazyPatch
+from ..graph import Pipe, Traits, describe
+from ..spatial import LazyPatch, PendingPlan
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.made_volume import use_tiles_alone
+from ..volumes import Volume, recached
 from ..volumes.conversion.destination import destination_of
-from ..volumes.stores.location import absolute_place
+from ..volumes.stores.location import absolute_place, is_url, public_name
 from .datapipe import PerItem, first_cutting, first_drawing, with_progress, wrong_item
 from .forms import chained
 
@@ -182,3 +184,187 @@ def _memory(given: int | None) -> int:
     if given is None:
         return (usable_memory() or _USUAL_MEMORY) // _MEMORY_PART
     return whole("memory_bytes", given, least=1, unit="bytes")
+
+
+@chained("flush")
+class Flush(PerItem):
+    """End the fused plan here: spatial pipes that follow interpolate what this one has.
+
+    Nothing is read yet; of what the chain so far gives, later pipes ask for what they need. Each
+    flush costs an interpolation more, and its blur, so it is for comparing with libraries that
+    work eagerly (:class:`~voxpipe.Eager` puts one before every spatial pipe), and for two pipes
+    that are to sample differently: what ``mode=``, ``padding=`` and ``fill=`` said before holds
+    on, until a pipe after the flush says otherwise.
+
+    Parameters
+    ----------
+    keys
+        Volumes to flush; by default all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> volume = np.zeros((8, 8, 8), np.int16)
+    >>> pipe = from_cases([{"image": volume}]).open_volume().rotate(15).flush().rotate(-15)
+    >>> print(next(iter(pipe))["image"].shape)
+    (1, 8, 8, 8)
+    """
+
+    flushes: ClassVar[bool] = True
+    """What comes after it belongs to another plan, with policies of its own."""
+
+    put_before: Origin | None = None
+    """The pipe before which an adapter put it; None where the user wrote it."""
+
+    def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
+        super().__init__(parent)
+        self.keys = None if keys is None else as_keys("flush(keys=)", keys)
+        # Whole volumes that are the same in every epoch have the bits that a cache() here keeps.
+        self.tiled = first_drawing(parent) is None and first_cutting(parent) is None
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with patches that start anew."""
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample", "Put flush() after open_volume().")
+        lazy = patches_of(item)
+        keys = lazy if self.keys is None else self.keys
+        for key in keys:
+            if key not in lazy:
+                msg = f"flush() is to flush {key!r}, but the sample has {', '.join(lazy) or 'none'}"
+                do = "Name lazy volumes." if key in item else about_lacking(key)
+                raise SampleError(msg, do=do).at(self.origin, item.case)
+        return item.with_data(**{key: lazy[key].with_each(self._flushed) for key in keys})
+
+    def _flushed(self, patch: LazyPatch) -> LazyPatch:
+        # An op that looks at all it is given is given what a patch reads, not the volume.
+        tiled = self.tiled and not patch.looks_at_all
+        return patch.flushed(because=self.because, tiled=tiled)
+
+    @property
+    def because(self) -> str:
+        """What ``explain()`` says of the volumes that are sampled anew after it."""
+        if self.put_before is None:
+            return f"flush at {self.origin}"
+        return f"the flush that Eager puts before {self.put_before}"
+
+
+@chained("recache")
+class Recache(PerItem):
+    """Convert every volume once into sharded zarr on the local disk, and read it from there.
+
+    The copy is made by whoever reads the volume first, once per machine and version of the
+    original; the values, and with them all batches, are the same. Voxels in memory stay there.
+
+    Parameters
+    ----------
+    chunk
+        Voxels along each axis of the decode unit: about a quarter of the patch.
+    directory
+        Where the copies are kept, by default in the cache directory (``$VOXPIPE_CACHE``).
+        It holds at most ``$VOXPIPE_CACHE_BYTES``; the least recently used go first.
+    codec
+        ``"lz4"`` (decodes fastest), ``"zstd"`` (stores least) or ``"none"``.
+    keys
+        Volumes to copy; by default all.
+
+    Raises
+    ------
+    GraphError
+        *directory* is in a bucket.
+    SampleError
+        At the first item: something has moved already; put it right after ``open_volume()``.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> from_cases([{"image": "ct.nii.gz"}]).open_volume().recache(chunk=24)
+    recache(chunk=24)
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        chunk: int = 32,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        codec: str = "lz4",
+        keys: Collection[str] | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.chunk, self.codec = chunk, codec
+        self.directory = "" if directory is None else absolute_place(directory)
+        if is_url(self.directory):
+            what = f"recache() copies to a local disk, and {public_name(self.directory)} is none"
+            do = "Write .cache(URL) for copies in a bucket."
+            raise GraphError(what, do=do).at(self.origin)
+        self.keys = None if keys is None else as_keys("recache(keys=)", keys)
+
+    def apply(self, item: Any) -> Any:
+        """Return the sample with its volumes replaced by their copies."""
+        if not isinstance(item, Sample):
+            do = "Put it right after open_volume()."
+            raise wrong_item(self, item, "a sample with volumes", do)
+        try:
+            return self._recached(item)
+        except Exception as error:
+            raise placed(error, self.origin, item.case)  # noqa: B904  the very same error
+
+    def _recached(self, sample: Sample) -> Sample:
+        patches = patches_of(sample)
+        if not patches:
+            msg = "there is no volume in the sample"
+            raise SampleError(msg, do="Put recache() right after open_volume().")
+        if any(map(_is_changed, patches.values())):
+            msg = "something was done to the sample already"
+            raise SampleError(msg, do="Put recache() right after open_volume().")
+        leaves = [(key, leaf) for key, patch in patches.items() for leaf in patch.leaves]
+        copies = {id(leaf.volume): self._volume(key, leaf.volume) for key, leaf in leaves}
+        # Volumes share a plan, but for those that resample_to() brought onto another grid.
+        pending: dict[int, PendingPlan] = {}
+        for _, leaf in leaves:
+            plan = leaf.pending
+            if id(plan) not in pending:
+                mine = {key: copies.get(id(v), v) for key, v in plan.references.items()}
+                moving = plan.moving and copies.get(id(plan.moving), plan.moving)
+                pending[id(plan)] = replace(
+                    plan, references=mine, moving=moving, identity=sample.identity
+                )
+
+        def moved(patch: LazyPatch) -> LazyPatch:
+            read = patch.with_volume(copies[id(patch.volume)])
+            return read.with_pending(pending[id(patch.pending)])
+
+        return sample.with_data(**{key: one.with_each(moved) for key, one in patches.items()})
+
+    def _volume(self, key: str, volume: Any) -> Volume:
+        if self.keys is not None and key not in self.keys:
+            return volume  # type: ignore[no-any-return]
+        return recached(volume, self.chunk, self.codec, self.directory)
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Make the copies of all cases now; return how many volumes there are.
+
+        Parameters
+        ----------
+        progress
+            ``progress(done, total)`` in volumes; by default a progress bar is shown.
+        """
+        patches = [patch for item in self for patch in patches_of(item).values()]
+        volumes: list[Any] = [leaf.volume for patch in patches for leaf in patch.leaves]
+        for volume in with_progress(volumes, "recache", "volume", progress):
+            volume.probe()
+        return len(volumes)
+
+    def settings(self) -> Any:
+        """Return nothing: where voxels are read from changes no batch."""
+        return ()
+
+
+def _is_changed(patch: LazyPatch) -> bool:
+    """Whether something was done to it, or is to be done: a flush leaves volumes in no file."""
+    if patch.members and not patch.values:
+        return any(map(_is_changed, patch.members))
+    return bool(patch.pending.steps or patch.values or hasattr(patch.volume, "patch"))

@@ -5,11 +5,10 @@ from typing import Any, Literal
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
-from .batch_patches import BatchPatches
-from .cache import Cache
+from .batch_patches import BatchPatches, Realize
+from .cache import Cache, Flush, Recache
 from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .flush import Flush
 from .general.archives import TarArchiveLoader, ZipArchiveLoader
 from .general.branches import Branch
 from .general.callable import BatchMapper, FlatMapper, ShuffledFlatMapper
@@ -34,16 +33,12 @@ from .general.threads import BatchAsyncMapper, ThreadPoolMapper
 from .general.webdataset import WebDataset
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
-from .move_boxes import MoveBoxes
-from .move_points import MovePoints
-from .needing import NeedingPipe
 from .open_volume import OpenVolume
+from .points_and_boxes import MoveBoxes, MovePoints
 from .prefetch import Prefetcher
-from .realize import Realize
-from .recache import Recache
 from .replay import Replay
 from .shuffle_plans import ShufflePlans
-from .spatial import SpatialPipe
+from .spatial import NeedingPipe, SpatialPipe
 from .values import ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy

@@ -14,9 +14,8 @@ from ..realizing import ApplyValue
 from ..spatial import Step
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .datapipe import PerItem, stream_name
-from .form import bound
+from .form import bound, tell_mistakes
 from .forms import chained
-from .likely_mistakes import tell_mistakes
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 from .spatial import Adding, stepped
 from .tensors import applied

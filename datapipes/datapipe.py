@@ -6,24 +6,178 @@ declares its traits, and, if it draws random numbers, the name of its stream.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..core import Origin
-from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError
+from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, placed
 from ..core.hidden import has_secrets, public_value
 from ..core.origin import CREDENTIALS, call_text, here
+from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
+from ..graph.node import swap_parents
 from ..graph.verify import branch_mark, stream_names
-from ..realizing import Instruction
-from .excuse import excused
+from ..realizing import Failure, Instruction
+from ..realizing.failing import failure_of
 from .forms import UnknownForm
-from .length import length
+
+# How many items a pipe yields: asked of every pipe of a graph once.
+#
+# A pipe asks its parents, and each of two branches that meet asks what they have in common: with
+# plain ``len`` the time doubles with every diamond. Here what was answered is remembered until
+# the question is.
+
+_UNKNOWN = (TypeError, NotImplementedError)
+_answered: ContextVar[dict[int, Any] | None] = ContextVar("_answered", default=None)
+_may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
+
+
+class _Asked(IterDataPipe[Any]):
+    """Stands for a parent of a torch pipe, which asks it for its length and for nothing else."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        super().__init__()
+        self.pipe = (lambda: pipe,)  # no edge of the graph
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return length(self.pipe[0]())
+
+    def get_length_by_instance(self, instance: int) -> int:
+        """Return the length of a branch, which torch's branches ask their trunk for."""
+        trunk: Any = self.pipe[0]()
+        return int(type(trunk).get_length_by_instance(_settings(trunk), instance))
+
+
+def length(pipe: Any) -> int:
+    """Return ``len(pipe)``, in time that is linear in the pipes of its graph.
+
+    Raises
+    ------
+    TypeError
+        It is not known.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> pipe = IterableWrapper(range(3))
+    >>> for _ in range(40):
+    ...     left, right = pipe.fork(2)
+    ...     pipe = left.zip(right)
+    >>> length(pipe)
+    3
+    """
+    answered = _answered.get()
+    if answered is not None:
+        return _remembered(pipe, answered)
+    answered = {}
+    token = _answered.set(answered)
+    try:
+        # Parents first: a chain of hundreds would be too deep to ask from its end.
+        for each in walk(pipe) if is_pipe(pipe) else ():
+            with contextlib.suppress(Exception):  # nobody may want to know
+                _remembered(each, answered)
+        return _remembered(pipe, answered)
+    finally:
+        _answered.reset(token)
+
+
+@contextlib.contextmanager
+def without_opening() -> Iterator[None]:
+    """Let lengths be unknown that only the headers of all volumes tell."""
+    token = _may_open.set(False)
+    try:
+        yield
+    finally:
+        _may_open.reset(token)
+
+
+def may_open() -> bool:
+    """Whether headers may be read to know a length: not for one that is only good to know."""
+    return _may_open.get()
+
+
+def _remembered(pipe: Any, answered: dict[int, Any]) -> int:
+    if id(pipe) not in answered:
+        try:
+            answered[id(pipe)] = _own_length(pipe)
+        except _UNKNOWN as error:
+            answered[id(pipe)] = error
+    answer = answered[id(pipe)]
+    if isinstance(answer, Exception):
+        raise answer
+    return int(answer)
+
+
+def _own_length(pipe: Any) -> int:
+    """Ask a pipe, so that it asks its parents through here; one of torch's does not by itself."""
+    if not is_pipe(pipe) or not type(pipe).__module__.startswith("torch.utils.data."):
+        return len(pipe)
+    try:
+        return int(type(pipe).__len__(_settings(pipe)))
+    except AttributeError:  # it has none, or wants more of a parent
+        return len(pipe)
+
+
+def _settings(pipe: Pipe) -> Any:
+    """Return what torch's pipe holds, with other parents.
+
+    No copy of the pipe: when one of a shuffle goes, it empties the buffer that both have.
+    """
+    settings: Any = SimpleNamespace(**vars(pipe))
+    swap_parents(settings, {id(parent): _Asked(parent) for parent in parents_of(pipe)})
+    return settings
+
+
+# Cases that cannot be planned are left out where somebody keeps a list of them.
+#
+# Nobody does unless the user asked for it (``OnError``): then an error is an error.
+
+UNPLANNED = -1
+"""In place of the position in a batch."""
+
+
+@dataclass(frozen=True)
+class Excuses:
+    """Which errors are excused, and what was."""
+
+    errors: tuple[type[Exception], ...]
+    noted: list[Failure] = field(default_factory=list)
+
+
+_EXCUSES: ContextVar[Excuses | None] = ContextVar("excuses", default=None)
+
+
+@contextlib.contextmanager
+def excusing(excuses: Excuses) -> Iterator[None]:
+    """Leave out what cannot be planned inside the ``with`` block, and note it."""
+    token = _EXCUSES.set(excuses)
+    try:
+        yield
+    finally:
+        _EXCUSES.reset(token)
+
+
+def excused(pipe: DataPipe, item: Any, error: Exception) -> bool:
+    """Whether ``pipe`` may leave out ``item``, which failed; if so it is noted."""
+    excuses = _EXCUSES.get()
+    if excuses is None or not isinstance(error, excuses.errors):
+        return False
+    told = placed(error, pipe.origin, case_of(item))
+    excuses.noted.append(failure_of(told, UNPLANNED, UNPLANNED, item))
+    return True
+
 
 if TYPE_CHECKING:
     # torch looks chained forms up when they are called; type checkers and editors read this.
@@ -101,7 +255,7 @@ class DataPipe(_Pipe):
 
     def explain(self) -> str:
         """Return the chain up to here as text, with what one patch costs."""
-        from .explain import explain  # explain plans patches, which pipes make
+        from .cost import explain  # explain plans patches, which pipes make
 
         return explain(self)
 

@@ -30,10 +30,9 @@ from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .cost import may_look_ahead
-from .epoch import set_epoch
+from .epoch import items_from, set_epoch
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
-from .skipping import items_from
 
 # A percentile of 99 needs about as many.
 PLANS = 256

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from torch.utils.data import IterDataPipe
+from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from ..core.errors import SampleError
 from ..core.origin import call_text, here
 from ..graph import Traits, is_pipe, register_traits, walk
+from ..spatial import LazyPatch
 from .datapipe import DataPipe
 
 # The chained forms of torch's of which errors name the line, because they know it.
@@ -107,3 +111,43 @@ def _written(
 
 register_torch_pipes()
 remember_lines()
+
+
+def refuse(patches: Sequence[Any], *, collate_fn_map: Any = None) -> NoReturn:
+    """Refuse to stack patches without voxels.
+
+    Raises
+    ------
+    SampleError
+        Always.
+    """
+    raise SampleError(
+        f"collate() needs voxels, and those of {patches[0]!r} are not read yet",
+        do="Put .batch_patches(n) in the place of .batch(n).collate(): it reads them, straight "
+        "into the batch.",
+    )
+
+
+default_collate_fn_map[LazyPatch] = refuse
+
+
+RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
+LEVELS = (RANKS, WORKERS)
+
+
+def levels_of(pipe: Any) -> tuple[Any, ...]:
+    """Return the levels at which a pipe divides.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> source = IterableWrapper([1])
+    >>> levels_of(source), levels_of(source.sharding_filter()) == LEVELS
+    ((), True)
+    """
+    if not hasattr(type(pipe), "apply_sharding"):
+        return ()
+    group = getattr(pipe, "sharding_group_filter", None)
+    if group is None or group == SHARDING_PRIORITIES.DEFAULT:
+        return LEVELS
+    return (group,)

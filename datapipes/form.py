@@ -1,16 +1,16 @@
-"""Chained forms of ops: a pipe class for every op, whose arguments are the op's fields.
-
-So an op is written once, and what a user may give to ``.rotate(...)`` is what ``Rotate`` takes.
-"""
+"""Chained forms of ops, and what is said of an argument that no form has."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..core import Origin
+from ..core.errors import LikelyMistake
+from ..core.origin import warn
 from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
 
 # The fields that are never told apart by their place, whatever else an op has.
@@ -159,3 +159,119 @@ def form(kind: type, op: type, module: str, signature: inspect.Signature) -> Any
         "makes": op,
     }
     return type(name, (kind,), members)
+
+
+# So near that nothing else can be meant, where an argument may be for somebody else: "labls".
+_NEARLY = 0.75
+
+
+def refuse_unknown_arguments(
+    name: str,
+    given: Iterable[str],
+    known: Collection[str],
+    words: Mapping[str, str],
+    *,
+    only_misspelt: bool = False,
+) -> None:
+    """Raise where an argument is none of a pipe's, and say which one is.
+
+    Parameters
+    ----------
+    name
+        The chained form.
+    given
+        The names that were given.
+    known
+        The names that there are.
+    words
+        Words of other libraries, and ours for each of them.
+    only_misspelt
+        Whether names that resemble none of ``known`` are let through, for somebody else.
+
+    Raises
+    ------
+    TypeError
+        As Python would, with the argument that was meant.
+    """
+    for one in given:
+        if one in known:
+            continue
+        near = difflib.get_close_matches(one, known, n=1, cutoff=_NEARLY)
+        meant = words.get(one) or next(iter(near), None)
+        if meant is None and only_misspelt:
+            continue
+        hint = f"; did you mean {meant!r}?" if meant else f"; it has {', '.join(known)}"
+        msg = f"{name}() has no argument {one!r}{hint}"
+        raise TypeError(msg)
+
+
+def tell_mistakes(op: Any, origin: Origin | None) -> None:
+    """Warn of what an op says of its own numbers; an op without ``likely_mistakes`` says nothing.
+
+    Pipes call this and ops do not, as ops are made again where nobody wrote anything.
+    """
+    for told in getattr(op, "likely_mistakes", ()):
+        warn(told, LikelyMistake, origin)
+
+
+BY_KEY = ("affine", "dataset", "follow", "io", "level", "reader", "series")
+"""Options of which a mapping is one value per key: none of them is a mapping itself."""
+# That of one volume is a mapping already; of options by key, each value is one.
+_STORAGE = "storage_options"
+
+
+def named_by_key(
+    options: Mapping[str, Any], keys: Collection[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return which keys the options name that are given by key.
+
+    Parameters
+    ----------
+    options
+        By name; those of :data:`BY_KEY`, ``storage_options``, and any that a backend or a reader
+        of the user's own takes. Of the latter, a mapping is by key where it names a key.
+    keys
+        The volumes of a sample; none as long as no sample was seen.
+
+    Examples
+    --------
+    >>> named_by_key({"level": {"image": 1}, "series": 2})
+    {'level': ('image',)}
+    >>> named_by_key({"window": {"image": 40}, "codec": {"name": "x"}}, ["image", "label"])
+    {'window': ('image',)}
+    """
+    return {name: tuple(given) for name, given in options.items() if _is_by_key(name, given, keys)}
+
+
+def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options for one volume: those for all, and its own.
+
+    Examples
+    --------
+    >>> options = {"level": {"image": 1}, "series": 2}
+    >>> options_of("image", options), options_of("label", options)
+    ({'series': 2, 'level': 1}, {'series': 2})
+    """
+    by_key = named_by_key(options, keys)
+    shared = {name: given for name, given in options.items() if name not in by_key}
+    own = {name: options[name][key] for name in by_key if key in options[name]}
+    return {**shared, **own}
+
+
+def values_of(name: str, given: Any) -> tuple[Any, ...]:
+    """Return what an option of :data:`BY_KEY` is for any volume.
+
+    Examples
+    --------
+    >>> values_of("io", {"image": "pread", "label": "mmap"}), values_of("io", "auto")
+    (('pread', 'mmap'), ('auto',))
+    """
+    return tuple(given.values()) if _is_by_key(name, given, ()) else (given,)
+
+
+def _is_by_key(name: str, given: Any, keys: Collection[str]) -> bool:
+    if not isinstance(given, Mapping):
+        return False
+    if name == _STORAGE and not all(v is None or isinstance(v, Mapping) for v in given.values()):
+        return False
+    return name in BY_KEY or any(key in keys for key in given)

@@ -7,27 +7,21 @@ from typing import TYPE_CHECKING
 
 from ..first_use import at_first_use
 from . import general
-from .batch_patches import BatchPatches
-from .cache import Cache
+from .batch_patches import BatchPatches, Realize
+from .cache import Cache, Flush, Recache
 from .cases import FromCases, ListCases, from_cases, list_cases
 from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .flush import Flush
 from .from_manifest import FromManifest, from_manifest
-from .fused import FusedSpatial
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
-from .move_boxes import MoveBoxes
-from .move_points import MovePoints
 from .open_volume import OpenVolume
+from .points_and_boxes import MoveBoxes, MovePoints
 from .prefetch import Prefetcher
-from .realize import Realize
-from .recache import Recache
 from .replay import Replay
 from .resample_to import ResampleToPipe
 from .shuffle_plans import ShufflePlans
-from .spatial import SpatialPipe
-from .spatial_forms import (
+from .spatial import (
     AffinePipe,
     AugmentPipe,
     CenterCropPipe,
@@ -37,6 +31,7 @@ from .spatial_forms import (
     ElasticPipe,
     FlipPipe,
     ForegroundCropPipe,
+    FusedSpatial,
     GridDistortionPipe,
     LabelCropPipe,
     OrientationPipe,
@@ -47,6 +42,7 @@ from .spatial_forms import (
     RotatePipe,
     ShearPipe,
     SpacingPipe,
+    SpatialPipe,
     TranslatePipe,
     ZoomPipe,
 )

@@ -28,9 +28,8 @@ from ..spatial import (
 )
 from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ..volumes import Volume
-from .argument_names import refuse_unknown_arguments
-from .datapipe import DataPipe, length_of, stream_name, with_progress
-from .excuse import excused
+from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
+from .form import refuse_unknown_arguments
 from .forms import chained
 from .inside_mask import ByWeights, InsideMask, masked_by, weighted_by
 from .spatial import Adding, pending_of, stepped

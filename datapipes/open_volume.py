@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,28 +15,78 @@ import numpy as np
 from ..core import Origin, Sample
 from ..core.amounts import as_keys
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, about_lacking, placed
-from ..core.hidden import Hidden
+from ..core.hidden import Hidden, origin_of
 from ..core.likely_mistakes import colours
 from ..core.origin import Once, is_looking_ahead, shorten
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
+from ..realizing import LikelyLabels
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
-from ..spatial.lazy.realized_volume import (
-    in_memory,
-    opened_again,
-    realized_patch,
-)
+from ..spatial.lazy.realized_volume import in_memory, opened_again, realized_patch
 from ..spatial.lazy.stack import sampled_as_before
 from ..volumes import AxisMap, Volume, custom_backends
 from ..volumes.disk.local_io import check_io
-from .argument_names import refuse_unknown_arguments
 from .case_names import CASE, name_of
-from .cases import FromCases, Seeded
+from .cases import FromCases, ListCases, Seeded
 from .datapipe import length_of, wrong_item
+from .form import BY_KEY, named_by_key, options_of, refuse_unknown_arguments, values_of
 from .forms import chained
-from .inherited_options import Inherited, inherited_options, options_for
-from .likely_labels import looks_like_label
-from .options_by_key import BY_KEY, named_by_key, options_of, values_of
 from .sampling import overriding_keys, refuse_no_policies
+
+# Between the words of a key: what is no letter, and the humps of camelCase.
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Too short to be told inside another word, or its beginning: they stand as a word.
+_AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
+# Also at the end of a word: brainmask, groundtruth.
+_AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
+
+
+@lru_cache(maxsize=1024)  # asked for every sample
+def looks_like_label(key: str) -> bool:
+    """Return whether people who name a volume ``key`` usually mean classes.
+
+    Examples
+    --------
+    >>> keys = ("gt", "brainMask", "seg_2", "weight", "segmented_ct")
+    >>> [key for key in keys if looks_like_label(key)]
+    ['gt', 'brainMask', 'seg_2']
+    """
+    words = [word.lower() for word in _WORDS.findall(key)]
+    return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
+
+
+def likely_labels(origin: Origin, parent: Pipe) -> LikelyLabels | None:
+    """Return what looks for labels among images; None where nobody left that open."""
+    opening = [pipe for pipe in walk(parent) if traits_of(pipe).opens]
+    return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
+
+
+Inherited = dict[str, Hidden]
+"""Storage options by scheme and bucket (``s3://scans``)."""
+
+
+def inherited_options(parent: Pipe) -> Inherited:
+    """Return the storage options of the listings upstream, by the buckets that they found.
+
+    Ask once their cases have come: else this lists the storage.
+    """
+    found: Inherited = {}
+    for pipe in walk(parent):
+        if isinstance(pipe, ListCases) and pipe.storage_options:
+            for case in pipe.listing():
+                places = {origin_of(place) for place in case.values()}
+                found.update({place: pipe.storage_options for place in places if place})
+    return found
+
+
+def options_for(source: Any, inherited: Inherited) -> Hidden | None:
+    """Return the options for a source; None unless it lies in one of the buckets.
+
+    A URL of another server gets none: credentials are for the place that they were given for.
+    """
+    if not inherited or not isinstance(source, (str, os.PathLike)):
+        return None
+    return inherited.get(origin_of(os.fspath(source)))
+
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
 """Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""

@@ -11,8 +11,8 @@ from ..realizing import Instruction
 from .background_iterator import Ahead, Ended
 from .datapipe import length_of
 from .forms import offered
-from .item_bytes import BUFFER_BYTES
 from .running import RunningAhead
+from .tensors import BUFFER_BYTES
 
 
 @offered("prefetch")

@@ -18,8 +18,7 @@ from ..spatial.lazy.replayed import replayed, streams_of
 from .choices import ChoicePipe
 from .datapipe import PerItem, wrong_item
 from .forms import chained
-from .fused import FusedSpatial
-from .spatial import SpatialPipe
+from .spatial import FusedSpatial, SpatialPipe
 from .values import ValuePipe
 
 _GIVE = 'Give it batch["meta"][0]["draws"].'

@@ -3,24 +3,142 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ..core import Sample, Stream
-from ..core.errors import SampleError
-from ..core.origin import shorten
-from ..graph import Pipe, Traits
+from ..core.errors import GraphError, SampleError
+from ..core.origin import here, shorten
+from ..core.whole import whole
+from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
+from ..graph.served import split_of
 from ..realizing.touched import planned_apart, touched
 from ..spatial import without_reading
 from ..spatial.amounts import is_integer
 from .datapipe import DataPipe, length_of
+from .epoch import set_epoch
 from .forms import chained
 from .lazy_patch import LazyPatches
-from .shuffle_spec import CHUNK_LOCAL, GLOBAL, NONE, OWN, WINDOWED, ShuffleSpec
+
+NONE, GLOBAL, WINDOWED, CHUNK_LOCAL = "none", "global", "windowed", "chunk_local"
+OWN = "own"
+"""An order that a subclass says."""
+WINDOW = 1024
+MEMORY_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True)
+class ShuffleSpec:
+    """What ``shuffle_plans()`` does; make one by the names below, or a subclass with :meth:`order`.
+
+    ==================================  ==========================================================
+    ``ShuffleSpec.none()``              the order of the plan: volume after volume
+    ``ShuffleSpec.windowed(size)``      a buffer of that many plans, of which a random one goes out
+    ``ShuffleSpec.chunk_local(bytes)``  visits to volumes are shuffled, then the patches of as many
+                                        as fit into that much memory together (the idea of
+                                        CorgiPile): every chunk is decoded about once
+    ``ShuffleSpec.all_patches()``       every patch of the epoch, equally likely everywhere
+    ==================================  ==========================================================
+
+    Raises
+    ------
+    SampleError
+        At construction: for another ``kind``, or a subclass that does not say its order.
+
+    Examples
+    --------
+    >>> ShuffleSpec.chunk_local(2**30)
+    ShuffleSpec.chunk_local(1073741824)
+
+    An order of one's own, here every case backwards:
+
+    >>> class Backwards(ShuffleSpec):
+    ...     def order(self, counts, cases, generator):
+    ...         ends = np.cumsum(counts)
+    ...         return [end - 1 - n for end, count in zip(ends, counts) for n in range(count)]
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 2).open_volume()
+    >>> pipe = pipe.lazy_patch(4, samples_per_volume=3).shuffle_plans(Backwards())
+    >>> [patch.identity for patch in pipe]
+    [(0, 2), (0, 1), (0, 0), (1, 2), (1, 1), (1, 0)]
+    """
+
+    kind: str = GLOBAL
+    """``"none"``, ``"global"``, ``"windowed"`` or ``"chunk_local"``; ``"own"`` of a subclass."""
+    size: int = 0
+    """Plans of the window, or bytes of decoded chunks."""
+
+    def __post_init__(self) -> None:
+        if type(self) is not ShuffleSpec:
+            if type(self).order is ShuffleSpec.order:
+                name = type(self).__name__
+                msg = f"{name} is a subclass of ShuffleSpec that does not say its order"
+                do = f"Give {name} a method order(self, counts, cases, generator)."
+                raise SampleError(msg, do=do).at(here(f"{name}()"))
+            object.__setattr__(self, "kind", OWN)
+        elif self.kind not in (NONE, GLOBAL, WINDOWED, CHUNK_LOCAL):
+            msg = f"no order is called {shorten(self.kind)}"
+            do = "Write ShuffleSpec.none(), all_patches(), windowed(size) or chunk_local(bytes)."
+            raise SampleError(msg, do=do)
+        elif self.kind in (WINDOWED, CHUNK_LOCAL):
+            whole("size", self.size, least=1)
+
+    def order(
+        self, counts: Sequence[int], cases: Sequence[str], generator: np.random.Generator
+    ) -> Iterable[int]:
+        """Return in which order patches come: a subclass says it here.
+
+        It is asked once per epoch, by whoever plans, and must be a function of its arguments and
+        of the fields of the subclass alone: so the order is the same under any number of workers,
+        and after a resume.
+
+        Parameters
+        ----------
+        counts
+            How many patches each visit to a volume has, in the order of the chain. The patches of
+            a visit have numbers one after another: those of the first begin at 0.
+        cases
+            Name of the case of each visit.
+        generator
+            Random numbers of this seed and epoch.
+
+        Returns
+        -------
+        Every number below ``sum(counts)``, each once. They may come one by one.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def none(cls) -> ShuffleSpec:
+        """Leave the order as it is."""
+        return cls(NONE)
+
+    @classmethod
+    def all_patches(cls) -> ShuffleSpec:
+        """Shuffle all patches of an epoch."""
+        return cls(GLOBAL)
+
+    @classmethod
+    def windowed(cls, size: int = WINDOW) -> ShuffleSpec:
+        """Shuffle within a window that slides over the plans."""
+        return cls(WINDOWED, whole("size", size, least=1))
+
+    @classmethod
+    def chunk_local(cls, memory_bytes: int = MEMORY_BYTES) -> ShuffleSpec:
+        """Shuffle what a cache of so many bytes of decoded chunks serves."""
+        return cls(CHUNK_LOCAL, whole("memory_bytes", memory_bytes, least=1, unit="bytes"))
+
+    def __repr__(self) -> str:
+        if self.kind == OWN:
+            return f"{type(self).__name__}()"
+        name = "all_patches" if self.kind == GLOBAL else self.kind
+        return f"ShuffleSpec.{name}({self.size or ''})"
+
 
 # Patches of the first visit that are looked at to tell what a visit takes in memory.
 _LOOKED_AT = 64
@@ -223,3 +341,138 @@ def _windowed(parent: Any, size: int, draw: np.random.Generator) -> Iterator[Any
         held[place] = item
     for place in draw.permutation(len(held)).tolist():
         yield held[place]
+
+
+# Enough for a mean, and planned in a second.
+BATCHES = 256
+
+
+@dataclass(frozen=True)
+class ShuffleReport:
+    """What an order of patches costs and gives."""
+
+    batches: int
+    """Batches that were planned."""
+    samples: int
+    """Samples in them."""
+    volumes_per_batch: float
+    """Different volumes in a batch: the mean. The more, the less alike are its samples."""
+    fewest_volumes: int
+    """Different volumes in the batch that has the fewest."""
+    residency: float
+    """Share of the chunks that patches touch that a cache still has, from 0 to 1."""
+    bytes_per_sample: float
+    """Decoded bytes that come anew into the cache, per sample."""
+    cache_bytes: int
+    """What that cache holds. It forgets what was used longest ago; there is one for all samples."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.samples} samples in {self.batches} batches\\n"
+            f"volumes per batch   {self.volumes_per_batch:.2f} (at least {self.fewest_volumes})\\n"
+            f"cache residency     {self.residency:.0%} of {self.cache_bytes / 2**20:g} MiB\\n"
+            f"bytes per sample    {self.bytes_per_sample / 1e6:.3g} MB decoded"
+        )
+
+
+def shuffle_report(
+    pipe: Pipe,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    batches: int = BATCHES,
+    cache_bytes: int | None = None,
+) -> ShuffleReport:
+    """Return what the order of a chain costs and gives. Headers are read, and no voxel.
+
+    Parameters
+    ----------
+    pipe
+        The chain.
+    seed, epoch
+        The run.
+    batches
+        Batches of it that are planned, from the first.
+    cache_bytes
+        Decoded chunks that are kept; by default what ``ShuffleSpec.chunk_local`` asks for, or
+        256 MiB.
+
+    Raises
+    ------
+    GraphError
+        The chain cannot be split, so nothing is planned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 4).open_volume()
+    >>> pipe = pipe.lazy_patch(4, samples_per_volume=4)
+    >>> shuffle_report(pipe.batch_patches(4)).volumes_per_batch
+    1.0
+    """
+    split = split_of(pipe)
+    if isinstance(split, NoCut):
+        raise GraphError(f"the order is not planned: {split.reason}").at(origin_of(pipe))
+    planner = clone(split.planner)
+    set_epoch(planner, seed, epoch)
+    if cache_bytes is None:
+        specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
+        local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
+        cache_bytes = local[-1] if local else MEMORY_BYTES
+    cache = _Cache(whole("cache_bytes", cache_bytes, least=0, unit="bytes"))
+    counts, samples = [], 0
+    with without_reading():
+        items = islice(planner, whole("batches", batches, least=1) * split.group)
+        for batch in _batches(items, split.group):
+            counts.append(len({_volume(item) for item in batch}))
+            samples += len(batch)
+            for item in batch:
+                for each in touched(item):
+                    cache.touch(each.chunk, each.bytes)
+    return ShuffleReport(
+        batches=len(counts),
+        samples=samples,
+        volumes_per_batch=sum(counts) / max(1, len(counts)),
+        fewest_volumes=min(counts, default=0),
+        residency=cache.hits / max(1, cache.touches),
+        bytes_per_sample=cache.brought / max(1, samples),
+        cache_bytes=cache.most,
+    )
+
+
+def _batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    while batch := list(islice(items, size)):
+        yield batch
+
+
+def _volume(item: Any) -> Any:
+    return item.identity[:1] if isinstance(item, Sample) else id(item)
+
+
+class _Cache:
+    """Counts what a cache of so many bytes would have had."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.hits = self.touches = self.brought = 0
+        self._held: OrderedDict[Any, int] = OrderedDict()
+        self._bytes = 0
+
+    def touch(self, chunk: Any, size: int) -> None:
+        """Use a chunk; bring it in if it is not there, and let go of what was used long ago."""
+        self.touches += 1
+        if chunk in self._held:
+            self.hits += 1
+            self._held.move_to_end(chunk)
+            return
+        self.brought += size
+        self._held[chunk] = size
+        self._bytes += size
+        while self._bytes > self.most:
+            _, gone = self._held.popitem(last=False)
+            self._bytes -= gone

@@ -1,21 +1,54 @@
-"""Spatial pipes: each adds one op to the plan of a sample. No voxel moves."""
+"""Spatial pipes: the chained forms of the spatial ops, which add them to every sample's plan."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
 from ..core import Sample
-from ..core.errors import VoxpipeError
+from ..core.errors import SampleError, VoxpipeError
 from ..core.sample import META
 from ..graph import Pipe
-from ..spatial import LazyPatch, PendingPlan, SpatialOp, Step, joined
+from ..spatial import (
+    Affine,
+    Answered,
+    Augment,
+    CenterCrop,
+    Crop,
+    CropOrPad,
+    DivisiblePad,
+    Elastic,
+    Flip,
+    ForegroundCrop,
+    GridDistortion,
+    LabelCrop,
+    LazyPatch,
+    Orientation,
+    Pad,
+    PendingPlan,
+    RandomCrop,
+    Resize,
+    Rotate,
+    Rotate90,
+    Shear,
+    Spacing,
+    SpatialOp,
+    Step,
+    Translate,
+    Zoom,
+    joined,
+    stored_labels,
+)
 from ..spatial.lazy.stack import StackedPatch
 from ..spatial.ops.op import is_hard
+from ..spatial.volume_like import made_like
 from .datapipe import DataPipe, PerItem, stream_name, wrong_item
-from .form import bound
-from .likely_mistakes import tell_mistakes
+from .form import bound, form, signature_of, tell_mistakes
+from .forms import chained
+from .inside_mask import volume_named
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
 from .useless_fill import refuse_useless_fill
 
@@ -171,3 +204,156 @@ def _pending(pipe: DataPipe, sample: Any) -> PendingPlan:
     if isinstance(sample, Mapping) and META in sample:
         do = f"Put {pipe.chained}() before batch_patches(): it acts on one sample."
     raise wrong_item(pipe, sample, "a sample with a lazy volume", do)
+
+
+class NeedingPipe(SpatialPipe):
+    """A pipe that adds an op which asks one volume of the sample, when its plan is worked out."""
+
+    is_step = False
+    stands_apart = (
+        "asks a volume of each sample, so it stays a pipe of its own; the plan is one all the "
+        "same, and costs no interpolation more"
+    )
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with the step added to its plan; no voxel is read."""
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample with a lazy volume", "Put open_volume() before.")
+        (step,) = self.steps
+        op: Any = step.op
+        try:
+            op = self._as_stored(op, item.get(op.needs.key))
+            volume = volume_named(op.needs.key, item, "key")
+        except VoxpipeError as error:
+            raise error.at(self.origin, item.case)  # noqa: B904
+        asking = replace(step, op=Answered(op, volume))
+        return stepped(self, item, Adding([asking]), self.sampling)
+
+    def _as_stored(self, op: Any, thing: Any) -> Any:
+        """Return the op with labels as they are stored.
+
+        Raises where a threshold could be meant for values that a pipe has changed.
+        """
+        if op.needs.above is None:
+            labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
+            if labels == op.needs.labels:
+                return op
+            if not labels:
+                raise SampleError(
+                    f"{op.name} asks for {op.needs.describe()}, which no label becomes",
+                    do="Name labels as remap_labels gives them.",
+                )
+            return replace(op, labels=labels)
+        changed = _changed(thing)
+        if changed is not None:
+            raise SampleError(
+                f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
+                f"stored, and {changed} comes before it",
+                do=f"Put {op.name} first, with a threshold in stored values.",
+            )
+        return op
+
+
+def _changed(thing: Any) -> str | None:
+    """Return in words an op that changes values of a patch, of a member or before a flush."""
+    if not isinstance(thing, LazyPatch):
+        return None
+    if thing.values:
+        return thing.values[0].op.describe()
+    made = made_like(thing.volume)
+    below = thing.members or (() if made is None else (made.patch,))
+    return next((found for found in map(_changed, below) if found is not None), None)
+
+
+class FusedSpatial(PerItem):
+    """Add the steps of all members to the plan at once.
+
+    Each step keeps its stream's name and its origin, so that draws and errors are those
+    of the pipes that the user wrote.
+    """
+
+    def __init__(self, members: Sequence[SpatialPipe]) -> None:
+        super().__init__(members[0].parent)
+        # Members travel without their parents: those are upstream of this pipe already.
+        self.steps = tuple(step for member in members for step in member.steps)
+        self.adding = Adding(self.steps)
+        self.stream_names = tuple(name for member in members for name in member.stream_names)
+        self.calls = tuple(member.describe() for member in members)
+        self.samplings = tuple(member.sampling for member in members)
+        self.origin = members[-1].origin
+
+    @classmethod
+    def joining(cls, first: SpatialPipe | FusedSpatial, second: SpatialPipe) -> FusedSpatial:
+        """Return ``first`` with ``second`` added to its end."""
+        if isinstance(first, SpatialPipe):
+            return cls([first, second])
+        fused = copy.copy(first)
+        fused.steps = (*first.steps, *second.steps)
+        fused.adding = Adding(fused.steps)
+        fused.stream_names = (*first.stream_names, *second.stream_names)
+        fused.calls = (*first.calls, second.describe())
+        fused.samplings = (*first.samplings, second.sampling)
+        fused.origin = second.origin
+        return fused
+
+    def describe(self) -> str:
+        """Return the members as the user wrote them."""
+        return " + ".join(self.calls)
+
+    def settings(self) -> Any:
+        """Return those of the members."""
+        return self.calls
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with all steps added to its plan."""
+        if any_moving(item):  # of which a later member may ask what an earlier one left
+            for step, sampling in zip(self.steps, self.samplings, strict=True):
+                item = stepped(self, item, Adding((step,)), sampling)
+            sample: Sample = item
+            return sample
+        sample = stepped(self, item, self.adding)
+        for sampling in self.samplings:
+            if sampling.changes:
+                sample = stepped(self, sample, Adding(()), sampling)
+        return sample
+
+
+# The chained forms of the spatial ops: ``.rotate(15)`` adds ``Rotate(15)`` to every sample.
+#
+# All of them act on every volume of a sample alike, in world millimetres about the
+# centre of the current grid unless ``space="voxel"``. Angles are in degrees. A number is
+# a fixed value, ``(lo, hi)`` is drawn uniformly per sample, three entries are per axis,
+# and ``p`` is the probability that the pipe acts at all. ``mode``, ``padding``, ``fill`` and
+# ``dtype`` change how intensities are sampled, or any volume by key:
+# ``padding={"label": "border"}``.
+
+_MORE = [("name", ""), *((name, None) for name in SAMPLING_ARGUMENTS)]
+
+
+def spatial_form(op: Any, *, keywords_only: bool = False, kind: type = SpatialPipe) -> Any:
+    """Return the pipe of a spatial op, registered under the op's name."""
+    signature = signature_of(op, _MORE, keywords_only=keywords_only)
+    return chained(op.name)(form(kind, op, __name__, signature))
+
+
+AffinePipe = spatial_form(Affine)
+AugmentPipe = spatial_form(Augment, keywords_only=True)
+CenterCropPipe = spatial_form(CenterCrop)
+CropOrPadPipe = spatial_form(CropOrPad)
+CropPipe = spatial_form(Crop)
+DivisiblePadPipe = spatial_form(DivisiblePad)
+ElasticPipe = spatial_form(Elastic)
+FlipPipe = spatial_form(Flip)
+ForegroundCropPipe = spatial_form(ForegroundCrop, kind=NeedingPipe)
+GridDistortionPipe = spatial_form(GridDistortion)
+LabelCropPipe = spatial_form(LabelCrop, kind=NeedingPipe)
+OrientationPipe = spatial_form(Orientation)
+PadPipe = spatial_form(Pad)
+RandomCropPipe = spatial_form(RandomCrop)
+ResizePipe = spatial_form(Resize)
+Rotate90Pipe = spatial_form(Rotate90)
+RotatePipe = spatial_form(Rotate)
+ShearPipe = spatial_form(Shear)
+SpacingPipe = spatial_form(Spacing)
+TranslatePipe = spatial_form(Translate)
+ZoomPipe = spatial_form(Zoom)

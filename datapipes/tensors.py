@@ -1,13 +1,19 @@
-"""Between arrays and tensors: a recipe knows arrays, users get tensors of the same memory."""
+"""Tensors and bytes in items of any shape: read, count, move, pin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..core import Sample
+from ..core.errors import NoDevice
+from ..core.origin import shorten
+from ..core.whole import whole
 from ..realizing import Realized, Transform
 
 
@@ -51,3 +57,148 @@ def _tensor_of(value: Any) -> Any:
 
 def _realized_of(value: Any) -> Any:
     return Realized(value.numpy()) if isinstance(value, torch.Tensor) else value
+
+
+def with_tensors(item: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return the item with every tensor in it changed.
+
+    Mappings, samples, lists and tuples, named ones too, are gone into; other things stay.
+
+    Examples
+    --------
+    >>> with_tensors({"a": [torch.ones(1)], "b": "word"}, torch.neg)
+    {'a': [tensor([-1.])], 'b': 'word'}
+    """
+    if isinstance(item, torch.Tensor):
+        return change(item)
+    if isinstance(item, Mapping):
+        fields = {key: with_tensors(value, change) for key, value in item.items()}
+        return item.replace(data=fields) if isinstance(item, Sample) else _like(item, fields)
+    if isinstance(item, (list, tuple)):
+        parts = [with_tensors(value, change) for value in item]
+        if hasattr(item, "_fields"):
+            return type(item)(*parts)
+        return _like(item, parts)
+    return item
+
+
+def _like(item: Any, parts: Any) -> Any:
+    try:
+        return type(item)(parts)
+    except TypeError:  # a class of its own, whose constructor wants something else
+        return parts
+
+
+def named_device(call: str, device: Any) -> torch.device:
+    """Return the device that an argument names.
+
+    Raises
+    ------
+    NoDevice
+        It names none that torch knows. This is a ``RuntimeError``, as torch's own error is.
+    TypeError
+        It is nothing that could name one.
+
+    Examples
+    --------
+    >>> named_device("to_device", "cuda:1")
+    device(type='cuda', index=1)
+    """
+    known = '"cpu", "cuda", "cuda:1" or another torch.device'
+    try:
+        return torch.device(device)
+    except TypeError:
+        raise TypeError(f"device of {call}() is {known}, got {shorten(device)}") from None
+    except RuntimeError as error:
+        msg = f"{call}({shorten(device)}) names no device that torch has here"
+        raise NoDevice(msg, do=f"Give {known}.") from error
+
+
+def need_cuda(call: str, device: torch.device | None = None, do: str = "") -> None:
+    """Raise NoDevice if CUDA, or the one device of it, is not there."""
+    if not torch.cuda.is_available():
+        msg = f"``{call}`` can only be used when CUDA is available"
+        raise NoDevice(msg, do=do or f"Leave .{call}() out where there is no GPU.")
+    there = torch.cuda.device_count()
+    if device is not None and (device.index or 0) >= there:
+        msg = f"{call}: there is no {device}, only {there} CUDA devices"
+        raise NoDevice(msg, do="Choose one of them, or see CUDA_VISIBLE_DEVICES.")
+
+
+BUFFER_BYTES = 256 * 2**20
+"""Bytes that items which wait in one pipe may take, unless told otherwise."""
+WAITING_BYTES = 4 * BUFFER_BYTES
+"""Bytes that may wait in one pipe where more of them is an error, unless told otherwise.
+
+A full buffer of 256 MiB makes a thread wait, and nobody loses anything. Where nothing can wait, as
+the one who reads is the one who would have to stop, the limit ends the pass or drops an item: it
+is to meet a mistake, two branches that drift apart, and not a pass that works on a usual machine.
+"""
+_LEAVES = frozenset({int, float, bool, str, type(None)})
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+
+
+def bytes_of(item: Any) -> int:
+    """Return the bytes of an item, the data of its arrays and tensors included.
+
+    Mappings, sequences and dataclasses count with what is in them, each thing once. A lazy
+    patch counts as a description, as its voxels have not been read.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> bytes_of({"image": np.zeros((10, 100)), "label": torch.zeros(1000)}) >= 8000 + 4000
+    True
+    >>> bytes_of([]) < 100
+    True
+    """
+    total, seen, waiting = 0, set(), [item]
+    while waiting:
+        thing = waiting.pop()
+        if type(thing) in _LEAVES:  # most of what there is, and nothing is in it
+            total += sys.getsizeof(thing)
+            continue
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        # What an array owns may be part of its own size or not: only its data are counted.
+        data = _data_of(thing)
+        total += data if isinstance(data, int) else sys.getsizeof(thing, 0)
+        if isinstance(thing, Mapping):
+            waiting += thing.keys()
+            waiting += thing.values()
+        elif isinstance(thing, _SEQUENCES):
+            waiting += thing
+        elif dataclasses.is_dataclass(thing) and not hasattr(type(thing), "provenance"):
+            waiting += [getattr(thing, field.name, None) for field in dataclasses.fields(thing)]
+    return total
+
+
+def limit_of_bytes(given: int | None, *, unbounded: bool = False) -> int | None:
+    """Return how many bytes may wait; None for any number.
+
+    Parameters
+    ----------
+    given
+        ``buffer_bytes`` as the user wrote it; None where it was left out.
+    unbounded
+        Whether the user asked for any number of items: then bytes are counted only if told.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no whole number of at least 1.
+    """
+    if given is not None:
+        return whole("buffer_bytes", given, least=1, unit="bytes", do="or None for the default")
+    return None if unbounded else WAITING_BYTES
+
+
+def _data_of(thing: Any) -> Any:
+    """Return the size of what an array or tensor holds; None for other things."""
+    if isinstance(thing, type):
+        return None
+    try:
+        return getattr(thing, "nbytes", None)
+    except (NotImplementedError, RuntimeError):  # a sparse tensor, whose parts lie elsewhere
+        return int(thing._nnz()) * int(thing.element_size())

@@ -36,9 +36,8 @@ from ..intensity import (
 )
 from ..realizing import ApplyValue
 from .datapipe import PerItem, stream_name
-from .form import bound, form, signature_of
+from .form import bound, form, signature_of, tell_mistakes
 from .forms import chained
-from .likely_mistakes import tell_mistakes
 from .tensors import applied
 
 MORE = [("keys", None), ("name", "")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.memory import usable_memory
-from ...datapipes.length import length, without_opening
+from ...datapipes.datapipe import length, without_opening
 from ...graph import chained_name, describe, parents_of
 from ...realizing.failing import RAISE
 from ..on_error import BUDGET, Excused

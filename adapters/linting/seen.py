@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from torch.utils.data import IterDataPipe
 
 from ...datapipes.datapipe import draws
+from ...datapipes.foreign import levels_of
 from ...datapipes.iter import BatchPatches, Flush, LazyPatches, OpenVolume, Realize
-from ...datapipes.levels import levels_of
 from ...graph import Cut, NoCut, Pipe, chained_name, traits_of
 
 Told: TypeAlias = "tuple[str, str] | None"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...datapipes.levels import levels_of
+from ...datapipes.foreign import levels_of
 from ...graph import Cut, NoCut, Pipe, describe, traits_of, walk
 from .seen import Check, GraphCheck, Seen, Told
 

@@ -21,8 +21,8 @@ from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
-from ..item_bytes import bytes_of, limit_of_bytes
 from ..running import Running
+from ..tensors import bytes_of, limit_of_bytes
 
 UNBOUNDED = -1
 """As ``buffer_size``: no limit."""

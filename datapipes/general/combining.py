@@ -14,8 +14,8 @@ from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
-from ..item_bytes import bytes_of, limit_of_bytes
 from ..running import Drawing
+from ..tensors import bytes_of, limit_of_bytes
 from .columns import function
 
 _ENDED = object()

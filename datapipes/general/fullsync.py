@@ -14,9 +14,9 @@ from ...graph import Pipe, Traits
 from ..background_iterator import Ahead, Ended
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
-from ..item_bytes import BUFFER_BYTES
 from ..rank_barrier import Circle
 from ..running import RunningAhead
+from ..tensors import BUFFER_BYTES
 
 TIMEOUT = 1800.0
 """Seconds that a rank may take for an item, unless told otherwise: half an hour."""

@@ -17,8 +17,8 @@ from ...spatial.lazy.stack import StackedPatch
 from ..cases import Seeded
 from ..datapipe import first_drawing, length_of
 from ..forms import offered
-from ..item_bytes import bytes_of
 from ..running import Running
+from ..tensors import bytes_of
 from .selecting import Cycler
 
 MEGABYTE = 1024 * 1024

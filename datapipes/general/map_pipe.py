@@ -20,7 +20,7 @@ from ...core.turns import ForkSafeLock
 from ...graph import Traits, is_pipe
 from ..datapipe import length_of, pipes_only, source_of
 from ..forms import offered
-from ..item_bytes import bytes_of
+from ..tensors import bytes_of
 from .branches import columns_kept
 from .columns import function
 from .in_memory_cache import limit_of

@@ -12,10 +12,9 @@ from ...core.errors import NoDevice
 from ...graph import Pipe, Traits
 from ...realizing import Instruction
 from ..datapipe import DataPipe, length_of
-from ..devices import named_device, need_cuda, with_tensors
 from ..forms import offered
-from ..item_bytes import BUFFER_BYTES
 from ..prefetch import Prefetcher
+from ..tensors import BUFFER_BYTES, named_device, need_cuda, with_tensors
 
 # One that is in use, one that is being copied.
 _BUFFER_SIZE = 2

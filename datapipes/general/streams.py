@@ -21,7 +21,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ...core.errors import SampleError, StreamError, VoxpipeError
 from ...graph import Pipe
 from ..datapipe import DataPipe
-from ..length import length as known_length
+from ..datapipe import length as known_length
 
 
 def janitor(thing: Any) -> None:

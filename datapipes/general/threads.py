@@ -23,7 +23,7 @@ from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
-from ..item_bytes import BUFFER_BYTES, WAITING_BYTES, bytes_of
+from ..tensors import BUFFER_BYTES, WAITING_BYTES, bytes_of
 from ..thread_shutdown import going_on, wait_for, warn_of
 from .columns import Columns
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from ...core.errors import NotPicklable, VolumeChanged, WorkerDied
 from ...core.ledger import LEDGER
 from ...core.origin import warn
-from ...datapipes.length import without_opening
+from ...datapipes.datapipe import without_opening
 from ...realizing import Job
 from ..place import Place
 from ..transport.messages import Done, Exhausted, Failed

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ...adapters import Limits
 from ...core.errors import ItemTimeout
 from ...core.waits import wait_of
-from ...datapipes.item_bytes import bytes_of
+from ...datapipes.tensors import bytes_of
 from ...datapipes.thread_shutdown import going_on, wait_for
 from ...graph import standing_at, working_at
 from ...realizing import NOWHERE, STANDING

@@ -12,8 +12,8 @@ from typing import Any
 from torch.utils.data.datapipes.iter import ShardingFilter
 
 from ...core.errors import GraphError
-from ...datapipes.length import length
-from ...datapipes.levels import LEVELS, RANKS, WORKERS, levels_of
+from ...datapipes.datapipe import length
+from ...datapipes.foreign import LEVELS, RANKS, WORKERS, levels_of
 from ...graph import Pipe, clone, describe, parents_of, walk
 from .dealt import Dealt
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from ...adapters import hints_of, limits_of, policy_of
-from ...datapipes.length import length
-from ...datapipes.levels import RANKS, WORKERS
+from ...datapipes.datapipe import length
+from ...datapipes.foreign import RANKS, WORKERS
 from ...graph import (
     NoCut,
     Pipe,

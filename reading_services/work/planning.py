@@ -11,9 +11,8 @@ from typing import Any
 from ...core import Stream
 from ...core.errors import placed
 from ...datapipes.batch_patches import BatchPatches
-from ...datapipes.epoch import set_epoch
-from ...datapipes.excuse import Excuses, excusing
-from ...datapipes.skipping import items_from
+from ...datapipes.datapipe import Excuses, excusing
+from ...datapipes.epoch import items_from, set_epoch
 from ...graph import (
     Cut,
     Pipe,

@@ -7,7 +7,7 @@ import zarr
 import voxpipe as vp
 from voxpipe.adapters import Lint, scattered
 from voxpipe.core.errors import LintWarning
-from voxpipe.datapipes.shuffle_spec import ShuffleSpec
+from voxpipe.datapipes.shuffle_plans import ShuffleSpec
 
 SIZE, CHUNK, PATCH, COUNT = 32, 8, 12, 6
 

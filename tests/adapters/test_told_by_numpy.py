@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.datapipes.explain import explain
+from voxpipe.datapipes.cost import explain
 from voxpipe.spatial import Elastic, Flip
 
 

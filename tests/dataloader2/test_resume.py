@@ -7,9 +7,8 @@ from scenes import full_chain, same, write_cases
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.errors import StateMismatch
-from voxpipe.datapipes.epoch import set_epoch
+from voxpipe.datapipes.epoch import items_from, set_epoch
 from voxpipe.datapipes.iter import AugmentPipe
-from voxpipe.datapipes.skipping import items_from
 
 SAMPLES = 14  # 3 cases x 14 patches in batches of 2: 21 batches, so 20 places in between
 

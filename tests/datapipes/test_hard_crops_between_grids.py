@@ -7,7 +7,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core import TALLY
-from voxpipe.datapipes.explain import explain
+from voxpipe.datapipes.cost import explain
 from voxpipe.spatial import CenterCrop
 
 CT = np.array([[1, 0.1, 0, -9], [-0.1, 1, 0, 4], [0, 0, 1.5, 2], [0, 0, 0, 1.0]])

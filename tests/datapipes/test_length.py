@@ -10,7 +10,7 @@ import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes import cost
-from voxpipe.datapipes.length import length
+from voxpipe.datapipes.datapipe import length
 from voxpipe.graph import clone
 from voxpipe.volumes import index_cases, write_manifest
 

@@ -4,8 +4,8 @@ import pytest
 from torch.utils.data import IterDataPipe
 
 import voxpipe as vp
+from voxpipe.datapipes.datapipe import length as item_count
 from voxpipe.datapipes.iter import IterableWrapper
-from voxpipe.datapipes.length import length as item_count
 
 DIAMONDS = 40
 

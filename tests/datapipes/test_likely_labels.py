@@ -7,7 +7,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import LikelyLabel
-from voxpipe.datapipes.likely_labels import looks_like_label
+from voxpipe.datapipes.open_volume import looks_like_label
 from voxpipe.realizing import gather
 
 VOLUME = np.zeros((4, 4, 4), np.uint8)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import voxpipe as vp
 from voxpipe.core import TALLY
-from voxpipe.datapipes.explain import explain
+from voxpipe.datapipes.cost import explain
 from voxpipe.spatial.lazy import levels
 from voxpipe.spatial.lazy.coarse import CoarseVolume
 from voxpipe.spatial.lazy.made_volume import stored_reads

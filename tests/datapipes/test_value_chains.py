@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.core.errors import NotPicklable, SampleError, VolumeError
-from voxpipe.datapipes.explain import explain
+from voxpipe.datapipes.cost import explain
 from voxpipe.intensity import Epilogue
 
 

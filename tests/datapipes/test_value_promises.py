@@ -15,7 +15,7 @@ from tables import names_of_tests, proofs_of, rows_of
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.datapipes import values
-from voxpipe.datapipes.explain import explain
+from voxpipe.datapipes.cost import explain
 from voxpipe.volumes import close_volumes, index_cases, write_manifest
 
 SHAPE = (22, 18, 12)

@@ -15,7 +15,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.core.errors import BadManifest, LeadsOutside
 from voxpipe.core.hidden import Hidden, origin_of
-from voxpipe.datapipes.inherited_options import options_for
+from voxpipe.datapipes.open_volume import options_for
 from voxpipe.volumes import index_cases, read_manifest, write_manifest
 from voxpipe.volumes.catalog.manifest import parse_manifest
 

@@ -5,8 +5,8 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.datapipes import PerItem
+from voxpipe.datapipes.batch_patches import Realize
 from voxpipe.datapipes.iter import BatchPatches, NormalizePipe
-from voxpipe.datapipes.realize import Realize
 
 
 class Brighter(BatchPatches):

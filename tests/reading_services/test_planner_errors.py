@@ -9,8 +9,8 @@ from torch.utils.data import IterDataPipe
 import voxpipe as vp
 from voxpipe.core.errors import NotPicklable, SampleError
 from voxpipe.datapipes.datapipe import PerItem
+from voxpipe.datapipes.epoch import items_from
 from voxpipe.datapipes.iter import IterableWrapper
-from voxpipe.datapipes.skipping import items_from
 from voxpipe.graph import item_at
 
 

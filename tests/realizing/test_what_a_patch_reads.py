@@ -18,8 +18,7 @@ from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes.cost import cost_of
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.datapipes.epoch import set_epoch
-from voxpipe.datapipes.shuffle_plans import Visit, visit_bytes
-from voxpipe.datapipes.shuffle_report import shuffle_report
+from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
 from voxpipe.diagnosing.reads import reads_of
 from voxpipe.graph import clone
 from voxpipe.realizing.join_reads import JoinReads, Wanted, joined

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.datapipes.item_bytes import BUFFER_BYTES, WAITING_BYTES
 from voxpipe.datapipes.iter import IterableWrapper
+from voxpipe.datapipes.tensors import BUFFER_BYTES, WAITING_BYTES
 
 LIMIT = 30.0
 

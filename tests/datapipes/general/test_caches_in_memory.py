@@ -14,9 +14,9 @@ from stack_sources import Counting, NoLength, first
 
 import voxpipe as vp
 from voxpipe.datapipes.epoch import set_epoch
-from voxpipe.datapipes.item_bytes import bytes_of
 from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.datapipes.map import InMemoryCacheHolder, IterToMapConverter, SequenceWrapper
+from voxpipe.datapipes.tensors import bytes_of
 
 MB = 2**20
 

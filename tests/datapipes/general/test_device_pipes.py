@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.datapipes.devices import with_tensors
 from voxpipe.datapipes.general.pin_memory import pin_memory_fn
 from voxpipe.datapipes.iter import IterableWrapper, PinMemory
+from voxpipe.datapipes.tensors import with_tensors
 
 Pair = namedtuple("Pair", "image label")
 CUDA = torch.cuda.is_available()

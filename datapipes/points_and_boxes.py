@@ -1,0 +1,278 @@
+"""Move points and boxes as the patch that they belong to was moved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Origin, Sample
+from ..core.amounts import is_number
+from ..core.errors import SampleError, about_lacking
+from ..graph import Pipe
+from ..spatial import LazyPatch, SpatialPlan
+from .datapipe import PerItem, wrong_item
+from .forms import chained
+
+Rows = NDArray[np.float64]
+
+
+class Moving(PerItem):
+    """A pipe that brings places from the voxels of the stored volume to those of the patch.
+
+    A subclass says what its places are, how a plan moves them, and which of them stay.
+    """
+
+    what: ClassVar[str]
+    """The places, as the user calls them; the chained form is ``move_`` and this."""
+    columns: ClassVar[int]
+    """Numbers of one place."""
+
+    def __init__(
+        self,
+        parent: Pipe,
+        keys: str | Collection[str],
+        of: str | None,
+        with_: str | Collection[str],
+    ) -> None:
+        super().__init__(parent)
+        self.keys, self.with_ = _names_of(keys), _names_of(with_)
+        if self.with_ and len(self.keys) != 1:
+            msg = f"with_= goes with the {self.what} of one key, got {self.keys}"
+            raise SampleError(msg, do=f"Write a move_{self.what}() for each.").at(self.origin)
+        self.of = of
+
+    def apply(self, item: Any) -> Sample:
+        """Return the sample with its places moved."""
+        pipe = f"move_{self.what}"
+        if not isinstance(item, Sample):
+            raise wrong_item(self, item, "a sample", f"Put {pipe}() before batch_patches().")
+        plan = _moving_with(item, self.of, self.what, self.origin).whole_plan
+        moved: dict[str, Any] = {}
+        kept: Any = []
+        for key in self.keys:
+            given = _entry(item, key, pipe, self.origin)
+            try:
+                rows = np.reshape(np.asarray(given, float), (-1, self.columns))
+                found = self.to_output(plan, rows)
+            except (TypeError, ValueError) as error:
+                msg = f"{key!r} holds no {self.what} (N, {self.columns}) that can be moved: {error}"
+                raise SampleError(msg).at(self.origin, item.case) from None
+            found, kept = self.within(found, plan.shape)
+            moved[key] = found[kept].tolist()
+        beside = _kept_beside(item, self.with_, list(kept), pipe, self.origin)
+        return item.with_data(**moved, **beside)
+
+    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
+        """Return places (N, ``columns``) where ``plan`` moves them."""
+        raise NotImplementedError
+
+    def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return the places as they are in a patch of ``shape``, and which of them stay."""
+        raise NotImplementedError
+
+
+def _moving_with(sample: Any, of: str | None, what: str, origin: Origin | None) -> LazyPatch:
+    """Return the patch whose plan moves places: the one of key ``of``, or the first lazy one.
+
+    Raises
+    ------
+    SampleError
+        There is none.
+    """
+    lazy = {key: thing for key, thing in sample.items() if isinstance(thing, LazyPatch)}
+    key = next(iter(lazy), None) if of is None else of
+    if key not in lazy:
+        told = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
+        msg = f"{what} move with {'one' if key is None else repr(key)}, but {told}"
+        do = f"Put move_{what}() after open_volume()."
+        if sample.patches:
+            do = f"Put move_{what}() before realize(): it asks plans, not voxels."
+        raise SampleError(msg, do=do).at(origin, sample.case)
+    return lazy[key]
+
+
+def _entry(sample: Sample, key: str, pipe: str, origin: Origin | None) -> Any:
+    """Return what a sample has under ``key``.
+
+    Raises
+    ------
+    SampleError
+        Nothing.
+    """
+    if key not in sample:
+        msg = f"{pipe}() is to move {key!r}, but the sample has {', '.join(sample)}"
+        do = about_lacking(key, "Name entries of the case.")
+        raise SampleError(msg, do=do).at(origin, sample.case)
+    return sample[key]
+
+
+def _kept_beside(
+    sample: Sample, keys: Collection[str], kept: Sequence[bool], pipe: str, origin: Origin | None
+) -> dict[str, list[Any]]:
+    """Return the entries that go with boxes or points, without the rows that these have lost.
+
+    Raises
+    ------
+    SampleError
+        One is missing, or has another number of rows.
+    """
+    found = {}
+    for key in keys:
+        try:
+            rows = list(_entry(sample, key, pipe, origin))
+        except TypeError:
+            rows = None
+        if rows is None or len(rows) != len(kept):
+            has = "no rows" if rows is None else f"{len(rows)} rows"
+            msg = f"{key!r} goes with {len(kept)} rows that {pipe}() moves, and has {has}"
+            do = "Give with_= entries of one row for each."
+            raise SampleError(msg, do=do).at(origin, sample.case)
+        found[key] = [row for row, is_kept in zip(rows, kept, strict=True) if is_kept]
+    return found
+
+
+def _names_of(keys: str | Collection[str]) -> tuple[str, ...]:
+    """Return one name or several as a tuple."""
+    return (keys,) if isinstance(keys, str) else tuple(keys)
+
+
+@chained("move_boxes")
+class MoveBoxes(Moving):
+    """Bring boxes from the voxels of the stored volume to those of the patch.
+
+    A box is (i, j, k, i, j, k), its lowest and its highest corner; integers are voxel centres. It
+    stands after the spatial pipes. No voxel is read.
+
+    Parameters
+    ----------
+    keys
+        Entries of the case that hold boxes (N, 6): lists, or arrays that ``open_volume`` was told
+        to leave alone by its ``keys=``.
+    of
+        Volume whose plan moves them; by default the first lazy one.
+    least
+        Part of a box that lies in the patch, at least; others are left out. What hangs over is
+        cut off. 0 keeps every box whole, also those outside.
+    with_
+        Entries of one row per box, such as their classes: of these the same rows are left out. It
+        takes one key of boxes.
+
+    Raises
+    ------
+    SampleError
+        A key is missing, or holds no boxes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> case = {"image": np.zeros((8, 8, 8), np.int16), "boxes": [[0, 1, 2, 3, 4, 5]]}
+    >>> pipe = from_cases([case]).open_volume(keys=["image"]).flip(0).crop((2, 2, 2), (6, 6, 6))
+    >>> next(iter(pipe.move_boxes()))["boxes"]
+    [[2.0, -0.5, 0.0, 5.0, 2.0, 3.0]]
+
+    Boxes as an array, with their classes: ``keys=`` says what is a volume.
+
+    >>> boxes = np.array([[0, 1, 2, 3, 4, 5], [6, 6, 6, 7, 7, 7]])
+    >>> case = {"image": np.zeros((8, 8, 8)), "boxes": boxes, "classes": ["cyst", "tumour"]}
+    >>> pipe = from_cases([case]).open_volume(keys=["image"]).crop((5, 5, 5), (3, 3, 3))
+    >>> sample = next(iter(pipe.move_boxes(with_="classes")))
+    >>> sample["boxes"], sample["classes"]
+    ([[1.0, 1.0, 1.0, 2.0, 2.0, 2.0]], ['tumour'])
+    """
+
+    what = "boxes"
+    columns = 6
+
+    def __init__(
+        self,
+        parent: Pipe,
+        keys: str | Collection[str] = "boxes",
+        *,
+        of: str | None = None,
+        least: float = 0.5,
+        with_: str | Collection[str] = (),
+    ) -> None:
+        super().__init__(parent, keys, of, with_)
+        if not is_number(least) or not 0 <= least <= 1:
+            msg = f"least is a part from 0 to 1, got {least!r}"
+            raise SampleError(msg).at(self.origin)
+        self.least = float(least)
+
+    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
+        """Return the boxes where ``plan`` moves them."""
+        return plan.boxes_to_output(rows)
+
+    def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return the boxes cut at the faces of the patch, and which of them stay."""
+        if self.least == 0:
+            return rows, np.ones(len(rows), bool)
+        faces = np.array([-0.5] * 3), np.array(shape) - 0.5
+        low, high = np.maximum(rows[:, :3], faces[0]), np.minimum(rows[:, 3:], faces[1])
+        # An axis along which a box has no extent counts as inside where it is inside.
+        extent, inside = rows[:, 3:] - rows[:, :3], np.maximum(high - low, 0)
+        parts = np.where(extent > 0, inside / np.where(extent > 0, extent, 1), high >= low)
+        return np.concatenate([low, high], axis=1), np.prod(parts, axis=1) >= self.least
+
+
+@chained("move_points")
+class MovePoints(Moving):
+    """Bring points from the voxels of the stored volume to those of the patch.
+
+    Integers are voxel centres. It stands after the spatial pipes. No voxel is read.
+
+    Parameters
+    ----------
+    keys
+        Entries of the case that hold points (N, 3): lists, or arrays that ``open_volume`` was told
+        to leave alone by its ``keys=``.
+    of
+        Volume whose plan moves them; by default the first lazy one.
+    inside
+        Whether points outside the patch are left out.
+    with_
+        Entries of one row per point, such as their classes: of these the same rows are left out. It
+        takes one key of points.
+
+    Raises
+    ------
+    SampleError
+        A key is missing, holds no points, or a displacement that folds leads nowhere.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> case = {"image": np.zeros((8, 8, 8)), "points": [[7, 3, 3], [0, 0, 0]], "of": ["a", "b"]}
+    >>> pipe = from_cases([case]).open_volume(keys=["image"]).flip(0).crop((0, 2, 2), (4, 4, 4))
+    >>> sample = next(iter(pipe.move_points(with_="of")))
+    >>> sample["points"], sample["of"]
+    ([[0.0, 1.0, 1.0]], ['a'])
+    """
+
+    what = "points"
+    columns = 3
+
+    def __init__(
+        self,
+        parent: Pipe,
+        keys: str | Collection[str] = "points",
+        *,
+        of: str | None = None,
+        inside: bool = True,
+        with_: str | Collection[str] = (),
+    ) -> None:
+        super().__init__(parent, keys, of, with_)
+        self.inside = inside
+
+    def to_output(self, plan: SpatialPlan, rows: Rows) -> Rows:
+        """Return the points where ``plan`` moves them."""
+        return plan.points_to_output(rows)
+
+    def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return the points as they are, and which of them stay."""
+        inside = ((rows >= -0.5) & (rows <= np.array(shape) - 0.5)).all(axis=1)
+        return rows, np.asarray(inside) if self.inside else np.ones(len(rows), bool)
