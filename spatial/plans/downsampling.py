@@ -25,10 +25,10 @@ from .policy import Policy
 Sigmas = tuple[float, float, float]
 """Standard deviation along each axis of the source, in its voxels."""
 
-_REMEMBERED = 1024
+_MOST_REMEMBERED = 1024
 
 
-@lru_cache(_REMEMBERED)
+@lru_cache(_MOST_REMEMBERED)
 def sigmas(rows: Rows) -> Sigmas:
     """Return how much to smooth along each axis of the source.
 

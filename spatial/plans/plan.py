@@ -17,7 +17,6 @@ from numpy.typing import DTypeLike, NDArray
 from ...core import Grid, OrientedBox, Region
 from ...core.remembered import cached_property
 from ...core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
-from . import boxes as box_work
 from . import inverse
 from .clip import Clip
 from .displacement import Displacement, Moves
@@ -294,7 +293,7 @@ class SpatialPlan:
         A box is its lowest and its highest corner in voxels, float64: the box around the turned
         one, and with displacements one that surely holds it. Hard crops cut nothing off.
         """
-        return box_work.to_source(self, box_work.as_boxes(boxes))
+        return to_source(self, as_boxes(boxes))
 
     def boxes_to_output(self, boxes: Any) -> NDArray[np.float64]:
         """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
@@ -304,7 +303,7 @@ class SpatialPlan:
         ValueError
             The matrix has no inverse.
         """
-        return box_work.to_output(self, box_work.as_boxes(boxes))
+        return to_output(self, as_boxes(boxes))
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data."""
