@@ -3,41 +3,38 @@
 from ..core.grid import GRID_TOLERANCE
 from ..intensity import Epilogue
 from .amounts import Amount
-from .estimating import without_reading
 from .lazy.lazy_patch import LazyPatch
 from .lazy.pending import PendingPlan, joined
 from .lazy.stored_labels import refuse_changed, stored_labels
-from .ops.affine_op import Affine
+from .ops.affine_op import Affine, Rotate, Shear, Translate, Zoom
 from .ops.augment import Augment
 from .ops.choices import Choices, On, OneOf, RandomApply, RandomOrder, SomeOf
 from .ops.crop import CenterCrop, Crop
-from .ops.crop_or_pad import CropOrPad
-from .ops.divisible_pad import DivisiblePad
 from .ops.elastic import Elastic
-from .ops.extent import Extent
 from .ops.flip import Flip
 from .ops.foreground_crop import ForegroundCrop, LabelCrop
 from .ops.grid_distortion import GridDistortion
 from .ops.needs import Answered, BoxNeed, NeedingOp
-from .ops.op import SpatialOp, Step
+from .ops.op import SpatialOp, Step, without_reading
 from .ops.orientation import Orientation
-from .ops.pad import Pad
+from .ops.pad import CropOrPad, DivisiblePad, Pad
 from .ops.random_crop import RandomCrop
 from .ops.resample_to import ResampleTo
-from .ops.resize import Resize
-from .ops.rotate import Rotate
 from .ops.rotate90 import Rotate90
-from .ops.shear import Shear
-from .ops.spacing import Spacing
-from .ops.translate import Translate
-from .ops.zoom import Zoom
-from .placing.kept_tables import forget_masks
+from .ops.spacing import Extent, Resize, Spacing
 from .placing.masked_patch import MaskedPatch, MaskedRegion
-from .placing.patch import FixedPatch, GridPatch, PatchLargerThanVolume, UniformPatch, positions
+from .placing.patch import (
+    FixedPatch,
+    GridPatch,
+    PatchLargerThanVolume,
+    UniformPatch,
+    UniformRegion,
+    positions,
+    usual_align,
+)
 from .placing.sampling_mask import SamplingMask
-from .placing.uniform_region import UniformRegion, usual_align
 from .placing.weight_index import sampling_mask, weight_table
-from .placing.weight_table import WeightTable
+from .placing.weight_table import WeightTable, forget_masks
 from .placing.weighted_patch import WeightedPatch
 from .plans.clip import Clip
 from .plans.displacement import Displacement
@@ -48,7 +45,8 @@ from .plans.policy import INTENSITY, LABEL, Policy, policy_of
 from .plans.stages import Lowered
 from .plans.voxel_box import box_to_output
 from .resampling.apply_plan import apply_plan
-from .resampling.resample import Source, resample
+from .resampling.resample import resample
+from .resampling.source import Source
 
 __all__ = [
     "GRID_TOLERANCE",

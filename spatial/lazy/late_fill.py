@@ -19,7 +19,8 @@ from ...intensity import ValueStep
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.resample import Source, resample
+from ..resampling.resample import resample
+from ..resampling.source import Source
 from ..volume_like import patch_before
 
 if TYPE_CHECKING:

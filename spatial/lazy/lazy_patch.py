@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, Region, Sample, Stream
-from ...core.errors import GraphError, PatchSizeError
+from ...core.errors import GraphError, PatchSizeError, SampleError
 from ...core.memory import refuse_beyond_memory
 from ...core.stream import drawn_from
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
@@ -23,25 +23,59 @@ from ...intensity.value_step import applied, folded, types_of
 from ...volumes.stores.read_ahead import Tickets
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.convert import convert
-from ..resampling.resample import Source
-from ..volume_like import (
-    StackedVolumes,
-    VolumeLike,
-    looks_ahead,
-    made_like,
-    patch_before,
-)
+from ..resampling.source import Source, convert
+from ..volume_like import StackedVolumes, VolumeLike, looks_ahead, made_like, patch_before
 from .halo import drawing_along, halo_of, with_halo_of
 from .late_fill import filling, fills_apart, marking, outside_of, steps_before_fill
 from .levels import ReadFrom, read_from, resampled_into
-from .no_arithmetic import NoArithmetic
-from .patch_facts import PatchFacts
+from .patch_facts import PatchFacts, described, explained, provenance_of
 from .pending import PendingPlan
-from .told import described, explained, provenance_of
 
 if TYPE_CHECKING:
     import torch
+
+
+def _refusing(sign: str) -> Callable[..., NoReturn]:
+    def refuse(self: Any, *_: Any) -> NoReturn:
+        raise _refused(self, sign)
+
+    return refuse
+
+
+def _refused(patch: Any, sign: str) -> SampleError:
+    return SampleError(
+        f"{sign} needs voxels, and those of {patch!r} are not read yet",
+        do="Put .realize() before: .realize().map(f).batch_patches(4); or compute on the batch, "
+        "with .map(f) after batch_patches.",
+    )
+
+
+class NoArithmetic:
+    """Makes every operator and NumPy function of elements a SampleError, which is a TypeError.
+
+    Left to NumPy, ``1 + patch`` would read the voxels in the planner; ``patch + 1`` would be an
+    error that says nothing of what to do.
+    """
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> NoReturn:
+        """Refuse NumPy's element-wise functions, and operators with an array on the left."""
+        raise _refused(self, f"numpy.{ufunc.__name__}")
+
+    __add__ = __radd__ = _refusing("+")
+    __sub__ = __rsub__ = _refusing("-")
+    __mul__ = __rmul__ = _refusing("*")
+    __truediv__ = __rtruediv__ = _refusing("/")
+    __floordiv__ = __rfloordiv__ = _refusing("//")
+    __mod__ = __rmod__ = _refusing("%")
+    __pow__ = __rpow__ = _refusing("**")
+    __neg__ = _refusing("-")
+    __abs__ = _refusing("abs()")
+    __lt__ = _refusing("<")
+    __le__ = _refusing("<=")
+    __gt__ = _refusing(">")
+    __ge__ = _refusing(">=")
 
 
 @dataclass(frozen=True, eq=False)

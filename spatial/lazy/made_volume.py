@@ -21,7 +21,7 @@ from ...core.remembered import Remembered, cached_property
 from ...volumes.chunks.cuts import Needed
 from ...volumes.header import Header, Triple, affine_entries
 from ..ops.op import is_hard
-from ..plans.one_after_another import one_after_another
+from ..plans.matrices import one_after_another
 from ..plans.voxel_box import without_noise
 from ..volume_like import stored_of, stored_type
 from .realized_volume import RealizedVolume

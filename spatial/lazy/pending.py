@@ -21,9 +21,8 @@ from ...core.remembered import cached_property
 from ...core.stream import drawn_from
 from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source
-from ..plans.one_after_another import one_after_another
+from ..plans.matrices import flat_axes, one_after_another
 from ..plans.plan import SpatialPlan
-from ..plans.planar import flat_axes
 from ..volume_like import made_like, patch_before
 
 # A generator is made once and restarted for every stream: making one takes longer than all that

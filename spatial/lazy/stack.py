@@ -24,8 +24,7 @@ from ...volumes.stacked import StackedSource
 from ...volumes.stores.read_ahead import Tickets
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.convert import convert
-from ..resampling.resample import Source
+from ..resampling.source import Source, convert
 from ..volume_like import looks_ahead, stored_of
 from .lazy_patch import LazyPatch
 from .made_volume import MadeVolume, made_of, read_volume

@@ -2,18 +2,107 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.rows import linear_of, rows_of
-from ..amounts import MOST_VOXELS, as_probability, as_triple
-from ..plans.matrices import Space, as_space, pull_back
+from ...core.amounts import LATER
+from ...core.likely_mistakes import offsets, radians
+from ...core.rows import NO_TURN, linear_of, rows_of
+from ..amounts import (
+    MOST_VOXELS,
+    Amount,
+    as_amount,
+    as_choice,
+    as_factor,
+    as_flag,
+    as_probability,
+    as_triple,
+    draw_amount,
+)
+from ..plans.matrices import Space, as_space, growing, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
+from ..plans.voxel_box import without_noise
 from .op import Drawn
-from .rotate import in_words
+
+METHODS = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z.
+
+    Right-handed: +90 degrees about z moves what lies at +x to +y. 2-D data turn in their plane,
+    by the angle about the axis next to its normal.
+
+    Examples
+    --------
+    >>> Rotate((-15, 15)).describe()
+    'rotate (-15.0, 15.0) degrees'
+    """
+
+    degrees: Amount
+    """A scalar or range holds for each of the three axes on its own; or three entries."""
+    space: Space = "world"
+    """``"world"``: about x, y, z in millimetres; ``"voxel"``: about the array's axes."""
+    keep_size: bool = True
+    """Whether the grid keeps its shape; else it grows until the turned one fits in, to the
+    nearest whole voxel on each axis."""
+    p: float = 1.0
+    """Probability that the op acts."""
+    method: Literal["forward", "backward"] = field(default="forward", metadata=LATER)
+    """The box that sets the size of a grid that grows: ``"forward"``, into which the turned grid
+    fits, or ``"backward"``, that of the turn back, as in MONAI: the same about one axis."""
+
+    name: ClassVar[str] = "rotate"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "degrees", as_amount("degrees", self.degrees))
+        object.__setattr__(self, "space", as_space(self.space))
+        object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
+        object.__setattr__(self, "p", as_probability("p", self.p))
+        object.__setattr__(self, "method", as_choice("method", self.method, METHODS))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return radians("degrees", self.degrees)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the angles, or None."""
+        acts = generator.random() < self.p
+        degrees = draw_amount(generator, self.degrees)
+        return {"degrees": degrees} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the turned plan."""
+        turn = turning(plan, drawn["degrees"], self.space)
+        if self.keep_size:
+            matrix = pull_back(plan, turn, space=self.space)
+            return plan.then(matrix, plan.shape, lattice=False)
+        backward = self.method == "backward"
+        grown = growing(plan, turn, space=self.space, whole=_nearest, backward=backward)
+        return plan.then(*grown, lattice=False)
+
+    def describe(self) -> str:
+        """Return the angles in words."""
+        back = " as the turn back does" if self.method == "backward" else ""
+        grows = "" if self.keep_size else f", growing{back}"
+        return f"rotate {self.degrees} degrees{grows}{in_words(self.space, self.p)}"
+
+
+def _nearest(extent: float) -> int:
+    # Halves go down.
+    return math.ceil(without_noise(extent) - 0.5)
+
+
+def in_words(space: str, p: float) -> str:
+    """Return what is not the default of an op's space and probability."""
+    return ("" if space == "world" else f" in {space} space") + (f" (p={p:g})" if p != 1 else "")
 
 
 @dataclass(frozen=True)
@@ -83,3 +172,148 @@ class Affine:
         """Return the matrix in words."""
         rows = ", ".join(f"[{', '.join(f'{v:g}' for v in row)}]" for row in self.matrix[:3])
         return f"affine [{rows}]{in_words(self.space, self.p)}"
+
+
+@dataclass(frozen=True)
+class Shear:
+    """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape.
+
+    What lies at (x, y, z) from the centre goes to ``(x + xy*y + xz*z, y + yz*z, z)``.
+
+    Examples
+    --------
+    >>> Shear((-0.1, 0.1)).describe()
+    'shear (-0.1, 0.1)'
+    """
+
+    factor: Amount
+    """Tangent of the angle of shear; a scalar or range holds for each of (xy, xz, yz) on its own;
+    or three entries in this order."""
+    space: Space = "world"
+    """``"world"``: x, y, z in millimetres; ``"voxel"``: along the array's axes."""
+    p: float = 1.0
+    """Probability that the op acts."""
+
+    name: ClassVar[str] = "shear"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", as_amount("factor", self.factor))
+        object.__setattr__(self, "space", as_space(self.space))
+        object.__setattr__(self, "p", as_probability("p", self.p))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the factors, or None."""
+        acts = generator.random() < self.p
+        factor = draw_amount(generator, self.factor)
+        return {"factor": factor} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the sheared plan."""
+        matrix = pull_back(plan, shearing(drawn["factor"]), space=self.space)
+        return plan.then(matrix, plan.shape, lattice=False)
+
+    def describe(self) -> str:
+        """Return the factors in words."""
+        return f"shear {self.factor}{in_words(self.space, self.p)}"
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Move the content by ``amount``: millimetres in world space, voxels in voxel space.
+
+    Examples
+    --------
+    >>> Translate((0, 0, (-5, 5))).describe()
+    'translate (0.0, 0.0, (-5.0, 5.0)) mm'
+    """
+
+    amount: Amount
+    """A scalar or range holds for each of the three axes on its own; or three entries."""
+    space: Space = "world"
+    """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""
+    p: float = 1.0
+    """Probability that the op acts."""
+
+    name: ClassVar[str] = "translate"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", as_amount("amount", self.amount))
+        object.__setattr__(self, "space", as_space(self.space))
+        object.__setattr__(self, "p", as_probability("p", self.p))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the distances, or None."""
+        acts = generator.random() < self.p
+        amount = draw_amount(generator, self.amount)
+        return {"amount": amount} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the moved plan."""
+        matrix = pull_back(plan, NO_TURN, drawn["amount"], space=self.space)
+        return plan.then(matrix, plan.shape, lattice=False)
+
+    def describe(self) -> str:
+        """Return the distances in words."""
+        unit = "mm" if self.space == "world" else "voxels"
+        return f"translate {self.amount} {unit}{in_words('world', self.p)}"
+
+
+@dataclass(frozen=True)
+class Zoom:
+    """Enlarge the content by ``factor``, above 1, or shrink it, below.
+
+    Examples
+    --------
+    >>> Zoom((0.9, 1.1)).describe()
+    'zoom (0.9, 1.1)'
+    """
+
+    factor: Amount
+    """A scalar or range is one factor for all axes; three entries are per axis."""
+    space: Space = "world"
+    """``"world"``: along x, y, z; ``"voxel"``: along the array's axes."""
+    keep_size: bool = True
+    """Whether the grid keeps its shape; else it has the whole voxels that fit into the enlarged
+    one, about the same centre and at the same distance from each other."""
+    p: float = 1.0
+    """Probability that the op acts."""
+
+    name: ClassVar[str] = "zoom"
+    lattice: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", as_factor("factor", self.factor))
+        object.__setattr__(self, "space", as_space(self.space))
+        object.__setattr__(self, "keep_size", as_flag("keep_size", self.keep_size))
+        object.__setattr__(self, "p", as_probability("p", self.p))
+
+    @property
+    def likely_mistakes(self) -> tuple[str, ...]:
+        """What is allowed, but hardly meant."""
+        return offsets("factor", self.factor) if self.keep_size else ()
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn | None:
+        """Return the factors, or None."""
+        acts = generator.random() < self.p
+        factor = draw_amount(generator, self.factor, shared=True)
+        return {"factor": factor} if acts else None
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the zoomed plan."""
+        forward = scaling(drawn["factor"])
+        if self.keep_size:
+            matrix = pull_back(plan, forward, space=self.space)
+            return plan.then(matrix, plan.shape, lattice=False)
+        return plan.then(*growing(plan, forward, space=self.space, whole=_whole), lattice=False)
+
+    def describe(self) -> str:
+        """Return the factors in words."""
+        grows = "" if self.keep_size else ", grid too"
+        return f"zoom {self.factor}{grows}{in_words(self.space, self.p)}"
+
+
+def _whole(extent: float) -> int:
+    # 10 voxels enlarged by 1.1 are 11, and not 10.999999999999998.
+    return math.floor(without_noise(extent))

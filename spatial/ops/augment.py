@@ -11,12 +11,11 @@ import numpy as np
 from ...core.likely_mistakes import offsets, radians
 from ...core.rows import NO_TURN
 from ..amounts import Amount, amount_at, as_amount, as_factor, as_probabilities, as_probability
-from ..plans.matrices import Space, as_space, pull_back, scaling, shearing, turning
+from ..plans.matrices import Space, as_space, flat_axes, pull_back, scaling, shearing, turning
 from ..plans.plan import SpatialPlan
-from ..plans.planar import flat_axes
+from .affine_op import in_words
 from .flip import mirror
 from .op import Drawn
-from .rotate import in_words
 
 _STAY = (0.0, 0.0, 0.0)
 

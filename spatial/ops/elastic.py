@@ -14,8 +14,8 @@ from ..amounts import Amount, as_amount, as_count, as_probability, draw_amount, 
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import without_noise
+from .affine_op import in_words
 from .op import Drawn
-from .rotate import in_words
 
 # A uniform cubic B-spline whose control points move by less than this part of their spacing,
 # along each axis, is one to one in three dimensions: 1 / 2.479472335 (Choi and Lee 2000,

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...core.rows import Rows, affine
 from ..amounts import as_flag, as_probabilities, as_probability, entries_of, is_integer
+from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
-from ..plans.planar import flat_axes
 from .op import Drawn
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ...core.amounts import as_flag, as_probability, entries_of, is_finite
 from ..plans.plan import SpatialPlan
+from .affine_op import in_words
 from .op import Drawn
-from .rotate import in_words
 from .sizes import three
 
 POINTS_PER_CELL = 4

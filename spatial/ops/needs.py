@@ -18,11 +18,10 @@ from ...core import Region
 from ...core.errors import GraphError
 from ...core.histogram import together
 from ...intensity.value_op import kept_percentile
-from ..estimating import may_read
 from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import box_to_output
 from ..volume_like import stored_of
-from .op import Drawn
+from .op import Drawn, may_read
 
 
 @dataclass(frozen=True)

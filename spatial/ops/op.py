@@ -6,13 +6,15 @@ To add one, write a frozen dataclass with these members in a file of its own, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ...core import Grid, Origin
+from ...core.origin import is_looking_ahead, looking_ahead
 from ...core.recorded import Recorded, refuse_unlike
 from ...core.stream import is_drawn
 from ..plans.plan import SpatialPlan
@@ -139,3 +141,15 @@ class Step:
         if drawn is not None:
             return self.op.then(plan, drawn)
         return plan if self.op.lattice else plan.interpolated()
+
+
+@contextmanager
+def without_reading() -> Iterator[None]:
+    """Let plans be estimated: where no mask is at hand, :func:`sampling_mask` returns None."""
+    with looking_ahead():
+        yield
+
+
+def may_read() -> bool:
+    """Whether plans may ask for voxels now; not while they are only estimated."""
+    return not is_looking_ahead()

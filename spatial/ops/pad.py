@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...core.amounts import LATER
-from ..amounts import as_choice, entries_of, is_integer
+from ..amounts import as_choice, as_flag, entries_of, is_integer
+from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
-from ..plans.planar import flat_axes
+from .crop import CROP_SIDES, CropSide, centred_start, told_side
 from .op import Drawn
-from .sizes import Size, of_grid, one_or_three
+from .sizes import Size, of_grid, one_or_three, size_of, told_size
 
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Where = Literal["both", "end"]
@@ -126,3 +127,91 @@ def _amount(value: Any) -> int | Pairs:
         raise ValueError(msg)
     (a, b), (c, d), (e, f) = pairs
     return ((int(a), int(b)), (int(c), int(d)), (int(e), int(f)))
+
+
+@dataclass(frozen=True)
+class DivisiblePad:
+    """Add voxels until each axis has a multiple of ``k``.
+
+    Examples
+    --------
+    >>> DivisiblePad(16).describe()
+    'pad to multiples of 16'
+    """
+
+    k: Size
+    """The divisor: one number, of 2-D data in their plane, or one per axis; 1 leaves an axis."""
+    where: Where = "both"
+    """On both sides, or at the ``"end"``."""
+    side: Side = field(default="end", metadata=LATER)
+    """Of both sides, the one that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
+
+    name: ClassVar[str] = "divisible_pad"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", one_or_three("k", self.k, least=1))
+        object.__setattr__(self, "where", as_choice("where", self.where, WHERES))
+        object.__setattr__(self, "side", as_choice("side", self.side, SIDES))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the amounts."""
+        each = entries_of(self.k)
+        flat = () if each else flat_axes(plan)
+        divisors = [1 if axis in flat else k for axis, k in enumerate(each or (self.k,) * 3)]
+        size = [-(-n // k) * k for n, k in zip(plan.shape, divisors, strict=True)]
+        return {"amount": lacking(plan.shape, size, self.where, self.side)}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the larger grid."""
+        return widened(plan, drawn["amount"])
+
+    def describe(self) -> str:
+        """Return the divisors in words."""
+        k = "x".join(map(str, entries_of(self.k) or (self.k,)))
+        return f"pad to multiples of {k}{told_where(self.where, self.side)}"
+
+
+@dataclass(frozen=True)
+class CropOrPad:
+    """Cut or add voxels on each axis until the grid has ``size``; ``side`` says where odd ones.
+
+    Examples
+    --------
+    >>> CropOrPad((64, 64, 32)).describe()
+    'crop or pad to 64x64x32'
+    >>> CropOrPad(64, side="start").describe()
+    'crop or pad to 64x64x64, odd voxels at the start'
+    """
+
+    size: Any
+    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
+    keeps an axis."""
+    hard: bool = False
+    """Whether what is cut off is gone; a soft crop lets later ops take from it."""
+    side: CropSide = field(default="end", metadata=LATER)
+    """Where an odd voxel is cut off or added: at the ``"end"``, or at the ``"start"`` as TorchIO
+    does. With ``"center"``, as MONAI, it is added at the end, and cut off where voxel ``n // 2``
+    becomes voxel ``size // 2``: of an even number at the start, of an odd one at the end."""
+
+    name: ClassVar[str] = "crop_or_pad"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hard", as_flag("hard", self.hard))
+        object.__setattr__(self, "size", size_of("size", self.size))
+        object.__setattr__(self, "side", as_choice("side", self.side, CROP_SIDES))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Drawn:
+        """Return the size."""
+        return {"size": list(of_grid(self.size, plan))}
+
+    def then(self, plan: SpatialPlan, drawn: Drawn) -> SpatialPlan:
+        """Return the plan of the grid with that size."""
+        size = drawn["size"]
+        return plan.crop(centred_start(plan.shape, size, self.side), size, hard=self.hard)
+
+    def describe(self) -> str:
+        """Return the size in words."""
+        size = f"{told_size(self.size)}{told_side(self.side)}"
+        return f"{'hard ' if self.hard else ''}crop or pad to {size}"

@@ -10,8 +10,8 @@ import numpy as np
 
 from ...core.errors import PatchSizeError
 from ..amounts import Amount, amount_at, as_amount, as_flag, entries_of, is_integer
+from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
-from ..plans.planar import flat_axes
 from .crop import centred_start, part_of
 from .op import Drawn
 

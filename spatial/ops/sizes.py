@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ...core.errors import PatchSizeError
+from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
-from ..plans.planar import flat_axes
 
 Size: TypeAlias = "int | Sequence[int]"
 """One whole number for all axes, or one per axis (I, J, K)."""

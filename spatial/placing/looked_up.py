@@ -14,7 +14,8 @@ from ...volumes.catalog.statistics import SLAB_VOXELS, slabs
 from ...volumes.voxels import plain
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
-from ..resampling.resample import Source, resample
+from ..resampling.resample import resample
+from ..resampling.source import Source
 from .weight_table import Triple
 
 _HALF = 0.5

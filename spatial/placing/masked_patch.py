@@ -18,10 +18,8 @@ from ..ops.op import Drawn
 from ..ops.sizes import of_grid, told_size
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
-from .patch import GridPatch, UniformPatch, patch_size, warn_if_larger
+from .patch import GridPatch, UniformPatch, UniformRegion, patch_size, source_box, warn_if_larger
 from .sampling_mask import SamplingMask, cell_for
-from .source_box import source_box
-from .uniform_region import UniformRegion
 from .weight_index import EACH, OTHER, Classes, Label, box_counts, sampling_mask
 from .weight_table import Triple
 from .weighted_patch import NUMBERS, OTHERWISE, WeightedPatch, drawn_middle, start_about

@@ -23,13 +23,20 @@ from ...core.errors import PatchSizeError
 from ...core.sample import parse_json
 from ...volumes.cache.cache_directory import read_kept, write_kept
 from ...volumes.content import version_key
-from ..estimating import may_read
-from .kept_tables import KNOWN, kept_table
+from ..ops.op import may_read
 from .looked_up import cells_of, values_on
-from .mask_values import refuse_image, refuse_shares
 from .patch import GridPatch
-from .sampling_mask import CellCounts, SamplingMask, counted
-from .weight_table import Collected, Runs, Triple, WeightTable, runs_of, tabulated
+from .sampling_mask import CellCounts, SamplingMask, counted, refuse_image, refuse_shares
+from .weight_table import (
+    KNOWN,
+    Collected,
+    Runs,
+    Triple,
+    WeightTable,
+    kept_table,
+    runs_of,
+    tabulated,
+)
 
 Label = Any
 """A whole number, several that are one class, or ``OTHER``."""

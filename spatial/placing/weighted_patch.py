@@ -17,8 +17,7 @@ from ..ops.sizes import of_grid, told_size
 from ..plans import inverse
 from ..plans.plan import SpatialPlan
 from ..volume_like import stored_of
-from .patch import UniformPatch, patch_size, warn_if_larger
-from .source_box import source_box
+from .patch import UniformPatch, patch_size, source_box, warn_if_larger
 from .weight_index import weight_table
 from .weight_table import Floats, Integers, WeightTable
 

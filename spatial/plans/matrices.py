@@ -10,8 +10,82 @@ import numpy as np
 
 from ...core.errors import BadHeader
 from ...core.rows import Linear, Rows, Vector, affine, applied, inverse, linear_of, product
+from .clip import Clip
+from .displacement import Displacement
 from .plan import Shape, SpatialPlan
-from .planar import confined, flat_axes, normal
+from .stages import Stage
+
+# Data without extent along some axis: 2-D images, which have K = 1.
+#
+# An op that is told "for every axis" leaves such an axis alone: nothing can be interpolated along
+# it. The stored volume has to be flat there too: a patch of one slice out of a 3-D volume has
+# voxels on both sides, and is turned out of its plane as any other; also once a flush, or
+# ``realize().open_volume()``, has left nothing around it.
+
+# An axis of the source that only follows one axis of the output, up to rounding.
+_ALONE = 1e-9
+# A normal this close to an axis of the world is that axis, up to the float32 of headers.
+_AXIAL = 1e-6
+
+
+def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
+    """Return the axes along which both the present grid and the stored volume have one voxel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.core import Grid
+    >>> flat_axes(SpatialPlan.identity(Grid((64, 64, 1), np.eye(4))))
+    (2,)
+    """
+    source = plan.source.shape
+    if 1 not in source:
+        return ()
+    found = []
+    for axis in (axis for axis in range(3) if source[axis] == 1 and axis not in plan.slices):
+        each = [abs(m) for m in plan.rows[4 * axis : 4 * axis + 3]]
+        largest = max(each)
+        nearest = each.index(largest)
+        if plan.shape[nearest] == 1 and sum(each) - largest <= _ALONE * largest:
+            found.append(nearest)
+    return tuple(sorted(set(found)))
+
+
+def confined(turn: Linear, axes: Sequence[int]) -> Linear:
+    """Return a 3x3 in voxels that leaves ``axes`` as they are.
+
+    Examples
+    --------
+    >>> confined((0.5, 0.1, 0.1, 0, 0.5, 0.1, 0, 0, 0.5), [2])
+    (0.5, 0.1, 0.0, 0, 0.5, 0.0, 0.0, 0.0, 1.0)
+    """
+    if not axes:
+        return turn
+    a, b, c, d, e, f, g, h, i = (
+        m if row not in axes and column not in axes else float(row == column)
+        for (row, column), m in zip(_PLACES, turn, strict=True)
+    )
+    return (a, b, c, d, e, f, g, h, i)
+
+
+_PLACES = [(row, column) for row in range(3) for column in range(3)]
+
+
+def normal(plan: SpatialPlan, axis: int) -> tuple[tuple[float, float, float], int]:
+    """Return the unit normal of the other two axes in the world, and the world axis next to it.
+
+    It points along that axis, not against it, and is exactly that axis where it nearly is.
+    """
+    turn = linear_of(plan.affine_rows)
+    (a, b, c), (u, v, w) = ((turn[n], turn[3 + n], turn[6 + n]) for n in range(3) if n != axis)
+    x, y, z = b * w - c * v, c * u - a * w, a * v - b * u
+    nearest = max(range(3), key=lambda n: abs((x, y, z)[n]))
+    length = math.copysign(math.sqrt(x * x + y * y + z * z), (x, y, z)[nearest])
+    unit = (x / length, y / length, z / length)
+    if sum(abs(unit[n]) for n in range(3) if n != nearest) < _AXIAL:
+        return (float(nearest == 0), float(nearest == 1), float(nearest == 2)), nearest
+    return unit, nearest
+
 
 Space = Literal["world", "voxel"]
 """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""
@@ -218,3 +292,37 @@ def _inverse_of_affine(linear: Linear) -> Linear:
             f"the affine has no inverse, so its voxels have no place in the world: {rows}",
             do='Pass affine= when opening the volume, or space="voxel" to this op.',
         ) from None
+
+
+def one_after_another(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
+    """Return one plan from the source of ``before`` to the output of ``after``.
+
+    It says where voxels come from, and nothing of where padding began in between.
+
+    Parameters
+    ----------
+    before
+        Any plan with a way back.
+    after
+        A plan whose source is the output of ``before``.
+
+    Examples
+    --------
+    >>> from voxpipe.core import Grid
+    >>> first = SpatialPlan.identity(Grid((8, 8, 8), np.eye(4))).crop((1, 2, 3), (4, 4, 4))
+    >>> second = SpatialPlan.identity(first.grid).crop((1, 1, 1), (2, 2, 2))
+    >>> one_after_another(first, second).source_region()
+    Region(2:4, 3:5, 4:6)
+    """
+    matrix = before.matrix
+    stages: list[Stage] = [*before.stages]
+    if after.stages:
+        back = before.to_output
+        for stage in after.stages:
+            if isinstance(stage, Clip):
+                stages.append(stage.after(back))
+            else:
+                points = np.tensordot(matrix[:3, :3], stage.control, axes=1)
+                stages.append(Displacement(points, stage.matrix @ back))
+    whole = matrix @ after.matrix
+    return SpatialPlan(before.source, whole, after.shape, None, stages, False, before.slices)

@@ -7,6 +7,7 @@ crops after an op that interpolates, are its stages.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +18,57 @@ from numpy.typing import DTypeLike, NDArray
 from ...core import Grid, OrientedBox, Region
 from ...core.remembered import cached_property
 from ...core.rows import IDENTITY, Rows, as_rows, composed, matrix_of, moved
+from ...intensity.filter_axis import reach
 from . import inverse
 from .clip import Clip
 from .displacement import Displacement, Moves
-from .downsampling import reaches, with_halo
-from .explain import explained
+from .kernel_class import kernel_class
 from .plan_json import NAMES, VERSION, arguments_of
 from .policy import INTENSITY, Policy
-from .pull_back import Matrix, extremes, source_box, touched, whole_rows
+from .pull_back import Matrix, extremes, reaches, sigmas, source_box, touched, whole_rows, with_halo
 from .stages import NO_STAGES, Lowered, Stage, lowered, moves_of
+
+
+def explained(plan: SpatialPlan, policy: Policy, dtype: DTypeLike | None, channels: int) -> str:
+    """Return what ``SpatialPlan.explain`` says."""
+    sizes = f"{_times(plan.shape)} from {_times(plan.source.shape)}"
+    region = plan.source_region(policy)
+    if region.is_empty:
+        return f"{sizes}: all fill"
+    kind = kernel_class(plan, policy)
+    work = "copy" if kind == "copy" else f"{kind} {policy.mode} interpolation"
+    parts = [f"{work} of {str(region)[len('Region(') : -1]}"]
+    smooths = bool(policy.antialias) and any(map(reach, sigmas(plan.rows)))
+    if smooths:
+        amounts = ", ".join(f"{s:.3g}" for s in sigmas(plan.rows))
+        parts.append(f"smoothed by {amounts} voxels before")
+    crops = sum(isinstance(stage, Clip) for stage in plan.stages)
+    if crops:
+        through = ", which the smoothing looks beyond without a flush() after it" * smooths
+        parts.append(f"inside {crops} hard crop(s){through}")
+    earlier = len(plan.lowered.earlier)
+    if not plan.lowered.is_for_kernel:
+        parts.append(
+            f"{earlier} displacement(s) or hard crop(s) before the last displacement, so by NumPy "
+            "and not by the kernel"
+        )
+    amount = f"{region.size} voxels"
+    if dtype is not None:
+        amount = f"{_bytes(region.size * channels * np.dtype(dtype).itemsize)}"
+    count = "no interpolation" if kind == "copy" else "1 interpolation"
+    return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} bytes"
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
 
 Shape = tuple[int, int, int]
 
@@ -385,3 +428,87 @@ def _points(points: Any) -> NDArray[np.float64]:
 def _shape(values: Sequence[int]) -> Shape:
     i, j, k = values
     return (int(i), int(j), int(k))
+
+
+# Boxes through a plan: what surely holds all that was inside, in a box again.
+#
+# A box is two corners in voxel coordinates, whose integers are voxel centres: the voxels ``a:b`` of
+# a region fill the box from ``a - 0.5`` to ``b - 0.5``.
+
+Floats = NDArray[np.float64]
+
+# How often the bound of a displacement is taken again, over the smaller box that it has led to.
+_ROUNDS = 3
+_CORNERS = np.array(list(itertools.product((0, 1), repeat=3)), dtype=np.float64)
+
+
+def as_boxes(boxes: Any) -> Floats:
+    """Return boxes as float64 (N, 6).
+
+    Raises
+    ------
+    ValueError
+        They have another shape, are not finite, or a corner comes before the first one.
+    """
+    array = np.asarray(boxes, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != 6 or not np.isfinite(array).all():
+        msg = (
+            "boxes are finite numbers of shape (N, 6), the lowest corner (i, j, k) and the highest "
+            f"one, got shape {array.shape}"
+        )
+        raise ValueError(msg)
+    if (array[:, :3] > array[:, 3:]).any():
+        first = array[(array[:, :3] > array[:, 3:]).any(axis=1)][0]
+        msg = f"a box begins at its lowest corner, got {first.tolist()}"
+        raise ValueError(msg)
+    return array
+
+
+def to_source(plan: SpatialPlan, boxes: Floats) -> Floats:
+    """Return boxes (N, 6) of the source that hold what boxes of the output come from."""
+    found = around(plan.matrix, boxes)
+    for stage in reversed(plan.stages):
+        if isinstance(stage, Displacement):
+            found = found + np.array([_moves(stage, box) for box in found]).reshape(-1, 6)
+    return found
+
+
+def to_output(plan: SpatialPlan, boxes: Floats) -> Floats:
+    """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
+
+    Raises
+    ------
+    ValueError
+        The plan has no volume.
+    """
+    found = boxes
+    for stage in plan.stages:
+        if isinstance(stage, Displacement):
+            found = np.array([_before(stage, box) for box in found]).reshape(-1, 6)
+    return around(plan.to_output, found)
+
+
+def around(matrix: Floats, boxes: Floats) -> Floats:
+    """Return the boxes around what a 4x4 matrix makes of the corners of boxes."""
+    low, high = boxes[:, None, :3], boxes[:, None, 3:]
+    corners = low + _CORNERS * (high - low)
+    moved = corners @ matrix[:3, :3].T + matrix[:3, 3]
+    return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+
+
+def _moves(stage: Displacement, box: Floats) -> list[float]:
+    """Return how far the two corners of the box around a displaced box may be from its own."""
+    moves = stage.bounds_between(box[:3].tolist(), box[3:].tolist())
+    return [low for low, _ in moves] + [high for _, high in moves]
+
+
+def _before(stage: Displacement, box: Floats) -> Floats:
+    """Return a box that holds all places that a displacement leads into ``box``."""
+    moves: Any = stage.bounds
+    found = box
+    for _ in range(_ROUNDS):
+        low, high = np.array(moves).T
+        found = np.concatenate([box[:3] - high, box[3:] - low])
+        # Every such place lies in here, so only the control points that reach here count.
+        moves = stage.bounds_between(found[:3].tolist(), found[3:].tolist())
+    return found

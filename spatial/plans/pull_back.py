@@ -13,15 +13,120 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.rows import Rows, rows_of
-from .downsampling import reaches, with_halo
-from .padding import fold_interval
+from ...intensity.filter_axis import reach
 from .policy import Policy
+
+# How much a plan smooths before it takes fewer voxels than there are: from its matrix alone.
+#
+# Where neighbours of the output lie s voxels of the source apart, a Gaussian of ``(s - 1) / 2``
+# voxels goes before: the rule of scikit-image's ``resize`` (``anti_aliasing_sigma``), which MONAI's
+# ``Resize`` took over. How far apart they lie, and in which direction, are the singular values of
+# the fused matrix and its left singular vectors; so a chain is smoothed once, for what all of it
+# does, and a rotation alone is not smoothed at all.
+#
+# The Gaussian is done along the axes of the source. Where the directions lie oblique to these,
+# which takes a turned output of unequal voxels, the Gaussian that is done is the smallest of this
+# form that the rule's fits in by its diagonal: nothing aliases, some detail across is lost.
+
+# The same few questions come from the report of a sample, its read and its resampling, for each
+# of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
+_REMEMBERED = 1024
+
+Sigmas = tuple[float, float, float]
+"""Standard deviation along each axis of the source, in its voxels."""
+
+
+@lru_cache(_REMEMBERED)
+def sigmas(rows: Rows) -> Sigmas:
+    """Return how much to smooth along each axis of the source.
+
+    Parameters
+    ----------
+    rows
+        Pull-back, output index to source index, row by row.
+
+    Examples
+    --------
+    >>> sigmas((4.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 0.5, 0))
+    (1.5, 0.0, 0.0)
+    """
+    linear = np.reshape(rows, (3, 4))[:, :3]
+    directions, steps, _ = np.linalg.svd(linear)
+    wanted = np.maximum(0.0, (steps - 1) / 2)
+    covariance = (directions * wanted**2) @ directions.T
+    # A diagonal matrix minus this one is positive semidefinite where each entry is at least the
+    # sum of the row's magnitudes (Gershgorin): smoothed enough in every direction.
+    i, j, k = np.sqrt(np.abs(covariance).sum(axis=1)).tolist()
+    return (i, j, k)
+
+
+def reaches(rows: Rows, policy: Policy) -> tuple[int, int, int]:
+    """Return how many voxels more than it samples a plan reads on either side, per axis."""
+    if not policy.antialias:
+        return (0, 0, 0)
+    i, j, k = map(reach, sigmas(rows))
+    return (i, j, k)
+
+
+def with_halo(region: Region, bounds: Region, halo: tuple[int, int, int]) -> Region:
+    """Return ``region`` with what the filter takes in around it, inside ``bounds``."""
+    if region.is_empty or not any(halo):
+        return region
+    start = (max(a - r, b) for a, b, r in zip(region.start, bounds.start, halo, strict=True))
+    stop = (min(a + r, b) for a, b, r in zip(region.stop, bounds.stop, halo, strict=True))
+    return Region(tuple(start), tuple(stop))
+
+
+# Where a coordinate outside the volume lands, for reflection.
+#
+# The other rules need no map of their own: clamping is clipping, and fill is a mask.
+# Reflection is half-sample symmetric: the mirror stands on the outer face of the last
+# voxel, half a voxel beyond its centre, so the last voxel is repeated once.
+
+
+def fold(values: Any, start: int, stop: int) -> NDArray[np.float64]:
+    """Return coordinates reflected into ``start - 0.5 .. stop - 0.5``, float64.
+
+    Examples
+    --------
+    >>> fold([-2, -1, 0, 3, 4, 5], 0, 4).tolist()
+    [1.0, 0.0, 0.0, 3.0, 3.0, 2.0]
+    """
+    face, length = start - 0.5, float(stop - start)
+    away = np.abs(np.asarray(values, dtype=np.float64) - face)
+    np.fmod(away, 2 * length, out=away)
+    folded: NDArray[np.float64] = np.minimum(away, 2 * length - away) + face
+    return folded
+
+
+def fold_interval(low: float, high: float, start: int, stop: int) -> tuple[float, float]:
+    """Return the smallest interval that holds every reflected coordinate of ``low .. high``.
+
+    Examples
+    --------
+    >>> fold_interval(-3.0, 1.0, 0, 10)
+    (-0.5, 2.0)
+    """
+    face, length = start - 0.5, stop - start
+    ends = fold([low, high], start, stop)
+    lowest, highest = float(ends.min()), float(ends.max())
+    # Between its turning points, which lie on the faces of the copies, the fold is monotonic.
+    first = int(np.ceil((low - face) / length))
+    last = int(np.floor((high - face) / length))
+    turns = {m % 2 for m in range(first, min(last, first + 1) + 1)}
+    if 0 in turns:
+        lowest = face
+    if 1 in turns:
+        highest = stop - 0.5
+    return lowest, highest
+
 
 Matrix = NDArray[np.float64]
 """A pull-back: output index to input index, 3x4 or 4x4 float64, homogeneous."""
@@ -42,9 +147,6 @@ _WHOLE = 1.5 * 2.0**52
 # A parallelepiped with so small a part of the volume of a box with its edges is flat: a test
 # against its inverse would lose more digits than chunks are worth.
 _FLAT = 1e-9
-# The same few questions come from the report of a sample, its read and its resampling, for each
-# of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
-_REMEMBERED = 1024
 
 
 def whole_voxel_matrix(matrix: Matrix, shape: Sequence[int]) -> NDArray[np.int64] | None:

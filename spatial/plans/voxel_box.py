@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, Region
-from .boxes import around, to_output
-from .plan import SpatialPlan
+from .plan import SpatialPlan, around, to_output
 
 # Of a number. A header of float32 gives 0.49999998 mm for 0.5 (3e-8), a turned one three such
 # errors; matrices of float64 add 1e-15.

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from ..plans.plan import SpatialPlan
 from ..plans.policy import INTENSITY, Policy
-from .resample import Source, resample
+from .resample import resample
+from .source import Source
 
 
 def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSITY) -> NDArray[Any]:

@@ -24,7 +24,7 @@ from ..plans.stages import NO_STAGES, Lowered, Stage
 if TYPE_CHECKING:
     from ...intensity import Epilogue
     from ..plans.clip import Clip
-    from .resample import Source
+    from .source import Source
 
 ABI = 2  # VOXPIPE_ABI of native/job.h
 # The fields of VoxpipeJob, eight bytes each; the comment names the last of each row.

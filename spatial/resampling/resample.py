@@ -12,8 +12,8 @@ instead of 46), because neither a float copy of the source nor a dense grid is m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,72 +21,132 @@ from numpy.typing import NDArray
 from ...core import TALLY, Region
 from ...core.rows import rows_of
 from ...intensity import Epilogue
-from ...intensity.filter_axis import reach
+from ...intensity.filter_axis import filter_axis, gaussian, reach
 from ..plans.displacement import Moves
-from ..plans.downsampling import sigmas
-from ..plans.policy import Policy
-from ..plans.pull_back import Matrix, source_region, whole_voxel_matrix
+from ..plans.policy import Padding, Policy
+from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_voxel_matrix
 from ..plans.stages import NO_STAGES, Lowered, moves_of
 from . import native
-from .convert import bfloat16_bits, convert
-from .copy_voxels import copy_voxels
 from .interpolate import interpolate
-from .prefilter import smoothed
+from .source import Source, bfloat16_bits, convert, convert_one
+
+# Plans of whole voxels: a crop, flip, turn or pad is copied in its stored type.
+#
+# Nothing is interpolated, so every value that the output type can hold arrives bit for bit.
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Stored voxels, and where in the volume they lie."""
-
-    array: NDArray[Any]
-    """(C, i, j, k), any integer or float type, strides and byte order; read-only is fine."""
-    start: tuple[int, int, int]
-    """Volume index of ``array[:, 0, 0, 0]``."""
-    bounds: Region
-    """The voxels that count as volume, in volume indices; padding begins at its faces."""
-    slope: float = 1.0
-    """A value is ``stored * slope + intercept``."""
-    intercept: float = 0.0
-    """See ``slope``."""
-
-    def __post_init__(self) -> None:
-        if self.array.ndim != 4:
-            msg = f"a source is (C, i, j, k), got shape {self.array.shape}"
-            raise ValueError(msg)
-        if self.array.dtype.kind not in "iufb":
-            msg = f"a source holds integers or floats, got {self.array.dtype}"
-            raise ValueError(msg)
-        if self.array.dtype.kind == "b":
-            object.__setattr__(self, "array", self.array.view(np.uint8))
-
-    @property
-    def region(self) -> Region:
-        """The voxels at hand, in volume indices."""
-        return Region.of_shape(self.array.shape[1:]).shift(self.start)
-
-    def narrow(self, region: Region) -> Source:
-        """Return the part inside ``region``, as a view.
-
-        Raises
-        ------
-        ValueError
-            Some voxel of ``region`` is not at hand.
-        """
-        # Plain numbers: regions would take a third of the time of a small copy.
-        (i, j, k), (a, b, c), (x, y, z) = self.start, region.start, region.stop
-        _, size_i, size_j, size_k = self.array.shape
-        inside: tuple[slice, slice, slice]
-        if region.is_empty:
-            inside = (slice(0, 0),) * 3
-        elif a < i or b < j or c < k or x > i + size_i or y > j + size_j or z > k + size_k:
-            msg = f"resampling needs {region}, but only {self.region} was read"
-            raise ValueError(msg)
+def copy_voxels(
+    source: Source, whole: NDArray[np.int64], policy: Policy, out: NDArray[Any]
+) -> None:
+    """Write ``out`` by copying; ``whole`` is a 3x4 signed permutation plus whole shift."""
+    empty = source.array.size == 0
+    axes = [int(np.flatnonzero(whole[:, axis])[0]) for axis in range(3)]
+    view = source.array.transpose(0, *(1 + a for a in axes))
+    target = out
+    indices: list[NDArray[np.int64]] = []
+    for axis, a in enumerate(axes):
+        index = int(whole[a, axis]) * np.arange(out.shape[1 + axis]) + int(whole[a, 3])
+        start, stop = source.bounds.start[a], source.bounds.stop[a]
+        if policy.padding in ("constant", "zeros") or empty:
+            inside = np.flatnonzero((index >= start) & (index < stop))
+            # The index is monotonic, so what lies inside is one run of output voxels.
+            run = slice(int(inside[0]), int(inside[-1]) + 1) if inside.size else slice(0, 0)
+            target = target[(slice(None),) * (1 + axis) + (run,)]
+            index = index[run]
+        elif policy.padding == "border":
+            index = np.clip(index, start, stop - 1)
         else:
-            inside = slice(a - i, x - i), slice(b - j, y - j), slice(c - k, z - k)
-        start = (a, b, c)
-        return Source(
-            self.array[(slice(None), *inside)], start, self.bounds, self.slope, self.intercept
-        )
+            index = fold(index, start, stop).astype(np.int64)
+        indices.append(index - source.start[a])
+    if target.shape != out.shape or empty:
+        out[...] = convert_one(0.0 if policy.padding == "zeros" else policy.fill, out.dtype)
+    if target.size and not empty:
+        _assign(target, _select(view, indices), source)
+
+
+def _select(view: NDArray[Any], indices: list[NDArray[np.int64]]) -> NDArray[Any]:
+    """Return ``view[:, i][:, :, j][..., k]``: a view where the indices are consecutive."""
+    runs: list[slice] = []
+    for index in indices:
+        run = _as_slice(index)
+        runs.append(slice(None) if run is None else run)
+    selected = view[(slice(None), *runs)]
+    for axis, index in enumerate(indices):
+        if _as_slice(index) is None:
+            selected = np.take(selected, index, axis=1 + axis)
+    return selected
+
+
+def _as_slice(index: NDArray[np.int64]) -> slice | None:
+    """Return an index that steps by +1 or -1 throughout as a slice."""
+    first, last = int(index[0]), int(index[-1])
+    step = -1 if last < first else 1
+    if np.any(np.diff(index) != step):
+        return None
+    stop = last + step
+    return slice(first, None if stop < 0 else stop, step)
+
+
+def _assign(target: NDArray[Any], voxels: NDArray[Any], source: Source) -> None:
+    if source.slope == 1.0 and source.intercept == 0.0:
+        if voxels.dtype.newbyteorder("=") == target.dtype or _is_widening(voxels, target):
+            target[...] = voxels
+            return
+        values = voxels
+    else:
+        values = voxels.astype(np.float64) * source.slope + source.intercept
+    target[...] = convert(values, target.dtype)
+
+
+def _is_widening(voxels: NDArray[Any], target: NDArray[Any]) -> bool:
+    # Assignment converts block by block then, without a copy of the whole.
+    return np.can_cast(voxels.dtype, target.dtype, "safe")
+
+
+# Beyond the volume: as the sampling that follows sees it. Where that gives a constant, the volume
+# itself goes on meanwhile, so that a constant volume stays constant up to its faces.
+_MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
+    "border": "edge",
+    "constant": "edge",
+    "reflection": "symmetric",
+    "zeros": "constant",
+}
+
+
+def smoothed(source: Source, region: Region, sigma: Sigmas, padding: Padding) -> Source:
+    """Return the voxels of ``region``, smoothed, as values.
+
+    Parameters
+    ----------
+    source
+        Exactly ``downsampling.with_halo(region, bounds, ...)``.
+    region
+        What will be sampled.
+    sigma
+        Standard deviation along each axis.
+    padding
+        What lies outside the volume.
+    """
+    stored = source.array.dtype
+    is_wide = stored.itemsize > 4 or (stored.kind in "iu" and stored.itemsize == 4)
+    values: NDArray[Any] = source.array.astype(np.float64 if is_wide else np.float32)
+    if source.slope != 1.0 or source.intercept != 0.0:
+        values = (values * source.slope + source.intercept).astype(values.dtype, copy=False)
+    for axis in range(3):
+        # What lies around the region at hand: all that the filter looks at, but beyond the volume.
+        first = region.start[axis] - source.start[axis]
+        after = values.shape[1 + axis] - first - region.shape[axis]
+        far = reach(sigma[axis])
+        if _MODES[padding] != "edge" and (first < far or after < far):
+            widths = [(0, 0)] * 4
+            widths[1 + axis] = (far - first, far - after)
+            values = np.pad(values, widths, mode=_MODES[padding])
+            first = far
+        if far:
+            filter_axis(values, axis, gaussian(sigma[axis]))
+        values = values[(slice(None),) * (1 + axis) + (slice(first, first + region.shape[axis]),)]
+    i, j, k = region.start
+    return type(source)(values, (i, j, k), source.bounds)
 
 
 def resample(

@@ -11,7 +11,7 @@ import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.datapipes.cost import explain
 from voxpipe.spatial.lazy import levels
-from voxpipe.spatial.lazy.coarse import CoarseVolume
+from voxpipe.spatial.lazy.levels import CoarseVolume
 from voxpipe.spatial.lazy.made_volume import stored_reads
 
 SHAPE = (40, 36, 32)

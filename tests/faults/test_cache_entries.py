@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from voxpipe.core.errors import CacheUnused
-from voxpipe.spatial.placing.kept_tables import forget_masks
 from voxpipe.spatial.placing.weight_index import sampling_mask
+from voxpipe.spatial.placing.weight_table import forget_masks
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.cache import check_sums
 from voxpipe.volumes.cache.cache_directory import cache_directory, own_folder, read_kept, write_kept

@@ -15,8 +15,8 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import CacheUnused, DestinationFull
-from voxpipe.spatial.placing.kept_tables import forget_masks
 from voxpipe.spatial.placing.weight_index import sampling_mask
+from voxpipe.spatial.placing.weight_table import forget_masks
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
 from voxpipe.volumes.cache import check_sums
 from voxpipe.volumes.catalog import histogram, occupied, statistics

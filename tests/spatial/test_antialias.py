@@ -25,8 +25,8 @@ from voxpipe.spatial import (
     Zoom,
     resample,
 )
-from voxpipe.spatial.plans.downsampling import sigmas
 from voxpipe.spatial.plans.policy import Padding
+from voxpipe.spatial.plans.pull_back import sigmas
 
 SMOOTH = Policy(antialias=True)
 PADDINGS: tuple[Padding, ...] = ("border", "reflection", "constant", "zeros")

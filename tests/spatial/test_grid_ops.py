@@ -35,8 +35,7 @@ from voxpipe.spatial import (
     Zoom,
 )
 from voxpipe.spatial.ops.orientation import directions
-from voxpipe.spatial.plans.matrices import rotation
-from voxpipe.spatial.plans.planar import flat_axes
+from voxpipe.spatial.plans.matrices import flat_axes, rotation
 from voxpipe.testing import SpatialOpContract
 
 GRID = SpatialOpContract.GRID

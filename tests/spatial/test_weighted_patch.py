@@ -28,7 +28,8 @@ from voxpipe.spatial import (
     weight_table,
     without_reading,
 )
-from voxpipe.spatial.placing import kept_tables, weight_index, weighted_patch
+from voxpipe.spatial.placing import weight_index, weighted_patch
+from voxpipe.spatial.placing import weight_table as kept_tables
 from voxpipe.spatial.placing import weight_table as weight_table_module
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume
