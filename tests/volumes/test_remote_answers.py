@@ -127,7 +127,7 @@ def test_an_object_that_was_there_is_looked_for_again(server, store):
     with pytest.raises(VolumeChanged, match="a was removed since"):
         store.get_ranges(RANGES[:1])
     assert store.get_ranges([ReadRange("b")]) == [None]
-    assert len(server.requests) == 2 + MOST_MISSING + 1
+    assert len(server.requests) == 2 + 2 * MOST_MISSING
 
 
 @pytest.mark.parametrize("name", ["a.h5", "a.tif"])

@@ -261,6 +261,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
             if limit and asked.is_whole:
                 check_document(len(found), self._place(key), limit)
             return found
+        self.absences += 1
         return None
 
     def facts(self, key: str) -> ObjectFacts:

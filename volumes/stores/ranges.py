@@ -90,6 +90,8 @@ class LocalRanges:
         self.newest = 0
         """When the last change was made to files that were read in ranges, or to folders in which
         some were missing: nanoseconds since 1970, by the clock of the file system."""
+        self.absences = 0
+        """How often a file of which ranges were asked for was not there."""
 
     @property
     def name(self) -> str:
@@ -124,6 +126,7 @@ class LocalRanges:
                 fd = self._open(key)
             except (FileNotFoundError, NotADirectoryError):
                 missing.add(os.path.dirname(key))
+                self.absences += 1
                 continue
             try:
                 for place in places:

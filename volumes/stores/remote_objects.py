@@ -89,6 +89,8 @@ class RemoteObjects(ABC):
         self._secrets = Secrets(options, url)
         self._health = _health_of(url, options)
         self._documents = ""
+        self.absences = 0
+        """How often the store has said that there is no such object."""
 
     @property
     def name(self) -> str:

@@ -29,7 +29,7 @@ from .ranges import ReadRange, check_document
 from .remote_answers import Answer, Asked, Gone, Head, OtherVersion, TooLong, WrongAnswer
 from .remote_failure import Failure, failure_of, is_of_no_bucket, told_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
-from .retry import Attempts, Retry, hedged, retried
+from .retry import MOST_MISSING, Attempts, Retry, hedged, retried
 
 T = TypeVar("T")
 
@@ -37,6 +37,10 @@ T = TypeVar("T")
 _MOST_SEEN = 16_384
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
+# What is said not to be there is asked for again where others are: so often at once, and then once
+# for ten that are. A full volume has no such answers, and one of which little is stored is not
+# asked for twice.
+DOUBTS_AT_ONCE, DOUBT_SHARE = 4, 0.1
 
 
 class RemoteRanges(RemoteObjects):
@@ -61,6 +65,7 @@ class RemoteRanges(RemoteObjects):
         self._seen: dict[str, _Seen] = {}
         # By what it has answered; of S3 and its like it is known before.
         self._has_ranges = False
+        self._doubts = float(DOUBTS_AT_ONCE)
         self.newest = 0.0
         """When the last change was made to objects that were read, by the clock of the store, in
         seconds since 1970."""
@@ -208,9 +213,26 @@ class RemoteRanges(RemoteObjects):
                 raise
             if answer.head is not None:
                 self._note(key, answer.head)
+            self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
             return answer.body
 
-        return await self._tried(key, checked, size, ahead=ahead)
+        found: bytes | None = await self._tried(key, checked, size, ahead=ahead)
+        looks = 1
+        while found is None and looks < MOST_MISSING and self._may_doubt():
+            found = await self._tried(key, checked, size, ahead=ahead)
+            looks += 1
+        self.absences += found is None
+        return found
+
+    def _may_doubt(self) -> bool:
+        """Whether what was said not to be there is asked for again; counts it.
+
+        Not of documents: which of them are there says of which kind a volume is.
+        """
+        if self._documents or self._doubts < 1:
+            return False
+        self._doubts -= 1
+        return True
 
     def _asked(self, wanted: ReadRange, whole: int = 0) -> Asked:
         """Return what is asked for, with what is known of the object."""
