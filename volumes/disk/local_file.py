@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from ...core.errors import BadHeader, VolumeNotFound
+from ...core.errors import VolumeNotFound
 from ..backend import Backend
 from ..content import content_key
-from ..stores.ranges import changed_at, open_regular
+from ..stores.ranges import cannot_open, changed_at, open_regular
 from .file_system import file_system_at
 
 
@@ -33,13 +33,11 @@ class LocalFile(Backend):
 
 
 def open_local(path: str) -> BinaryIO:
-    """Open a local file for reading; ``VolumeNotFound`` where there is none."""
+    """Open a local file for reading; ``VolumeNotFound`` where there is none, ``BadHeader`` else."""
     try:
         return open(path, "rb", opener=open_regular)
     except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
-    except IsADirectoryError:
-        raise BadHeader(f"{path} is a folder.", do="Give the path of a file.") from None
 
 
 def file_stamp(path: str) -> tuple[int, int]:
@@ -48,6 +46,8 @@ def file_stamp(path: str) -> tuple[int, int]:
         return stamp_of(os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
+    except OSError as error:
+        raise cannot_open(path, error) from error
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int]:

@@ -37,7 +37,7 @@ from ..fetched import fetch_chunks
 from ..header import Header, Triple
 from ..scheme import StoreLayout
 from ..stores.location import remote_errors
-from ..stores.ranges import LocalRanges
+from ..stores.ranges import LocalRanges, cannot_open
 from ..stores.read_ahead import Closes
 from ..stores.remote import open_remote
 from ..stores.remote_file import RemoteFile
@@ -583,6 +583,8 @@ def metadata_stamp(path: str) -> tuple[int, ...]:
             status = os.stat(os.path.join(path, name))
         except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError as error:
+            raise cannot_open(os.path.join(path, name), error) from error
         stamp += (status.st_size, status.st_mtime_ns)
     return tuple(stamp)
 
