@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ...core.errors import CacheBusy, VoxpipeError
-from .cache_directory import CLOSED, FULL, MOST_KEPT_BYTES, NO_LINK, make_directory, warn_unused
+from .cache_directory import CLOSED, FAILING, MOST_KEPT_BYTES, NO_LINK, make_directory, warn_unused
 
 # Short beside what is waited for, a decoded or converted volume; long beside a look.
 POLL_SECONDS = 0.02
@@ -120,7 +120,7 @@ def _saved(file: Path, found: T, save: Callable[[Path, T], None]) -> None:
     try:
         save(file, found)
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in FAILING:
             warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
 
 

@@ -6,6 +6,7 @@ with a :class:`Layout` are an :class:`ArrayFile` of a backend.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -52,6 +53,10 @@ class RawFile:
 
     def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
         self._fields = fields
+        if isinstance(file, io.BytesIO):
+            self.choice = IoChoice("mmap", "it is in memory")
+            self._view, self._place = plain(fields.view(file.getvalue())), None
+            return
         self.choice = io_of(file, wanted)
         self._view: NDArray[Any] | None = None
         self._place: Place | None = None
