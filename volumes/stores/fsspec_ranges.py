@@ -10,11 +10,12 @@ from typing import Any
 
 from ...core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
-from .location import file_system, remote_errors
+from .location import file_system, public_name, remote_errors
 from .ranges import ReadRange, check_document
+from .redaction import Secrets
 from .remote_answers import MOST_WHOLE, Answer, Asked, Head, NoRanges, TooLong
 from .remote_failure import has_expired
-from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, version_of
+from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, health_of, version_of
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here
 
@@ -73,6 +74,54 @@ def open_fsspec(
     return FsspecRanges(url, options, system, root, retry)
 
 
+def reached(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the file system of a path or URL, which tries nothing again, and the path in it."""
+    system, path = file_system(url, with_defaults(url, options))
+    _leave_retries_to_us(system)
+    return system, path
+
+
+def _leave_retries_to_us(system: Any) -> None:
+    if hasattr(system, "retries"):
+        system.retries = 1  # s3fs counts attempts; ours are enough
+
+
+def listed_by(
+    system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
+) -> Any:
+    """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline.
+
+    Parameters
+    ----------
+    system, path
+        Of :func:`reached`.
+    method
+        Its name.
+    url, options
+        As the user wrote them: for errors, which hold no secret.
+    how
+        What else the method is given.
+    """
+    attempts = Attempts(
+        default_retry(),
+        f"listing {public_name(url)}",
+        Secrets(options, url).describe,
+        health=health_of(url, options),
+    )
+
+    def once() -> Any:
+        if not getattr(system, "async_impl", False):
+            return getattr(system, method)(path, **how)
+        from fsspec.asyn import sync
+
+        # Each request of s3fs has a limit of its own, and there may be a thousand of them.
+        limit = attempts.rest if is_s3fs(system) else attempts.limit
+        return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **how)
+
+    with remote_errors(url, options, "listing"):
+        return retried_here(once, attempts)
+
+
 class _Folder:
     """Keys below a folder of a file system, and its paths."""
 
@@ -113,8 +162,7 @@ class FsspecRanges(_Folder, RemoteRanges):
 
     def _use(self, system: Any) -> None:
         self._system = system
-        if hasattr(system, "retries"):
-            system.retries = 1  # s3fs counts attempts; ours are enough
+        _leave_retries_to_us(system)
 
     def after_fork(self) -> None:
         """Open the file system again: fsspec's own objects refuse to work in a child."""

@@ -279,8 +279,8 @@ class ObstoreRanges(RemoteRanges):
 
     @property
     def limits_listing(self) -> bool:
-        """Not here: each page has its own limit, and there may be a thousand of them."""
-        return False
+        """Not of buckets: each page has its own limit, and there may be a thousand of them."""
+        return self._kind == "http"  # by fsspec
 
     def after_fork(self) -> None:
         """Go on with fsspec, if the parent has used any store of this kind, or refuse."""

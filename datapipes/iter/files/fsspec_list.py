@@ -11,8 +11,9 @@ from torch.utils.data.datapipes.utils.common import match_masks
 
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits, is_pipe
+from ....volumes.stores.fsspec_ranges import reached
 from ...datapipe import offered
-from .connection import Connected, options_of, reached, tried
+from .connection import Connected, options_of, tried
 
 
 @offered("list_files_by_fsspec")

@@ -11,11 +11,12 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ....core.errors import placed
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits
+from ....volumes.stores.fsspec_ranges import reached
 from ....volumes.stores.location import is_url, local_path, public_name
 from ....volumes.stores.range_file import RangeFile
 from ....volumes.stores.remote_file import RemoteFile
 from ...datapipe import offered
-from .connection import Connected, options_of, reached, tried
+from .connection import Connected, options_of, tried
 from .discreet import DiscreetFile
 from .http_stream import http_stream
 from .streams import length_or_type_error

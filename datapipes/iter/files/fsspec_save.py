@@ -9,9 +9,10 @@ from typing import Any
 from ....core.errors import placed
 from ....core.hidden import Hidden
 from ....graph import Pipe, Traits
+from ....volumes.stores.fsspec_ranges import reached
 from ....volumes.stores.location import is_url, local_path, remote_errors
 from ...datapipe import offered
-from .connection import Connected, options_of, reached, tried
+from .connection import Connected, options_of, tried
 from .streams import janitor, length_or_type_error, pair_of
 from .written import pieces_of, write_whole
 
