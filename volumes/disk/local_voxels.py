@@ -53,13 +53,13 @@ class RawFile:
 
     def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
         self._fields = fields
-        if isinstance(file, io.BytesIO):
-            self.choice = IoChoice("mmap", "it is in memory")
-            self._view, self._place = plain(fields.view(file.getvalue())), None
-            return
-        self.choice = io_of(file, wanted)
         self._view: NDArray[Any] | None = None
         self._place: Place | None = None
+        if isinstance(file, io.BytesIO):
+            self.choice = IoChoice("mmap", "it is in memory")
+            self._view = plain(fields.view(file.getvalue()))
+            return
+        self.choice = io_of(file, wanted)
         if self.choice.mode == "mmap":
             self._view = plain(fields.view(MAPS.add(file)))
             self._place = MAPS.place_of(self._view)

@@ -403,7 +403,7 @@ class RemoteZarr(ListedZarr):
         self._url, self._storage_options = url, storage_options
         self._stale = False
         # By our clock: before anything is read.
-        self._newest = time.time() + _CLOCKS_APART
+        self._begun, self._newest = time.time(), 0.0
         self._replaced = self._mixed = self._last_read = 0
         with remote_errors(name, storage_options, url=url):
             self._store = store = open_remote(url, storage_options)
@@ -436,8 +436,9 @@ class RemoteZarr(ListedZarr):
         """
         if self._failed or self._mixed >= moment:
             return False
-        newest = self._store.newest if isinstance(self._store, RemoteRanges) else 0.0
-        return newest <= moment * 1e-9 + _CLOCKS_APART
+        if not isinstance(self._store, RemoteRanges):
+            return True
+        return self._store.newest <= moment * 1e-9 + self._store.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
         with remote_errors(self.name, self._storage_options, url=self._url):
@@ -486,7 +487,8 @@ class RemoteZarr(ListedZarr):
         if not isinstance(self._store, RemoteRanges):
             return False
         newest, replaced = self._store.newest, self._store.replaced
-        if newest <= self._newest and replaced <= self._replaced:
+        known = max(self._newest, self._begun + self._store.ahead + _CLOCKS_APART)
+        if newest <= known and replaced <= self._replaced:
             return False
         self._newest, self._replaced = max(newest, self._newest), replaced
         return True

@@ -265,8 +265,14 @@ class RemoteRanges(RemoteObjects):
             del self._seen[next(iter(self._seen))]
         self._has_ranges |= head.total not in (None, head.stop - head.start)
         modified = head.modified
+        self._health.wrote(modified, time.time())
         self._seen[key] = _Seen(head.etag, head.total, modified, time.time_ns(), modified)
         self.newest = max(self.newest, head.modified)
+
+    @property
+    def ahead(self) -> float:
+        """Seconds by which the clock of the store is ahead of ours, as far as that is known."""
+        return self._health.ahead
 
     def forget_versions(self) -> None:
         """Take any version from now on of objects that were read in part."""
