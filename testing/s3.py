@@ -202,6 +202,8 @@ class S3Server:
         self._thread = threading.Thread(target=self._run, name="s3-server", daemon=True)
         self._socket = socket.create_server((HOST, 0), backlog=256)
         self._tasks: set[asyncio.Task[None]] = set()
+        # A task that is cancelled before it begins closes nothing: what it serves is held here.
+        self._clients: set[socket.socket] = set()
 
     @property
     def url(self) -> str:
@@ -276,24 +278,31 @@ class S3Server:
 
     def _run(self) -> None:
         self._socket.setblocking(False)
-        accepting = self._loop.create_task(self._accept())
-        self._tasks.add(accepting)
+        self._loop.add_reader(self._socket, self._accept)
         self._loop.run_forever()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        if self._tasks:
+            self._loop.run_until_complete(asyncio.wait([*self._tasks]))
+        for client in self._clients:
+            client.close()
 
     def _stop(self) -> None:
+        self._loop.remove_reader(self._socket)
         for task in self._tasks:
             task.cancel()
         self._loop.stop()
 
-    async def _accept(self) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(self._socket)
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._serve(client))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _accept(self) -> None:
+        """Begin to serve who connects. At once: what a coroutine waits for is lost if it ends."""
+        try:
+            client, _ = self._socket.accept()
+        except OSError:  # it went away meanwhile
+            return
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._clients.add(client)
+        task = self._loop.create_task(self._serve(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, client: socket.socket) -> None:
         """Answer one connection until it ends."""
@@ -311,6 +320,8 @@ class S3Server:
                         return
         except OSError:
             pass  # the client went away
+        finally:
+            self._clients.discard(client)
 
     async def _question(self, client: socket.socket, held: bytearray) -> Question | None:
         """Return the next request of a connection that is answered; None at its end."""

@@ -1,10 +1,12 @@
 """The test server is S3 as far as readers see it, and fails as it is told."""
 
+import gc
 import http.client
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -260,3 +262,31 @@ def test_the_body_of_a_stranger_is_not_taken_in(tmp_path):
             line.request("PUT", "/bucket/k", b"some bytes")
             assert line.getresponse().read().count(b"AccessDenied") == 1
         line.close()
+
+
+def stop_after(turns, loop, stop):
+    """Stop a server so many turns of its event loop later."""
+    loop.call_soon(*((stop_after, turns - 1, loop, stop) if turns else (stop,)))
+
+
+def serve_one(folder, turns):
+    """Serve nobody for long: so many turns after somebody has connected, the server stops."""
+    with socket.socket() as line, S3Server(folder, is_public=True) as server:
+        place = urlsplit(server.url)
+
+        def connect():
+            line.connect((place.hostname, place.port))
+            stop_after(turns, server._loop, server._stop)
+
+        server._loop.call_soon_threadsafe(connect)
+        server._thread.join(10)
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_server_that_stops_closes_each_connection(tmp_path, turns):
+    """Also one that it has just accepted, and has not begun to serve: at no moment is it lost."""
+    with warnings.catch_warnings(record=True, action="always") as told:
+        serve_one(tmp_path, turns)
+        gc.collect()
+
+    assert [str(each.message) for each in told] == []
