@@ -23,6 +23,7 @@ from voxpipe.core.errors import (
 from voxpipe.testing.s3 import _BROKEN, Fault, FaultMix
 from voxpipe.volumes import Volume, read_manifest
 from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
+from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote import open_remote
 from voxpipe.volumes.stores.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
@@ -283,6 +284,42 @@ def test_a_server_without_ranges_is_told(server, monkeypatch):
 
     with pytest.raises(VolumeReadError, match="does not know ranges"):
         file.ranges([(3, 90)])
+
+
+def test_a_server_without_ranges_is_asked_once_for_each_file(server, monkeypatch):
+    """It sends all, which is taken where it is no more than was asked for: a range asks twice."""
+    monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
+    monkeypatch.setattr("voxpipe.testing.s3_http.Question.range", "")
+    for name in "abcd":
+        (server.bucket / name).write_bytes(CONTENT)
+    store = open_remote(f"{server.url}/bucket", {}, QUICK)
+    assert isinstance(store, ObstoreRanges)
+    counts = []
+    for name in "abcd":
+        server.forget()
+        found = store.get_ranges([ReadRange(name, 0, 30_000)])[0]
+        assert bytes(found) == CONTENT
+        counts.append(len(server.requests))
+    assert counts == [2, 1, 1, 1]
+
+    server.forget()
+    for most in (3, 1):
+        with pytest.raises(VolumeReadError, match="does not know ranges"):
+            store.get_ranges([ReadRange("a", 3, 90)])
+        assert len(server.requests) <= most
+        server.forget()
+
+
+def test_one_answer_with_all_of_a_file_is_no_server_without_ranges(server, monkeypatch):
+    """A proxy may send one; the server is asked for ranges as before."""
+    monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
+    (server.bucket / "a").write_bytes(CONTENT)
+    store = open_remote(f"{server.url}/bucket", {}, QUICK)
+    server.fail(Fault("whole", times=1))
+    for _ in range(2):
+        assert bytes(store.get_ranges([ReadRange("a", 3, 90)])[0]) == CONTENT[3:90]
+
+    assert not store._always_fsspec
 
 
 def test_a_mix_is_drawn_from_its_seed():
