@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from ...core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from ...core.hidden import public_name, urls_in
+from ...core.hidden import public_name, public_text, urls_in
 
 __all__ = [
     "absolute_place",
@@ -119,9 +120,36 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     import fsspec
 
     _refuse_split(url)
+    _quiet_logs()
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path
+
+
+class _Redacted(logging.Filter):
+    """Takes the credentials of URLs out of what a client logs: its users see DEBUG of all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        shown = public_text(text)
+        if shown != text:
+            record.msg, record.args = shown, ()
+        return True
+
+
+# Every logger that shows URLs: a filter is of one logger, and not of those below it.
+_LOGGERS = (
+    "fsspec",
+    *("fsspec.asyn", "fsspec.cached", "fsspec.caching", "fsspec.generic", "fsspec.http"),
+    *("fsspec.local", "fsspec.mapping", "fsspec.memoryfs", "fsspec.reference", "fsspec.sftp"),
+    *("s3fs", "gcsfs", "adlfs", "tar", "webhdfs"),
+)
+_REDACTED = _Redacted()
+
+
+def _quiet_logs() -> None:
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
 
 
 def _refuse_split(url: str) -> None:
