@@ -343,7 +343,7 @@ class S3Server:
         """Return the next request of a connection that is answered; None at its end."""
         try:
             while (question := await self._head(client, held)) is not None:
-                if self._is_known(question):
+                if self._is_known(question) or question.path == LOGIN:
                     if question.waits:
                         await self._loop.sock_sendall(client, b"HTTP/1.1 100 Continue\r\n\r\n")
                     body = await self._body(client, question, held)

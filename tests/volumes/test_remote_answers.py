@@ -3,6 +3,7 @@
 import os
 import tracemalloc
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import fsspec
 import h5py
@@ -13,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import (
+    AccessDenied,
     BadHeader,
     CorruptVolume,
     StoreUnavailable,
@@ -20,7 +22,7 @@ from voxpipe.core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from voxpipe.testing.s3 import _BROKEN, Fault, FaultMix
+from voxpipe.testing.s3 import _BROKEN, Fault, FaultMix, S3Server
 from voxpipe.volumes import Volume, read_manifest
 from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
 from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges
@@ -179,6 +181,20 @@ def test_a_store_that_redirects_is_told(server, store):
         ) as caught:
             ask()
         assert "SECRET" not in str(caught.value)
+
+
+def test_a_redirect_to_another_store_is_told(server, store, tmp_path, monkeypatch):
+    """Which does not know who asks, and refuses as S3 does: once is tried again."""
+    with S3Server(tmp_path) as other:
+        away = f"http://localhost:{urlsplit(other.url).port}/bucket/a?token=LOGINSECRET"
+        monkeypatch.setattr(S3Server, "login", away)
+        server.fail(Fault("redirect", times=1))
+        assert bytes(store.get_ranges(RANGES[:1])[0]) == CONTENT[3:5000]
+
+        server.fail(Fault("redirect"))
+        with pytest.raises(AccessDenied, match="refused by localhost, to which") as caught:
+            store.get_ranges(RANGES[:1])
+    assert "SECRET" not in str(caught.value)
 
 
 def test_a_page_is_no_missing_chunk(server, store, monkeypatch):

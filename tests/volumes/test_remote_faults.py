@@ -63,13 +63,13 @@ def test_what_stays_is_told_at_the_deadline(server, read, kind):
 
 
 def test_what_is_refused_is_told_at_once(server, read):
-    """One request, and an error that is a PermissionError."""
+    """An error that is a PermissionError, after two answers; a third looks for a redirect."""
     server.fail(Fault("deny"))
 
     with pytest.raises(AccessDenied, match="reading s3://bucket/a was refused"):
         read()
 
-    assert len(server.requests) == 1
+    assert len(server.requests) == 3
 
 
 def test_a_bucket_that_is_not_there_is_told_at_once(server, read):

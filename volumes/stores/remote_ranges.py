@@ -29,7 +29,7 @@ from .in_flight import InFlight, Later
 from .location import redirect_of, s3_address
 from .ranges import ReadRange, check_document
 from .remote_answers import Answer, Asked, Gone, Head, OtherVersion, TooLong, WrongAnswer
-from .remote_failure import Failure, failure_of, is_of_no_bucket, told_of
+from .remote_failure import Failure, failure_of, has_expired, is_of_no_bucket, told_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import MOST_WRONG, Attempts, Retry, hedged, retried
 
@@ -343,14 +343,17 @@ class RemoteRanges(RemoteObjects):
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
         room, health = _in_flight(), self._health
-        wrong = 0
+        wrong, doubted = 0, False
 
         async def looked_at() -> T:
-            nonlocal wrong
+            nonlocal wrong, doubted
             try:
                 return await call()
             except Exception as error:
                 wrong += failure_of(error) is Failure.WRONG
+                if self._may_be_elsewhere(error) and not doubted:
+                    doubted = True
+                    raise WrongAnswer("it refused, maybe by another host") from None
                 host = await self._redirect(key) if wrong == MOST_WRONG else ""
                 if host:
                     raise WrongAnswer(
@@ -371,9 +374,21 @@ class RemoteRanges(RemoteObjects):
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:
+            host = await self._redirect(key) if self._may_be_elsewhere(error) else ""
+            if host:
+                raise AccessDenied(
+                    f"reading {self._place(key)} was refused by {host}, to which the store "
+                    "redirects.",
+                    do="Check the region and the endpoint_url.",
+                ) from None
             return self._answer_to(error, key)
         finally:
             room.leave(size)
+
+    def _may_be_elsewhere(self, error: Exception) -> bool:
+        """Whether a refusal may be that of a host to which S3 redirected the request."""
+        is_refusal = failure_of(error) is Failure.DENIED and not has_expired(error)
+        return bool(self._address) and is_refusal
 
     async def _redirect(self, key: str) -> str:
         """Return the host to which S3 sends who asks for an object; empty for none.
