@@ -96,11 +96,11 @@ def _parsed(text: str) -> Url:
         return Url(head, rest, _NOWHERE, "", "", splits)
     user, place = _split_last(rest) if has_user else ("", rest)
     end = next((n for n, mark in enumerate(place) if mark in "?#"), len(place))
-    shown, query = place[:end], place[end:]
+    shown = place[:end]
     # In a bucket a ; is part of a key.
     parameters = "" if scheme in _WITHOUT_PARAMETERS else "".join(_PARAMETERS.findall(shown))
     shown = _PARAMETERS.sub("", shown) if parameters else shown
-    return Url(head, user, shown, query, parameters, splits)
+    return Url(head, user, shown, place[end:], parameters, splits)
 
 
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
