@@ -33,7 +33,7 @@ from .case_names import (
 )
 
 # A ? that stands for one character has no = behind it.
-_QUERY = re.compile(r"[?#][^?#]*=.*")
+_QUERY = re.compile(r"[?#;][^?#;/]*=.*")
 _STARS_NAME = (
     "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
     "and what is around two stars does not tell which of them stands for nothing."
