@@ -19,6 +19,8 @@ from .cache_directory import CLOSED, FULL, MOST_KEPT_BYTES, NO_LINK, make_direct
 
 # Short beside what is waited for, a decoded or converted volume; long beside a look.
 POLL_SECONDS = 0.02
+# At a lock, while others may take a link away from there: each sees one more change at most.
+_LOOKS = 10
 # A pass over a volume of 100 GB takes it at 200 MB/s; after that each process makes its own.
 LONGEST_PASS = 600.0
 
@@ -43,19 +45,23 @@ def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
 def open_lock(path: Path) -> BinaryIO:
     """Open the file of a lock, made where there is none.
 
-    A link in its place is replaced, and not followed. In a folder that may not be written to, one that is there can be locked all the same.
+    A link in its place is replaced, and not followed. In a folder that may not be written to, a
+    lock that is there can be taken all the same.
 
     Raises
     ------
     OSError
         There is none, and none can be made.
     """
-    try:
-        return _open_lock(path)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-    _remove_link(path)
+    for _ in range(_LOOKS):
+        try:
+            return _open_lock(path)
+        except OSError as error:
+            # Of a link that another process is just taking away the system says either.
+            is_going = error.errno == errno.ENOENT and path.parent.is_dir()
+            if error.errno != errno.ELOOP and not is_going:
+                raise
+        _remove_link(path)
     return _open_lock(path)
 
 
