@@ -31,7 +31,6 @@ from .asked import (
     chain_for_state,
     checked_epoch,
     checked_service,
-    checked_state,
     refuse_others,
 )
 from .behind import Tail
@@ -375,7 +374,7 @@ class DataLoader2(Explaining, Telling):
         """
         work, order = self._runs(next_epoch=True)
         loaded = State.from_json(
-            checked_state(state),
+            state,
             outline=self._outline,
             order=order,
             shares=saved_shares(self._service.shares(work), work),
