@@ -140,8 +140,7 @@ class DataLoader2Iterator:
         except BaseException as error:
             self._end_with(error)
             raise
-        if self._ended_by:  # meanwhile, by whoever waits for this thread to leave
-            self._close()
+        self._close_if_left()
         self._pausing.handed()
         handed = time.perf_counter()
         self._counts.pace.handed(handed)
@@ -228,6 +227,11 @@ class DataLoader2Iterator:
         if self._turn.in_a_batch:  # a function, or a handler of a signal, in the midst of it
             self.leave(why)
         else:
+            self._close()
+
+    def _close_if_left(self) -> None:
+        """End the epoch if somebody took over meanwhile, and maybe waits for this thread."""
+        if self._ended_by:
             self._close()
 
     def _close(self) -> None:

@@ -86,7 +86,7 @@ def begin_with_interrupts_blocked() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
     prepare: Any = spawn.prepare
 
-    def prepared(told: dict[str, Any]) -> None:
+    def prepared(told: Mapping[str, Any]) -> None:
         if told.get("name", "").startswith(WORKER_NAME):
             ignore_interrupts()
         else:
