@@ -86,12 +86,12 @@ def begin_with_interrupts_blocked() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
     prepare: Any = spawn.prepare
 
-    def prepared(told: Mapping[str, Any]) -> None:
-        if told.get("name", "").startswith(WORKER_NAME):
+    def prepared(data: Mapping[str, Any]) -> None:
+        if data.get("name", "").startswith(WORKER_NAME):
             ignore_interrupts()
         else:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
-        prepare(told)
+        prepare(data)
 
     spawn.prepare = prepared
 
