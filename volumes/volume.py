@@ -355,6 +355,7 @@ class Volume:
             how = "was written again, or touched,"
         except VolumeNotFound:
             how = "was removed"
+        del backend  # whoever keeps the error must not keep the file open
         raise VolumeChanged(
             f"{self.name} {how} since it was opened for this epoch.",
             do="Leave volumes as they are while an epoch reads them, and begin the epoch again.",

@@ -123,7 +123,7 @@ class PooledEpoch:
 
     def leave(self) -> None:
         """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
-        if not self._closed:
+        if not (self._closed or self._left):
             self._left = True
             self._pool.wake()
 

@@ -7,7 +7,6 @@ import gc
 import mmap
 import os
 import pickle
-import signal
 import threading
 import traceback
 import warnings
@@ -47,7 +46,7 @@ from ..transport.messages import (
 from ..transport.slots import HAS_SLOTS, Slot, SlotWriter
 from .ahead import Inbox
 from .kept_memory import keep_freed_memory
-from .script import ScriptUnpickler
+from .script import ScriptUnpickler, ignore_interrupts
 from .semaphores import make_semaphores_nameless
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
@@ -110,8 +109,7 @@ def run_worker(
     settings
         What else it is told.
     """
-    # Ctrl-C goes to the whole process group; the consumer decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker.
     gc.freeze()
