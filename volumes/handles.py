@@ -205,6 +205,8 @@ class Opened(NamedTuple):
     """When, in nanoseconds since 1970."""
     name: str
     """What messages call the volume."""
+    case: str = ""
+    """Of which case it is, where that is known."""
 
 
 class Versions:

@@ -115,7 +115,7 @@ class PooledEpoch:
                     "workers have read two versions of it.",
                     do="Leave volumes as they are while an epoch reads them, and begin the epoch "
                     "again.",
-                )
+                ).at(case=opened.case)
         for text, category in answer.report.warnings:
             if text not in self._said:
                 self._said.add(text)

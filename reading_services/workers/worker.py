@@ -240,11 +240,11 @@ def _serve(
                 inbox.look_ahead()
             job = waiting.job()
             data = _made(source, job, message, slots)
-            report = _report(caught)
+            report = _report(caught, job)
             answer = Exhausted(report) if data is None else Done(message.index, data, report)
             told = pickle.dumps(answer)
         except BaseException as error:  # told to the consumer, whatever it is
-            told = pickle.dumps(_failure(message.index, job, error, _report(caught)))
+            told = pickle.dumps(_failure(message.index, job, error, _report(caught, job)))
         waiting.close()
         line.send_bytes(told)
 
@@ -290,12 +290,15 @@ def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
     return data
 
 
-def _report(caught: list[warnings.WarningMessage]) -> Report:
-    """Return what was counted and warned of since the last report."""
+def _report(caught: list[warnings.WarningMessage], job: Any) -> Report:
+    """Return what was counted, warned of and opened since the last report."""
     new = caught[:]  # other threads may add to it meanwhile
     del caught[: len(new)]
     told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in new))
-    return Report(LEDGER.take(), told, VERSIONS.take())
+    opened = VERSIONS.take()
+    if isinstance(job, Job):
+        opened = tuple(one._replace(case=job.cases_with(one.name)) for one in opened)
+    return Report(LEDGER.take(), told, opened)
 
 
 def _words(message: Warning | str) -> str:
