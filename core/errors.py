@@ -257,7 +257,7 @@ class StoreUnavailable(VolumeReadError, ConnectionError):
 
 
 class AccessDenied(VolumeReadError, PermissionError):
-    """A remote store refuses to answer with these credentials."""
+    """A store refuses to answer with these credentials, or a file may not be read by this user."""
 
 
 class ForkUnsafe(VolumeReadError, RuntimeError):

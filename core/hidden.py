@@ -1,8 +1,8 @@
 """What may hold credentials, options and URLs: used as any other, shown without them.
 
-A URL is taken apart once, by its structure: what stands where a user, a password, a query or a
-fragment stands is not shown, whatever characters it is made of. Texts that somebody else wrote
-have no structure; there, more is cut out than need be.
+A URL is taken apart once, by its structure: what stands where a user, a password, a query, a
+fragment or a parameter of a path stands is not shown, whatever characters it is made of. Texts
+that somebody else wrote have no structure; there, more is cut out than need be.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ _WITH_CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
 _WITHOUT_USER = frozenset({"memory", "file", "local", "zip", "tar", "libarchive"})
 # What follows is a name in an archive, or a path of this machine.
 _WITHOUT_SERVER = frozenset({"file", "local", "zip", "tar", "libarchive"})
+_WITHOUT_PARAMETERS = _WITHOUT_PORT | _WITH_CONTAINER | _WITHOUT_USER
 # In a text a URL ends at a blank, and what closes the sentence around it is no part of it.
 _WORD = re.compile(r"\S*")
 _CLOSING = re.compile(r"[^\w%=&+/~-]*$")
 # Behind a file name with blanks: a query, in a text, begins with a word behind the ?.
-_LATE_QUERY = re.compile(r"\?(?=[\w%&=.~+-])\S*|#(?=[\w.~%+-]+=)\S*")
+_LATE_QUERY = re.compile(r"\?(?=[\w%&=.~+-])\S*|[#;](?=[\w.~%+-]+=)\S*")
+# Of a server's path: ;name=value behind a name in it, as sessions and signatures are written.
+_PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*")
 # As many URLs as a data set has files; each is asked for many times.
 _MOST_PARSED = 65536
 
@@ -65,6 +68,8 @@ class Url(NamedTuple):
     """Server, or bucket, and path."""
     query: str
     """Query and fragment, with the mark that they begin with."""
+    parameters: str
+    """Those of its path, joined: ``;key=value``."""
     splits: str
     """The mark inside the password at which clients end the server; empty for none."""
 
@@ -81,16 +86,21 @@ def urls_in(location: str) -> tuple[Url, ...]:
 def _parsed(text: str) -> Url:
     found = _SCHEME.search(text)
     if found is None:
-        return Url(text, "", "", "", "")
+        return Url(text, "", "", "", "", "")
     head, rest = text[: found.end()], text[found.end() :]
-    has_user, splits = _has_user(text[found.start() : found.end() - 3].lower(), rest)
+    scheme = text[found.start() : found.end() - 3].lower()
+    has_user, splits = _has_user(scheme, rest)
     query = _QUERY.split(rest, maxsplit=1)[1:]
     if has_user and rest.count("@") > 1 and any("@" in one for one in query):
         # Up to which of them the password reaches, nobody can tell.
-        return Url(head, rest, _NOWHERE, "", splits)
+        return Url(head, rest, _NOWHERE, "", "", splits)
     user, place = _split_last(rest) if has_user else ("", rest)
     end = next((n for n, mark in enumerate(place) if mark in "?#"), len(place))
-    return Url(head, user, place[:end], place[end:], splits)
+    shown = place[:end]
+    # In a bucket a ; is part of a key.
+    parameters = "" if scheme in _WITHOUT_PARAMETERS else "".join(_PARAMETERS.findall(shown))
+    shown = _PARAMETERS.sub("", shown) if parameters else shown
+    return Url(head, user, shown, place[end:], parameters, splits)
 
 
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
@@ -173,6 +183,8 @@ def public_name(location: str) -> str:
     'https://host/a.nii'
     >>> public_name("https://me:sec/r@t@host/two parts (1).nii?X-Signature=abc")
     'https://host/two parts (1).nii'
+    >>> public_name("https://host/scans;token=abc/a.nii;key=def"), public_name("s3://b/a;k=1.nii")
+    ('https://host/scans/a.nii', 's3://b/a;k=1.nii')
     >>> public_name("/data/what?.nii")
     '/data/what?.nii'
     """
@@ -204,7 +216,8 @@ def _used(text: str) -> str:
     whole = text[len(url.scheme) :]
     server, _ = _server_of(whole)
     rest = server.rpartition("@")[2] + whole[len(server) :]
-    return url.scheme + used_name(_QUERY.split(rest, maxsplit=1)[0])
+    path = _QUERY.split(rest, maxsplit=1)[0]
+    return url.scheme + used_name(_PARAMETERS.sub("", path) if url.parameters else path)
 
 
 def public_value(value: Any, levels: int = 40) -> Any:
@@ -291,8 +304,8 @@ def secrets_in(location: str) -> Iterator[str]:
     for url in urls_in(location):
         user, _, password = url.user.partition(":")
         found = [url.user, user, password, *(re.split(r"[/?#@:]", password) if password else ())]
-        found += [url.query, url.query[1:]]
-        for pair in re.split(r"[&;#?]", url.query):
+        found += [url.query, url.query[1:], url.parameters, url.parameters[1:]]
+        for pair in re.split(r"[&;#?]", url.query + url.parameters):
             found.append(pair.partition("=")[2])
         for secret in found:
             yield from dict.fromkeys(one for one in (secret, unquote(secret)) if one)

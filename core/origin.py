@@ -23,7 +23,9 @@ from typing import Any
 from .hidden import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
-_MACHINERY = ("voxpipe", "torch", "torchdata", "functools")
+_MACHINERY = ("voxpipe", "torch", "torchdata", "functools", "contextlib")
+# Where a thread begins: nobody's line is further out.
+_THREADS = ("threading", "concurrent")
 # An argument is shown up to this many characters; a long list says nothing more.
 _LONGEST_ARGUMENT = 40
 # Ops in their own words: five or so, as many as a choice usually has.
@@ -184,17 +186,44 @@ def is_looking_ahead() -> bool:
 
 
 def warn(text: str, category: type[Warning], origin: Origin | None = None) -> None:
-    """Warn of what was written at ``origin``, else of the user's line that led here."""
+    """Warn of what was written at ``origin``, else of the user's line that led here.
+
+    To a thread of ours no line of the user's leads; the pipe for which it works was written at one.
+    """
     if is_looking_ahead():
         return
-    if origin is not None:
-        said = _SAID.setdefault(origin.file, {})
-        warnings.warn_explicit(text, category, origin.file, origin.line, registry=said)
-        return
-    depth, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_machinery(frame.f_globals.get("__name__", "")):
+    if origin is None:
+        depth, found = _led_here()
+        if not isinstance(found, Origin):
+            warnings.warn(text, category, stacklevel=depth)
+            return
+        origin = found
+    said = _SAID.setdefault(origin.file, {})
+    warnings.warn_explicit(text, category, origin.file, origin.line, registry=said)
+
+
+def _led_here() -> tuple[int, Origin | None]:
+    """Return how many frames from :func:`warn` the user's is, or the pipe of a thread of ours."""
+    depth, frame = 2, sys._getframe(2)
+    pipe: Origin | None = None
+    while frame.f_back is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package in _THREADS:
+            return depth, pipe
+        if not _is_machinery(frame.f_globals.get("__name__", "")):
+            return depth, None
+        pipe = pipe or _written_at(frame)
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(text, category, stacklevel=depth)
+    return depth, None
+
+
+def _written_at(frame: FrameType) -> Origin | None:
+    """Return where the pipe, or the instruction, was written of which a frame runs a method."""
+    code = frame.f_code
+    if "self" not in code.co_varnames[: code.co_argcount]:
+        return None
+    origin = getattr(frame.f_locals.get("self"), "__dict__", {}).get("origin")
+    return origin if isinstance(origin, Origin) and origin.file else None
 
 
 class Once:

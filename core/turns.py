@@ -63,6 +63,51 @@ class ForkSafeLock:
         self._lock = threading.RLock()
 
 
+class LongTurn(ForkSafeLock):
+    """A lock that is held for long, and acts that wait for it without keeping anybody waiting.
+
+    Examples
+    --------
+    >>> turn = LongTurn()
+    >>> with turn:
+    ...     turn.soon(lambda: print("this thread is inside: at once"))
+    this thread is inside: at once
+    >>> turn.acquire(0.0)
+    True
+    >>> turn.release()
+    """
+
+    def __init__(self) -> None:
+        self._due: deque[Callable[[], object]] = deque()
+        super().__init__()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire(self, seconds: float) -> bool:
+        """Wait for it so long at most; say whether it was had."""
+        return self._lock.acquire(timeout=seconds)
+
+    def release(self) -> None:
+        """Leave, and do what waits."""
+        self._lock.release()
+        self._settle()
+
+    def soon(self, act: Callable[[], object]) -> None:
+        """Do something inside: now, or as soon as the thread that is there leaves."""
+        self._due.append(act)
+        self._settle()
+
+    def _settle(self) -> None:
+        # Looked at again each time after leaving: somebody may have been refused meanwhile.
+        while self._due and self._lock.acquire(blocking=False):
+            try:
+                while self._due:
+                    self._due.popleft()()
+            finally:
+                self._lock.release()
+
+
 class Turns:
     """A lock, and acts that wait for it without keeping anybody waiting.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import BadState
 from ..core.origin import shorten
 from ..core.stream import MAX_EPOCH
 from ..core.whole import whole
@@ -112,10 +111,3 @@ def checked_epoch(epoch: Any) -> int:
     number = whole("epoch", epoch, least=0)
     # Whoever is below the least is not told of the most, which nobody reaches by counting.
     return number if number < MAX_EPOCH else whole("epoch", number, least=0, below=MAX_EPOCH)
-
-
-def checked_state(state: Any) -> Mapping[str, Any]:
-    """Return a saved state; ``BadState`` if it is no mapping."""
-    if isinstance(state, Mapping):
-        return state
-    raise BadState(f"a state is the dict that state_dict() returned, got {shorten(state)}")

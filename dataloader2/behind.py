@@ -242,6 +242,10 @@ class Behind:
         while self._under_way and (outcome := self._under_way[0][1]) and outcome.is_empty:
             self._ready.append((self._under_way.popleft()[0], outcome))
 
+    def leave(self) -> None:
+        """End the wait for a batch that another thread is in."""
+        leave(self._epoch)
+
     def close(self) -> None:
         """End the pipes' threads, then the epoch; any number of times."""
         items, self._items = self._items, iter(())

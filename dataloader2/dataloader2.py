@@ -5,15 +5,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import copy
+import math
+import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
 
 from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
 from ..core.origin import Once
+from ..core.turns import ForkSafeLock
 from ..core.whole import whole
+from ..datapipes.thread_shutdown import STOP_SECONDS
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
@@ -27,7 +31,6 @@ from .asked import (
     chain_for_state,
     checked_epoch,
     checked_service,
-    checked_state,
     refuse_others,
 )
 from .behind import Tail
@@ -36,7 +39,7 @@ from .drawn import Drawn
 from .explaining import Explaining
 from .failed import Failed
 from .interop.epoch_setter import EpochSetter
-from .iterator import EXITING, Begun, DataLoader2Iterator
+from .iterator import EXITING, Begun, DataLoader2Iterator, Turn
 from .listed import AdapterLike, iterable, listed
 from .negotiated import Negotiated
 from .outline import Outline
@@ -48,6 +51,8 @@ from .telling import Telling
 # By number, as a set of weak references cannot be looked through while other threads add to it.
 _LOADERS: weakref.WeakValueDictionary[int, DataLoader2] = weakref.WeakValueDictionary()
 _NUMBERS = count()
+# Seconds between two looks at who is to leave: the epoch of another thread may just have begun.
+_LOOK = 0.05
 
 
 class _Freed:
@@ -122,6 +127,9 @@ class DataLoader2(Explaining, Telling):
         self._progress: Progress | None = None
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
+        # Who makes a batch, or begins or ends an epoch, has the turn for so long. What says where
+        # the loader is changes in the lock, inside of the turn, which nobody has for long.
+        self._turn, self._lock = Turn(), ForkSafeLock()
         self._shut_down = False
         self._pace, self._waits, self._failed = Pace(), Waits(), Failed()
         self._negotiated: Negotiated | None = None
@@ -143,11 +151,12 @@ class DataLoader2(Explaining, Telling):
             self.seed(seed)
 
     def _take(self, chain: Compiled) -> None:
-        self._coming: Compiled | None = None
         self._adapters, self._graph, self._changes = chain.adapters, chain.graph, chain.changes
         self._freed.put(chain.tail)
         self._whole, self._tail = chain.whole, chain.tail
-        self._work, self._order, self._negotiated = chain.work, chain.order, None
+        with self._lock:
+            self._work, self._order, self._negotiated = chain.work, chain.order, None
+            self._coming: Compiled | None = None
 
     @property
     def adapters(self) -> tuple[AdapterLike, ...]:
@@ -182,22 +191,31 @@ class DataLoader2(Explaining, Telling):
         return self._work.errors if isinstance(self._work, Planned) else ErrorPolicy()
 
     def __iter__(self) -> DataLoader2Iterator:
-        """Begin the next epoch; an iterator that is still running is invalidated."""
+        """Begin the next epoch; an iterator that is still running is invalidated.
+
+        One that another thread asks for a batch at the moment is waited for: until it gets it, or
+        leaves its wait for workers.
+        """
+        self._refuse_if_shut_down()
+        with self._taking_over("a newer iterator of this DataLoader2 has taken over"):
+            self._refuse_if_shut_down()
+            self._pace.interrupt()
+            if self._coming is not None:
+                self._service.stop()  # workers that stayed run the chain as it was
+                self._take(self._coming)
+            with self._lock:
+                self._begin_again_if_seeded()
+                seed, self._epoch_told = self._seed_of_run(), False
+                self._progress = progress = Progress(self._position)
+            counts = Counts(self._pace, self._waits, self._failed)
+            begin, end = partial(self._begun, seed), self._finished
+            iterator = DataLoader2Iterator(progress, begin, end, counts, self._origin, self._turn)
+            self._live = weakref.ref(iterator)
+            return iterator
+
+    def _refuse_if_shut_down(self) -> None:
         if self._shut_down:
             raise LoaderShutDown("this loader was shut down", do="Make a new DataLoader2.")
-        self._end_live("a newer iterator of this DataLoader2 has taken over")
-        self._pace.interrupt()
-        if self._coming is not None:
-            self._service.stop()  # workers that stayed run the chain as it was
-            self._take(self._coming)
-        self._begin_again_if_seeded()
-        seed, self._epoch_told = self._seed_of_run(), False
-        self._progress = Progress(self._position)
-        counts = Counts(self._pace, self._waits, self._failed)
-        progress, begin, end = self._progress, partial(self._begun, seed), self._finished
-        iterator = DataLoader2Iterator(progress, begin, end, counts, self._origin)
-        self._live = weakref.ref(iterator)
-        return iterator
 
     def _begun(self, seed: int, progress: Progress) -> Begun:
         """Start the batches of an epoch; it goes on where an interrupt has left it."""
@@ -211,13 +229,15 @@ class DataLoader2(Explaining, Telling):
         step = 1 if in_turn else max(1, service.shares(work))
         running = service.epoch(work, seed, here.epoch, here.place)
         # Ranks agree on one seed: the state of each is that of all.
-        self._seed = getattr(running, "seed", seed)
-        batches = self._tail.behind(running, self._seed, here.epoch)
+        with self._lock:
+            self._seed = agreed = getattr(running, "seed", seed)
+        batches = self._tail.behind(running, agreed, here.epoch)
         return Begun(batches, step, self._policy, work.hints.device)
 
     def _where(self) -> Position:
         """Return where the next batch is."""
-        return self._position if self._progress is None else self._progress.position
+        with self._lock:
+            return self._position if self._progress is None else self._progress.position
 
     def _runs(self, *, next_epoch: bool) -> tuple[Work, str]:
         """Return what runs now, or what the next ``iter()`` begins with, and its order."""
@@ -237,27 +257,54 @@ class DataLoader2(Explaining, Telling):
             if not self._epoch_told:
                 self._position = Position()
 
+    @contextlib.contextmanager
+    def _taking_over(self, why: str, most: float = math.inf) -> Iterator[None]:
+        """End the running epoch, if any, and let no other thread at the loader inside the block.
+
+        A thread that is in the midst of a batch is asked to leave, and waited for; after ``most``
+        seconds no more, and it ends the epoch itself when it comes back.
+        """
+        deadline, has_turn = time.monotonic() + most, self._turn.acquire(0.0)
+        while not has_turn and time.monotonic() < deadline:
+            live = self._live() if self._live is not None else None
+            if live is not None:
+                live.leave(why)
+            del live  # or an iterator that is dropped meanwhile would be there as long as this
+            has_turn = self._turn.acquire(_LOOK)
+        try:
+            if has_turn:
+                self._end_live(why)
+            yield
+        finally:
+            if has_turn:
+                self._turn.release()
+
     def _end_live(self, why: str) -> None:
         """End the running epoch, if any; the next one has the next number."""
-        progress, self._progress = self._progress, None
+        with self._lock:
+            progress, self._progress = self._progress, None
+            if progress is not None:
+                # An iterator that was never asked for a batch has used up nothing.
+                here = progress.position
+                self._position = here.next_epoch() if progress.begun else here
         live = self._live() if self._live is not None else None
-        if progress is not None:
-            # An iterator that was never asked for a batch has used up nothing.
-            here = progress.position
-            self._position = here.next_epoch() if progress.begun else here
         if live is not None:
             live.invalidate(why)
+        elif progress is not None:
+            progress.close()  # its iterator was dropped in another thread, which is about to
 
     def _finished(self, progress: Progress) -> None:
-        if self._progress is progress:
-            self._progress = None
-            self._position = progress.position.next_epoch()
+        with self._lock:
+            if self._progress is progress:
+                self._progress = None
+                self._position = progress.position.next_epoch()
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
         seed = whole("seed", seed, least=0, below=MAX_SEED)
-        self._end_live("seed() of its DataLoader2 began another run")
-        self._seed, self._drawn, self._position = seed, None, Position()
+        why = "seed() of its DataLoader2 began another run"
+        with self._taking_over(why), self._lock:
+            self._seed, self._drawn, self._position = seed, None, Position()
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
@@ -265,11 +312,18 @@ class DataLoader2(Explaining, Telling):
         An iterator that was not asked for a batch yet is that iteration.
         """
         epoch = checked_epoch(epoch)
-        if self._progress is not None and not self._progress.begun:
-            self._progress.position = Position(epoch)
-            return
-        self._end_live(f"set_epoch({epoch}) of its DataLoader2 ended its epoch")
-        self._position, self._epoch_told = Position(epoch), True
+        if self._turn.acquire(0.0):  # or else another thread is at a batch
+            try:
+                if self._progress is not None and not self._progress.begun:
+                    self._progress.position = Position(epoch)
+                    return
+            finally:
+                self._turn.release()
+        with (
+            self._taking_over(f"set_epoch({epoch}) of its DataLoader2 ended its epoch"),
+            self._lock,
+        ):
+            self._position, self._epoch_told = Position(epoch), True
 
     def is_before(self, epoch: int) -> bool:
         """Whether the next ``iter()`` begins ``epoch``, or goes on from a loaded place in it."""
@@ -287,9 +341,11 @@ class DataLoader2(Explaining, Telling):
 
         What counts is what was handed to the caller; batches that workers made ahead do not.
         """
-        here, (work, order) = self._where(), self._runs(next_epoch=self._progress is None)
+        with self._lock:
+            here, (work, order) = self._where(), self._runs(next_epoch=self._progress is None)
+            seed = self._seed_of_run()
         return State(
-            seed=self._seed_of_run(),
+            seed=seed,
             epoch=here.epoch,
             next_batch=here.place.next,
             ahead=here.place.ahead,
@@ -318,7 +374,7 @@ class DataLoader2(Explaining, Telling):
         """
         work, order = self._runs(next_epoch=True)
         loaded = State.from_json(
-            checked_state(state),
+            state,
             outline=self._outline,
             order=order,
             shares=saved_shares(self._service.shares(work), work),
@@ -326,12 +382,13 @@ class DataLoader2(Explaining, Telling):
         service: Any = self._service
         state_of_service = loaded.of_service
         refuse_for_service(service, state_of_service)
-        self._end_live("load_state_dict() of its DataLoader2 ended its epoch")
-        if state_of_service:
-            service.restore(state_of_service)
-        self._seed, self._drawn = loaded.seed, None
         place = Place(loaded.next_batch, loaded.ahead)
-        self._position = Position(loaded.epoch, place, loaded.failed)
+        with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
+            if state_of_service:
+                service.restore(state_of_service)
+            with self._lock:
+                self._seed, self._drawn = loaded.seed, None
+                self._position = Position(loaded.epoch, place, loaded.failed)
 
     @classmethod
     def from_state(
@@ -374,8 +431,8 @@ class DataLoader2(Explaining, Telling):
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""
         self._shut_down = True
-        self._end_live("its DataLoader2 was shut down")
-        self._finalizer()
+        with self._taking_over("its DataLoader2 was shut down", STOP_SECONDS):
+            self._finalizer()
 
     def __enter__(self) -> DataLoader2:
         return self

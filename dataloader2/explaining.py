@@ -18,6 +18,7 @@ from ..reading_services.work import Work
 from ..volumes.scheme import ReadScheme
 from .asked import checked_step
 from .behind import Tail
+from .iterator import Turn
 from .listed import AdapterLike
 from .negotiated import Negotiated, negotiated
 from .position import Position, Progress
@@ -40,6 +41,7 @@ class Explaining:
     _pace: Pace
     _progress: Progress | None
     _shut_down: bool
+    _turn: Turn
 
     def _where(self) -> Position:
         """Return where the next batch is."""
@@ -81,18 +83,25 @@ class Explaining:
         return dict(self._agreed().schemes)
 
     def _agreed(self) -> Negotiated:
-        if self._negotiated is None:
-            here = self._where()
-            run = (self._seed or 0, here.epoch, here.place.next)
-            self._negotiated = negotiated(untimed(self._graph), self._service, self._work, *run)
-            self._work = replace(
-                self._work,
-                cache_bytes=self._negotiated.cache_bytes,
-                ahead_bytes=self._negotiated.ahead_bytes,
-                joinings=self._negotiated.joinings,
-                remote=self._negotiated.remote,
-            )
-        return self._negotiated
+        found = self._negotiated
+        if found is None:
+            with self._turn:
+                found = self._negotiated or self._negotiate()
+        return found
+
+    def _negotiate(self) -> Negotiated:
+        here = self._where()
+        run = (self._seed or 0, here.epoch, here.place.next)
+        found = negotiated(untimed(self._graph), self._service, self._work, *run)
+        self._work = replace(
+            self._work,
+            cache_bytes=found.cache_bytes,
+            ahead_bytes=found.ahead_bytes,
+            joinings=found.joinings,
+            remote=found.remote,
+        )
+        self._negotiated = found
+        return found
 
     def shuffle_report(
         self, *, batches: int = REPORTED, cache_bytes: int | None = None

@@ -12,9 +12,10 @@ from typing import Any
 
 from ..core import Origin
 from ..core.errors import IteratorInvalidated, VoxpipeError
-from ..core.turns import ForkSafeLock
+from ..core.turns import LongTurn
 from ..datapipes.tensors import with_tensors
 from ..reading_services import Epoch
+from ..reading_services.reading_service import leave
 from ..realizing import ErrorPolicy, Outcome
 from .pausing import Pausing
 from .position import Progress
@@ -43,6 +44,15 @@ class Begun:
         if device is None:
             return batch
         return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+class Turn(LongTurn):
+    """Whose turn it is at a loader: of the threads that ask for a batch, or for another epoch."""
+
+    def after_fork(self) -> None:
+        """Leave the lock of the parent, and what a thread of it is at, behind."""
+        super().after_fork()
+        self.in_a_batch = False
 
 
 class DataLoader2Iterator:
@@ -74,6 +84,7 @@ class DataLoader2Iterator:
         end: Callable[[Progress], None],
         counts: Counts,
         origin: Origin | None,
+        turn: Turn,
     ) -> None:
         self._progress = progress
         self._begin = begin
@@ -87,7 +98,7 @@ class DataLoader2Iterator:
         self._pausing = Pausing()
         self._process: int | None = None
         # Threads take turns. A second one in the midst of a batch would get it once more.
-        self._turn = ForkSafeLock()
+        self._turn = turn
 
     def __iter__(self) -> DataLoader2Iterator:
         return self
@@ -115,8 +126,10 @@ class DataLoader2Iterator:
     def _next_or_why(self) -> Any:
         """Return the next batch, or raise why there is none, and end."""
         if self._ended_by:
-            do = "One iterator of a loader is live: take a new one, or make two loaders."
-            raise IteratorInvalidated(self._ended_by, do=do)
+            raise self._invalidated()
+        if self._turn.in_a_batch:
+            what = "a function that takes part in a batch asks the loader for another one"
+            raise IteratorInvalidated(what, do="Give it what it needs, or make a second loader.")
         if self._failure is not None:
             raise self._failure  # the epoch failed; it did not end
         self._pausing.ask()
@@ -124,27 +137,44 @@ class DataLoader2Iterator:
         self._counts.pace.asked(asked)
         try:
             batch = self._next()
-        except StopIteration:
-            self._close()
-            self._end(self._progress)
-            raise
         except BaseException as error:
-            self._close()
-            if isinstance(error, VoxpipeError):
-                error.at(self._origin)
-            if isinstance(error, Exception):
-                self._failure = _again(error)
-            else:  # Ctrl-C: nothing failed, so who asks again has the rest
-                self._interrupted = True
+            self._end_with(error)
             raise
+        self._close_if_left()
         self._pausing.handed()
         handed = time.perf_counter()
         self._counts.pace.handed(handed)
         self._counts.waits.add(handed - asked)
         return batch
 
+    def _end_with(self, error: BaseException) -> None:
+        """End the epoch with what ``next`` is about to raise."""
+        self._close()
+        if self._ended_by and isinstance(error, Exception):
+            raise self._invalidated() from None  # it is what became of an epoch that was left
+        if isinstance(error, StopIteration):
+            self._end(self._progress)
+            return
+        if isinstance(error, VoxpipeError):
+            error.at(self._origin)
+        if isinstance(error, Exception):
+            self._failure = _again(error)
+        else:  # Ctrl-C: nothing failed, so who asks again has the rest
+            self._interrupted = True
+
+    def _invalidated(self) -> IteratorInvalidated:
+        do = "One iterator of a loader is live: take a new one, or make two loaders."
+        return IteratorInvalidated(self._ended_by, do=do)
+
     def _next(self) -> Any:
         """Return the next batch of which there is something, and note what was delivered."""
+        self._turn.in_a_batch = True
+        try:
+            return self._delivered()
+        finally:
+            self._turn.in_a_batch = False
+
+    def _delivered(self) -> Any:
         while True:
             running = self._started()
             batch = next(running.batches)
@@ -181,21 +211,36 @@ class DataLoader2Iterator:
                 raise StopIteration
             self._interrupted = False
             self._running = self._begin(self._progress)
+            self._progress.batches = self._running.batches
         return self._running
 
+    def leave(self, why: str) -> None:
+        """Ask whoever is in the midst of a batch to end; further use says why."""
+        self._ended_by = self._ended_by or why
+        running = self._running
+        if running is not None:
+            leave(running.batches)
+
     def invalidate(self, why: str) -> None:
-        """End the epoch; further use says why."""
-        self._ended_by = why
-        self._close()
+        """End the epoch, in one's turn; further use says why."""
+        self._ended_by = self._ended_by or why
+        if self._turn.in_a_batch:  # a function, or a handler of a signal, in the midst of it
+            self.leave(why)
+        else:
+            self._close()
+
+    def _close_if_left(self) -> None:
+        """End the epoch if somebody took over meanwhile, and maybe waits for this thread."""
+        if self._ended_by:
+            self._close()
 
     def _close(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.batches.close()
+        self._running = None
+        self._progress.close()
 
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
-        self._close()
+        self._turn.soon(self._progress.close)
 
 
 def _end_with_the_interpreter() -> None:

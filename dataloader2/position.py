@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..reading_services import Epoch
 from ..reading_services.place import Place
 
 
@@ -45,3 +46,11 @@ class Progress:
     """Where it is."""
     begun: bool = False
     """Whether a batch was asked for."""
+    batches: Epoch | None = None
+    """What runs. Whoever takes over ends it, also while its iterator is being collected."""
+
+    def close(self) -> None:
+        """End what runs; any number of times."""
+        batches, self.batches = self.batches, None
+        if batches is not None:
+            batches.close()

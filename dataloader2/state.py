@@ -7,6 +7,7 @@ there is to know: the plan is made again from them, under any number of workers.
 from __future__ import annotations
 
 import base64
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -75,9 +76,7 @@ class State:
         return base64.b64decode(self.service)
 
     @classmethod
-    def from_json(
-        cls, data: Mapping[str, Any], *, outline: Outline, order: str, shares: int
-    ) -> State:
+    def from_json(cls, data: Any, *, outline: Outline, order: str, shares: int) -> State:
         """Return the state in ``data`` if it belongs to this graph, data set and order.
 
         Raises
@@ -87,7 +86,7 @@ class State:
         StateMismatch
             Naming what differs.
         """
-        told = _checked(data)
+        told = _checked(_plain(data))
         state = cls(**{**told, "ahead": _runs(told["ahead"])})
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
         refuse_other_order(state.order, order)
@@ -119,19 +118,19 @@ def _is_count(value: Any, below: int = MAX_EPOCH) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST_LETTERS
+    return type(value) is str and len(value) <= _MOST_LETTERS
 
 
 def _is_base64(value: Any) -> bool:
     try:
-        return isinstance(value, str) and base64.b64decode(value, validate=True) is not None
+        return type(value) is str and base64.b64decode(value, validate=True) is not None
     except ValueError:
         return False
 
 
 def _is_run(value: Any) -> bool:
     """Whether it is ``[first, length, step]``, or, of an earlier version, a single number."""
-    numbers = value if isinstance(value, (list, tuple)) else [value]
+    numbers = value if type(value) in _LISTS else [value]
     if not 1 <= len(numbers) <= len(Run._fields) or not all(map(_is_count, numbers)):
         return False
     run = Run(*numbers)
@@ -139,7 +138,7 @@ def _is_run(value: Any) -> bool:
 
 
 def _are_runs(value: Any) -> bool:
-    if not isinstance(value, (list, tuple)) or len(value) > _MOST_RUNS:
+    if type(value) not in _LISTS or len(value) > _MOST_RUNS:
         return False
     # Those of shares are as far apart as there are shares, all others have no gaps.
     return all(map(_is_run, value)) and len({run.step for run in _runs(value)} - {1}) <= 1
@@ -164,6 +163,44 @@ _SCHEMA = {
     "order": _Field(f"{_TEXT}, or null", lambda v: v is None or _is_text(v), is_optional=True),
     "service": _Field("base 64", _is_base64, is_optional=True),
 }
+
+
+# What JSON holds, and what state_dict() returns. Of no other class a method is called: an object
+# of one that is derived from these may say of itself what it likes.
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+_LISTS = frozenset((list, tuple, Run))
+_DICTS = frozenset((dict, OrderedDict))
+
+
+def _plain(data: Any) -> Mapping[str, Any]:
+    """Return a state in which everything is of the very classes that JSON has.
+
+    Raises
+    ------
+    BadState
+        Something is of another, e.g. a number of NumPy; named by its field, not shown.
+    """
+    if type(data) not in _DICTS:
+        got = shorten(data) if type(data) in _LEAVES else type(data).__name__
+        raise BadState(f"a state is the dict that state_dict() returned, got {got}")
+    for name, value in data.items():
+        if type(name) is not str:
+            raise BadState(f"a field of a state has a name of {type(name).__name__}", do=_DO)
+        waiting, seen = [value], set[int]()
+        while waiting:
+            one = waiting.pop()
+            kind = type(one)
+            if kind in _LEAVES or id(one) in seen:
+                continue
+            seen.add(id(one))
+            if kind in _DICTS:
+                waiting += [*one.keys(), *one.values()]
+            elif kind in _LISTS:
+                waiting += one
+            else:
+                wanted = _SCHEMA[name].wanted if name in _SCHEMA else "none"
+                raise BadState(f"{name} of a state is {wanted}, got {kind.__name__}", do=_DO)
+    return data  # type: ignore[no-any-return]
 
 
 def _checked(data: Mapping[str, Any]) -> Mapping[str, Any]:

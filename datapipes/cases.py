@@ -18,6 +18,7 @@ from ..core import Sample
 from ..core.amounts import count_text
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
 from ..core.hidden import Hidden, public_name
+from ..volumes.stores.fsspec_ranges import listed_by, reached
 from ..volumes.stores.location import is_url
 from .case_names import (
     CASE,
@@ -29,11 +30,10 @@ from .case_names import (
     name_of,
     names_of,
 )
-from .connection import reached, tried
 from .datapipe import DataPipe
 
 # A ? that stands for one character has no = behind it.
-_QUERY = re.compile(r"[?#][^?#]*=.*")
+_QUERY = re.compile(r"[?#;][^?#;/]*=.*")
 _STARS_NAME = (
     "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
     "and what is around two stars does not tell which of them stands for nothing."
@@ -360,7 +360,7 @@ class ListCases(Seeded):
     def _glob(self, full: str) -> tuple[Any, str, list[str]]:
         """Return the file system, the pattern as a path in it, and what matches it, sorted."""
         fs, path = reached(full, self.storage_options)
-        found = tried(full, self.storage_options, "listing", lambda: fs.glob(path))
+        found = listed_by(fs, "glob", path, full, self.storage_options)
         matches = sorted(str(match).rstrip("/") for match in found)
         return fs, path, [match for match in matches if not is_hidden(match, path)]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from ..core.hidden import Hidden, public_value
-from ..volumes.stores.fsspec_ranges import with_defaults
-from ..volumes.stores.location import file_system, public_name, remote_errors
+from ..volumes.stores.location import public_name, remote_errors
 from ..volumes.stores.redaction import Secrets
 from ..volumes.stores.retry import Attempts, default_retry, retried_here
 from .datapipe import DataPipe
@@ -40,11 +39,6 @@ def options_of(given: Mapping[str, Any]) -> Hidden:
     """Return connection options, those in ``storage_options`` and those beside it."""
     beside = {key: value for key, value in given.items() if key != "storage_options"}
     return Hidden({**(given.get("storage_options") or {}), **beside})
-
-
-def reached(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the fsspec file system of a path or URL, and the path in it."""
-    return file_system(url, with_defaults(url, options))
 
 
 def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:

@@ -17,11 +17,12 @@ and says what else has to be told, so that a thread that waits for a batch of wo
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
+
+from ..core.origin import warn
 
 STOP_SECONDS = 2.0
 """For how long one thread is waited for, unless told otherwise."""
@@ -112,4 +113,4 @@ def wait_for(*threads: threading.Thread, most: float = float("inf")) -> threadin
 def warn_of(name: str) -> None:
     """Warn of a thread that goes on."""
     text = f"the thread {name!r} is still at one item, which Python cannot interrupt; it ends when "
-    warnings.warn(text + "that is done", RuntimeWarning, stacklevel=3)
+    warn(text + "that is done", RuntimeWarning)

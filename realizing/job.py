@@ -77,6 +77,11 @@ class Job:
         alone = item < 0 or len(self.items) <= 1
         return f"batch {self.index}" if alone else f"item {item} of batch {self.index}"
 
+    def cases_with(self, name: str) -> str:
+        """Return the cases that read a volume of this name, for messages; else all cases."""
+        found = [case_of(item) for item in self.items if name in _files_of(item)]
+        return ", ".join(dict.fromkeys(case for case in found if case)) or self.cases()
+
     def files(self, item: int = -1) -> str:
         """Return the cases with the volumes of each, of all items or of one, for messages.
 
@@ -90,8 +95,12 @@ class Job:
 
 
 def _with_files(item: Any) -> str:
-    case = case_of(item)
+    case, names = case_of(item), _files_of(item)
+    return f"{case} ({', '.join(names)})" if case and names else case
+
+
+def _files_of(item: Any) -> list[str]:
+    """Return the names of an item's volumes, each once."""
     things = item.values() if isinstance(item, Mapping) else ()
     volumes = [getattr(thing, "volume", thing) for thing in things]
-    names = dict.fromkeys(str(v.name) for v in volumes if isinstance(v, Volume))
-    return f"{case} ({', '.join(names)})" if case and names else case
+    return list(dict.fromkeys(str(v.name) for v in volumes if isinstance(v, Volume)))

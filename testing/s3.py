@@ -36,7 +36,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
@@ -65,10 +65,16 @@ Kind = Literal[
     "expired",
     "missing",
     "whole",
+    "page",
+    "unsaid",
+    "total",
+    "redirect",
+    "undated",
 ]
 PASSING: tuple[Kind, ...] = (
     *("slow_down", "error", "timeout", "short", "shift", "stall"),
     *("drip", "reset", "close", "truncate", "etag", "whole"),
+    *("page", "unsaid", "total", "redirect", "undated"),
 )
 """What passes when it is tried again."""
 
@@ -88,6 +94,8 @@ _RESET = struct.pack("ii", 1, 0)
 COUNTS = "/-/counts"
 """Path that answers how many requests there were; no bucket is called ``-``."""
 
+LOGIN = "/-/login"
+
 
 @dataclass
 class Fault:
@@ -100,7 +108,10 @@ class Fault:
     range than asked, ``stall`` half a body and then silence, ``drip`` a body byte by byte,
     ``close`` a connection that ends without an answer, ``etag`` another version, ``claim`` a length
     of an exbibyte, ``garble`` as many other bytes under the right headers, ``expired`` 400
-    ExpiredToken, ``missing`` 404 NoSuchKey, and ``whole`` 200 with all of an object.
+    ExpiredToken, ``missing`` 404 NoSuchKey, ``whole`` 200 with all of an object, ``page`` 200 with
+    somebody's login page, ``unsaid`` a range that does not say which, ``total`` a range of an
+    object of another size, ``redirect`` 302 to another host, and ``undated`` a ``Last-Modified``
+    that is no date.
     """
     times: int | None = None
     """How many requests; None for all."""
@@ -202,11 +213,18 @@ class S3Server:
         self._thread = threading.Thread(target=self._run, name="s3-server", daemon=True)
         self._socket = socket.create_server((HOST, 0), backlog=256)
         self._tasks: set[asyncio.Task[None]] = set()
+        # A task that is cancelled before it begins closes nothing: what it serves is held here.
+        self._clients: set[socket.socket] = set()
 
     @property
     def url(self) -> str:
         """``http://127.0.0.1:port``."""
         return f"http://{HOST}:{self._socket.getsockname()[1]}"
+
+    @property
+    def login(self) -> str:
+        """Where a redirect leads: a page that refuses, on a host of another name."""
+        return f"http://localhost:{self._socket.getsockname()[1]}{LOGIN}?token=LOGINSECRET"
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -276,24 +294,31 @@ class S3Server:
 
     def _run(self) -> None:
         self._socket.setblocking(False)
-        accepting = self._loop.create_task(self._accept())
-        self._tasks.add(accepting)
+        self._loop.add_reader(self._socket, self._accept)
         self._loop.run_forever()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        if self._tasks:
+            self._loop.run_until_complete(asyncio.wait([*self._tasks]))
+        for client in self._clients:
+            client.close()
 
     def _stop(self) -> None:
+        self._loop.remove_reader(self._socket)
         for task in self._tasks:
             task.cancel()
         self._loop.stop()
 
-    async def _accept(self) -> None:
-        while True:
-            client, _ = await self._loop.sock_accept(self._socket)
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = self._loop.create_task(self._serve(client))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _accept(self) -> None:
+        """Begin to serve who connects. At once: what a coroutine waits for is lost if it ends."""
+        try:
+            client, _ = self._socket.accept()
+        except OSError:  # it went away meanwhile
+            return
+        client.setblocking(False)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._clients.add(client)
+        task = self._loop.create_task(self._serve(client))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, client: socket.socket) -> None:
         """Answer one connection until it ends."""
@@ -311,12 +336,14 @@ class S3Server:
                         return
         except OSError:
             pass  # the client went away
+        finally:
+            self._clients.discard(client)
 
     async def _question(self, client: socket.socket, held: bytearray) -> Question | None:
         """Return the next request of a connection that is answered; None at its end."""
         try:
             while (question := await self._head(client, held)) is not None:
-                if self._is_known(question):
+                if self._is_known(question) or question.path == LOGIN:
                     if question.waits:
                         await self._loop.sock_sendall(client, b"HTTP/1.1 100 Continue\r\n\r\n")
                     body = await self._body(client, question, held)
@@ -371,6 +398,9 @@ class S3Server:
 
     async def _answer(self, client: socket.socket, question: Question) -> bool:
         """Answer one request; whether the connection goes on."""
+        if question.path == LOGIN:
+            await self._send(client, replace(_BROKEN["page"], status=403), question)
+            return True
         if question.path == COUNTS:
             await self._send(client, Answer.of_text(json.dumps(self.counts)), question)
             return True
@@ -396,6 +426,8 @@ class S3Server:
                 await asyncio.Event().wait()
             asked = question if kind != "whole" else question.without_range()
             answer = _BROKEN.get(kind or "") or self._buckets.answer(asked)
+            if kind == "redirect":
+                answer = replace(answer, headers={"Location": self.login})
         if fault is not None and fault.kind not in _BROKEN:
             answer = _spoilt(answer, fault.kind)
         # Entered before it is sent: who has the answer finds it in the log.
@@ -490,7 +522,18 @@ _BROKEN: dict[str, Answer] = {
     "expired": Answer.of_error(400, "ExpiredToken", "The provided token has expired."),
     "missing": Answer.of_error(404, "NoSuchKey", "The specified key does not exist."),
     "timeout": Answer.of_error(400, "RequestTimeout", "Your socket connection was not read from."),
+    "page": Answer.of_text("<html><body>Please log in.</body></html>", kind="text/html"),
+    "redirect": Answer.of_error(302, "Found"),
 }
+
+
+_HEADERS: dict[str, Callable[[dict[str, str]], dict[str, str]]] = {
+    "etag": lambda right: {**right, "ETag": '"of-another-version"'},
+    "unsaid": lambda right: {n: v for n, v in right.items() if n != "Content-Range"},
+    "total": lambda right: {n: f"{v}0" if n == "Content-Range" else v for n, v in right.items()},
+    "undated": lambda right: {**right, "Last-Modified": "some day"},
+}
+"""What is wrong in the head of an answer whose body is right."""
 
 
 def _spoilt(answer: Answer, kind: Kind) -> Answer:
@@ -503,8 +546,8 @@ def _spoilt(answer: Answer, kind: Kind) -> Answer:
         return answer.shortened(int(answer.length * _BROKEN_SHARE))
     if kind == "shift":
         return answer.shifted()
-    if kind == "etag":
-        return replace(answer, headers={**answer.headers, "ETag": '"of-another-version"'})
+    if kind in _HEADERS:
+        return replace(answer, headers=_HEADERS[kind](answer.headers))
     if kind == "garble":
         return replace(answer, file=None, body=bytes(255 - byte for byte in answer.content()))
     if kind == "claim":

@@ -12,6 +12,8 @@ from xml.sax.saxutils import escape
 
 _SCOPE = re.compile(r"Credential=[^,/\s]+/\d+/([^/,]+)/")
 _CREDENTIAL = re.compile(r"Credential=([^,\s]+)")
+# Of 18 digits at most: no file has more bytes.
+_RANGE = re.compile(r"bytes=(?:-[0-9]{1,18}|([0-9]{1,18})-([0-9]{1,18})?)")
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 
 
@@ -101,14 +103,14 @@ class Answer:
 
     @classmethod
     def of_file(cls, file: str, size: int, etag: str, modified: float, asked: str) -> Answer:
-        """Return a file, or the range of it that was asked for."""
+        """Return a file, or the range of it that was asked for; what is no range asks for all."""
         headers = {
             "Content-Type": "binary/octet-stream",
             "Accept-Ranges": "bytes",
             "ETag": f'"{etag}"',
             "Last-Modified": _when(modified),
         }
-        if not asked:
+        if not is_range(asked):
             return cls(200, b"", headers, file, 0, size, size)
         span = parse_range(asked, size)
         if span is None:
@@ -196,6 +198,18 @@ def parse_range(asked: str, size: int) -> tuple[int, int] | None:
     else:
         start, stop = int(first), min(size, int(last) + 1 if last else size)
     return (start, stop) if start < stop else None
+
+
+def is_range(asked: str) -> bool:
+    """Whether a Range header asks for bytes as S3 understands it; what does not is for all.
+
+    Examples
+    --------
+    >>> [is_range(f"bytes={each}") for each in ("0-9", "5-", "-5", "9-0", "a-b")]
+    [True, True, True, False, False]
+    """
+    found = _RANGE.fullmatch(asked)
+    return found is not None and (not found[2] or int(found[1]) <= int(found[2]))
 
 
 def _joined(body: bytes) -> bytes:

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape, unescape
 from .s3_http import Answer, Question
 
 _MOST_KEYS = 1000  # as S3
+_MOST_DIGITS = 9  # that are read of a number that is too large anyway
 
 
 class Buckets:
@@ -25,7 +26,13 @@ class Buckets:
         self._root = Path(os.path.realpath(root))
 
     def answer(self, question: Question) -> Answer:
-        """Return what a request gets, and do what it asks."""
+        """Return what a request gets, and do what it asks; 400 for what cannot be done."""
+        try:
+            return self._answer(question)
+        except (OSError, ValueError, OverflowError) as error:  # names that no file can have
+            return Answer.of_error(400, "InvalidRequest", type(error).__name__)
+
+    def _answer(self, question: Question) -> Answer:
         bucket, _, key = question.path.removeprefix("/").partition("/")
         if not bucket or not self._is_inside(question.path.removeprefix("/").removesuffix("/")):
             return Answer.of_error(400, "InvalidRequest")
@@ -64,9 +71,9 @@ def _read(file: str, question: Question) -> Answer | None:
     """Return what was asked for of an object; None if there is none."""
     try:
         status = os.stat(file)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # none, or of a name that no file can have
         return None
-    if stat.S_ISDIR(status.st_mode):
+    if not stat.S_ISREG(status.st_mode):  # nobody waits for who writes a FIFO
         return None
     etag = _etag(status)
     if question.headers.get("if-match", "*") not in ("*", f'"{etag}"'):
@@ -81,12 +88,15 @@ def _of_object(file: Path, question: Question) -> Answer:
     if question.method == "PUT" and not question.query:
         if question.headers.get("if-none-match") == "*" and file.exists():
             return Answer.of_error(412, "PreconditionFailed", "It is there already.")
+        if file.exists() and not file.is_file():
+            return Answer.of_error(400, "InvalidRequest", "There is something else of this name.")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(question.body)
         digest = hashlib.md5(question.body, usedforsecurity=False).hexdigest()
         return Answer(headers={"ETag": f'"{digest}"'})
     if question.method == "DELETE":
-        file.unlink(missing_ok=True)
+        if file.is_file():
+            file.unlink()
         return Answer(204)
     return Answer.of_error(501, "NotImplemented")
 
@@ -107,7 +117,11 @@ def _listing(folder: Path, bucket: str, query: dict[str, str]) -> Answer:
     """Return one page of ListObjectsV2."""
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     after = query.get("continuation-token") or query.get("start-after") or ""
-    most = int(query.get("max-keys", _MOST_KEYS))
+    said = query.get("max-keys", str(_MOST_KEYS))
+    if not (said.isascii() and said.isdecimal()) or "\0" in after:
+        wrong = "continuation-token" if "\0" in after else "max-keys"
+        return Answer.of_error(400, "InvalidArgument", f"{wrong} is not valid")
+    most = min(int(said[:_MOST_DIGITS]), _MOST_KEYS)
     shown = quote if query.get("encoding-type") == "url" else escape
     entries: list[str] = []
     last, truncated, common = after, False, ""
@@ -150,5 +164,5 @@ def _keys(folder: Path, prefix: str) -> Iterator[str]:
         inside = os.path.relpath(place, folder)
         for name in files:
             key = name if inside == "." else f"{inside}/{name}"
-            if key.startswith(prefix):
+            if key.startswith(prefix) and os.path.isfile(os.path.join(place, name)):
                 yield key

@@ -97,6 +97,8 @@ class Handles:
             with handle.opening:
                 backend = handle.backend
                 if backend is None or (verify and not backend.is_current):
+                    # Gone before: of a file that is open HDF5 opens what it was once more.
+                    backend = handle.backend = None
                     backend = handle.backend = source.open()
                 elif verify and not backend.remote:
                     # Chunks may be others under the same metadata. A bucket is listed again
@@ -136,6 +138,7 @@ class Handles:
         if known is None or backend.header is known or backend.header == known:
             return backend
         # The file may have been written again since, or only touched.
+        del backend
         backend = self.acquire(source, verify=True)
         if not backend.header.agrees_with(known):
             raise VolumeChanged(
@@ -202,6 +205,8 @@ class Opened(NamedTuple):
     """When, in nanoseconds since 1970."""
     name: str
     """What messages call the volume."""
+    case: str = ""
+    """Of which case it is, where that is known."""
 
 
 class Versions:

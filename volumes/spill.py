@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.errors import VolumeReadError
 from ..core.remembered import cached_property
 from .backend import Backend, ViewBackend
-from .cache.cache_directory import FULL, cache_directory, read_kept, warn_unused, write_kept
+from .cache.cache_directory import FAILING, cache_directory, read_kept, warn_unused, write_kept
 from .cache.waiting import made_once
 from .content import array_key, quick_key
 from .formats.npy import map_npy
@@ -190,15 +191,26 @@ def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
         start, stop = file.add(array)
     except OSError as error:
         # NumPy tells of a full disk without its number.
-        if error.errno not in FULL and error.errno is not None:
+        if error.errno not in FAILING and error.errno is not None:
             raise
         folder = Path(tempfile.gettempdir())
         warn_unused(folder, array.nbytes, "voxels in memory", error, None, "TMPDIR")
         file = _file(memory=True)
-        start, stop = file.add(array)
+        start, stop = _held(file, array)
     # This also holds the file: with the last array it is closed.
     weakref.finalize(owner, file.free, start, stop).atexit = False
     return file.path, start
+
+
+def _held(file: _Nameless, array: NDArray[Any]) -> tuple[int, int]:
+    try:
+        return file.add(array)
+    except OSError as error:
+        raise VolumeReadError(
+            f"the {array.nbytes} bytes of voxels in memory cannot be handed to another process: "
+            f"{error.strerror or error}.",
+            do="Raise the limit of this process (ulimit -f), or save them to a file.",
+        ) from None
 
 
 def _file(*, memory: bool) -> _Nameless:

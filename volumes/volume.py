@@ -347,7 +347,8 @@ class Volume:
         version, moment = self._opened or (backend.version, 0)
         if self._pass:
             opened = Opened((self._pass, self.token), version, moment, self.name)
-            _, version, moment, _ = VERSIONS.first(opened)
+            first = VERSIONS.first(opened)
+            version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
             if current and backend.version == version:
@@ -355,6 +356,7 @@ class Volume:
             how = "was written again, or touched,"
         except VolumeNotFound:
             how = "was removed"
+        del backend  # whoever keeps the error must not keep the file open
         raise VolumeChanged(
             f"{self.name} {how} since it was opened for this epoch.",
             do="Leave volumes as they are while an epoch reads them, and begin the epoch again.",

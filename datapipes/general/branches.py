@@ -7,7 +7,6 @@ there, branches may be read in threads of their own.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -68,7 +67,7 @@ class Trunk(Running):
         if self.buffer_bytes is None:
             text = f"Unlimited buffer size is set for `{self.chained}`: a branch that is read much "
             text += "faster than another can fill the memory"
-            warnings.warn(text, UserWarning, stacklevel=5)
+            warn(text, UserWarning)
         self.fresh()
 
     def fresh(self) -> None:
@@ -237,7 +236,7 @@ class Branch(DataPipe):
             if trunk.is_interrupted():
                 text = "Some child DataPipes are not exhausted when __iter__ is called. We are "
                 text += "resetting the buffer and each child DataPipe will read from the start."
-                warnings.warn(text, UserWarning, stacklevel=2)
+                warn(text, UserWarning)
             trunk.reset()
         self._valid_iterator_id = trunk._valid_iterator_id
         return int(trunk._valid_iterator_id)

@@ -115,7 +115,7 @@ class PooledEpoch:
                     "workers have read two versions of it.",
                     do="Leave volumes as they are while an epoch reads them, and begin the epoch "
                     "again.",
-                )
+                ).at(case=opened.case)
         for text, category in answer.report.warnings:
             if text not in self._said:
                 self._said.add(text)
@@ -123,7 +123,7 @@ class PooledEpoch:
 
     def leave(self) -> None:
         """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
-        if not self._closed:
+        if not (self._closed or self._left):
             self._left = True
             self._pool.wake()
 

@@ -2,7 +2,7 @@
 
 Importing this freezes the garbage collector's view of everything imported so far, so it is
 for a process that does nothing but fork. A collection in a child would write into the
-header of each object and copy every page of them.
+header of each object and copy every page of them. What is forked has Ctrl-C blocked at first.
 
 The server listens in a folder that the consumer takes away when it ends. One that is killed, or
 leaves by ``os._exit``, does not; the server ends after it, and does.
@@ -19,6 +19,7 @@ import struct
 import time
 
 from .fork_server import FOLDERS
+from .script import begin_with_interrupts_blocked
 
 # The consumer's descriptors are closed, by which the server ends, a moment before it is gone.
 _SECONDS = 2.0
@@ -28,6 +29,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 gc.collect()
 gc.freeze()
+begin_with_interrupts_blocked()
 
 
 def _own_addresses() -> list[tuple[str, int]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from types import FrameType
 from typing import Any, TypeAlias
@@ -26,7 +27,7 @@ from ..transport.channels import limit_waits
 from ..transport.mapping import Mapping
 from ..work import Doing
 from .endings import advice, ending
-from .script import UNGUARDED, WORKER_NAME, not_sent
+from .script import INTERRUPT, UNGUARDED, WORKER_NAME, not_sent
 from .worker import Settings, run_worker
 
 At: TypeAlias = "Callable[[int, int, Any], Doing]"
@@ -179,11 +180,7 @@ class Launch:
         )
         sent = self.settings.torch and self.has_script
         try:
-            with (
-                contextlib.nullcontext() if sent else not_sent(),
-                # A fork takes no time; a server that is started first imports torch, for seconds.
-                interrupts_later() if forked else contextlib.nullcontext(),
-            ):
+            with contextlib.nullcontext() if sent else not_sent(), self._without_interrupts():
                 process.start()
         except BaseException:
             ours.close()
@@ -196,23 +193,59 @@ class Launch:
         worker.limit_waits(self.limits.start + self.limits.item)
         return worker
 
+    def _without_interrupts(self) -> contextlib.AbstractContextManager[None]:
+        """Let a process begin with Ctrl-C blocked; it ignores it before it lets it in."""
+        method = self.context.get_start_method()
+        if method == "fork":
+            return interrupts_later()
+        if sys.platform == "win32":
+            return contextlib.nullcontext()
+        # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
+        resource_tracker.ensure_running()
+        if method == "spawn":
+            return interrupts_blocked()
+        with interrupts_blocked():
+            forkserver.ensure_running()
+        # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
+        # imports torch first, for seconds.
+        return contextlib.nullcontext()
+
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Let Ctrl-C wait until this block ends.
+    """Let Ctrl-C wait until this block ends; what is forked in it is born with Ctrl-C blocked.
 
     Python's hooks about a fork print what a signal raises in them, and go on: the program would
     run on, with a lock of ``logging`` that nobody gives back.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield  # signals are handled elsewhere
+        with interrupts_blocked():
+            yield  # signals are handled elsewhere
         return
     came: list[tuple[int, FrameType | None]] = []
+    # Another thread may let it in; this one handles it then.
     signal.signal(signal.SIGINT, lambda *of_signal: came.append(of_signal))
     try:
-        yield
+        with interrupts_blocked():
+            yield
     finally:
         signal.signal(signal.SIGINT, handler)
         if came:
             handler(*came[0])
+
+
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this thread, and so in what it starts, until the block ends.
+
+    A process that is forked has this thread alone, and one that is started keeps its mask.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -13,6 +13,7 @@ import contextlib
 import io
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing import process, spawn
@@ -25,6 +26,8 @@ WORKER_NAME = "voxpipe-worker"
 """What the names of processes begin with that are started without the script."""
 UNGUARDED = 114
 """Exit status of a worker whose script begins the loop again; it must be nobody else's."""
+INTERRUPT = frozenset({signal.SIGINT})
+"""Ctrl-C. It goes to all processes of a terminal; the consumer decides what it means."""
 _KEYS = ("init_main_from_name", "init_main_from_path")
 _LOCK = ForkSafeLock()
 
@@ -62,6 +65,35 @@ def not_sent() -> Iterator[None]:
             yield
         finally:
             spawn.get_preparation_data = whole
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C from here on, and any that came while it was blocked.
+
+    It is let in again: a program that a worker starts would inherit that it is blocked.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
+
+
+def begin_with_interrupts_blocked() -> None:
+    """Block Ctrl-C in this process, which forks others, until each knows what it is.
+
+    A process of its own gets the handlers that it had before; for a worker the first thing to do
+    is to ignore Ctrl-C, and for one of the user's to let it in.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
+    prepare: Any = spawn.prepare
+
+    def prepared(data: Mapping[str, Any]) -> None:
+        if data.get("name", "").startswith(WORKER_NAME):
+            ignore_interrupts()
+        else:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
+        prepare(data)
+
+    spawn.prepare = prepared
 
 
 class ScriptUnpickler(pickle.Unpickler):

@@ -7,7 +7,6 @@ import gc
 import mmap
 import os
 import pickle
-import signal
 import threading
 import traceback
 import warnings
@@ -47,7 +46,7 @@ from ..transport.messages import (
 from ..transport.slots import HAS_SLOTS, Slot, SlotWriter
 from .ahead import Inbox
 from .kept_memory import keep_freed_memory
-from .script import ScriptUnpickler
+from .script import ScriptUnpickler, ignore_interrupts
 from .semaphores import make_semaphores_nameless
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
@@ -110,8 +109,7 @@ def run_worker(
     settings
         What else it is told.
     """
-    # Ctrl-C goes to the whole process group; the consumer decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_interrupts()
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker.
     gc.freeze()
@@ -242,11 +240,11 @@ def _serve(
                 inbox.look_ahead()
             job = waiting.job()
             data = _made(source, job, message, slots)
-            report = _report(caught)
+            report = _report(caught, job)
             answer = Exhausted(report) if data is None else Done(message.index, data, report)
             told = pickle.dumps(answer)
         except BaseException as error:  # told to the consumer, whatever it is
-            told = pickle.dumps(_failure(message.index, job, error, _report(caught)))
+            told = pickle.dumps(_failure(message.index, job, error, _report(caught, job)))
         waiting.close()
         line.send_bytes(told)
 
@@ -292,12 +290,15 @@ def _made(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
     return data
 
 
-def _report(caught: list[warnings.WarningMessage]) -> Report:
-    """Return what was counted and warned of since the last report."""
+def _report(caught: list[warnings.WarningMessage], job: Any) -> Report:
+    """Return what was counted, warned of and opened since the last report."""
     new = caught[:]  # other threads may add to it meanwhile
     del caught[: len(new)]
     told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in new))
-    return Report(LEDGER.take(), told, VERSIONS.take())
+    opened = VERSIONS.take()
+    if isinstance(job, Job):
+        opened = tuple(one._replace(case=job.cases_with(one.name)) for one in opened)
+    return Report(LEDGER.take(), told, opened)
 
 
 def _words(message: Warning | str) -> str:

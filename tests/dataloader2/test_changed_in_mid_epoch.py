@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from functools import partial
 
+import h5py
 import nibabel
 import numpy as np
 import pytest
@@ -62,7 +64,48 @@ def replace_alike(path):
     os.replace(path.with_name("new.nii"), path)
 
 
+def write_hdf5(path, value, how):
+    """Write a file of which the numbers lie in another one, beside it."""
+    numbers = np.full(SHAPE, value, np.int16)
+    with h5py.File(path.with_suffix(".source"), "w") as file:
+        if how == "link to chunks":
+            file.create_dataset("d", data=numbers, chunks=(4, 4, 4))
+        else:
+            file["d"] = numbers
+    with h5py.File(path, "w") as file:
+        if how == "virtual":
+            layout = h5py.VirtualLayout(SHAPE, "i2")
+            layout[:] = h5py.VirtualSource(path.with_suffix(".source").name, "d", SHAPE)
+            file.create_virtual_dataset("d", layout)
+        elif how == "external":
+            numbers.tofile(path.with_suffix(".source"))
+            place = (str(path.with_suffix(".source")), 0, h5py.h5f.UNLIMITED)
+            file.create_dataset("d", SHAPE, "i2", external=[place])
+        else:
+            file["d"] = h5py.ExternalLink(path.with_suffix(".source").name, "d")
+
+
+def replace_source(path, how):
+    write_hdf5(path.with_name("new.h5"), 2, how)
+    os.replace(path.with_name("new.source"), path.with_suffix(".source"))
+
+
+def lead_elsewhere(path):
+    """The file of the numbers stays as it is; the one that names it leads to another one."""
+    write_hdf5(path.with_name(f"{path.stem}-new.h5"), 2, "link")
+    os.replace(path.with_name(f"{path.stem}-new.h5"), path)
+
+
+def hdf5(how, change=None):
+    return ".h5", partial(write_hdf5, how=how), change or partial(replace_source, how=how)
+
+
 CHANGES = {
+    "source of a virtual dataset": hdf5("virtual"),
+    "external numbers": hdf5("external"),
+    "what a link leads to": hdf5("link"),
+    "chunks that a link leads to": hdf5("link to chunks"),
+    "where a link leads to": hdf5("link", lead_elsewhere),
     "replaced alike": (".nii", write_nii, replace_alike),
     "chunks replaced by older ones": (".zarr", write_zarr, replace_by_older),
     "replaced": (".nii", write_nii, replace),
@@ -94,7 +137,10 @@ def test_no_epoch_mixes_two_versions(tmp_path, how, workers):
     paths = [tmp_path / f"case{n}{suffix}" for n in range(CASES)]
     for path in paths:
         write(path, 1)
-    pipe = vp.from_cases([{"case": p.stem, "image": str(p)} for p in paths])
+    options = {"dataset": "d"} if suffix == ".h5" else {}
+    images = [vp.Volume(p, **options) if options else str(p) for p in paths]
+    cases = [{"case": p.stem, "image": image} for p, image in zip(paths, images, strict=True)]
+    pipe = vp.from_cases(cases)
     pipe = pipe.open_volume().lazy_patch(4, samples_per_volume=SAMPLES).batch_patches(2)
     service = vp.MultiProcessingReadingService(workers, "fork" if workers else None)
     seen = {}
@@ -105,7 +151,7 @@ def test_no_epoch_mixes_two_versions(tmp_path, how, workers):
             change(path)
         # A worker that opens one only now finds nothing.
         gone = (VolumeChanged, VolumeNotFound) if "removed" in how and workers else VolumeChanged
-        text = "since it was opened for this epoch|there is no folder"
+        text = "since it was opened for this epoch|removed since it was opened|there is no folder"
         with pytest.raises(gone, match=text) as told:
             patches_of(batches, seen)
         assert told.value.case in [p.stem for p in paths]

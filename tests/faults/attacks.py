@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 # A property of a test's report: passed, tried, first and last seed, and what else is told.
 ROW = "attack"
 # A list of thousands of failures helps nobody.
@@ -48,8 +52,7 @@ class Attacks:
             except Exception:
                 failed.append(seed)
                 if len(told) < MOST_TOLD:
-                    again = f"pytest {self.test!r} --fault-seed {seed}"
-                    told.append(f"{again}\n{traceback.format_exc()}")
+                    told.append(f"{self.command(seed)}\n{traceback.format_exc()}")
         if seeds:
             row = [len(seeds) - len(failed), len(seeds), seeds.start, seeds.stop - 1]
             self.properties.append((ROW, row))
@@ -58,6 +61,15 @@ class Attacks:
                 f"{len(failed)} of {len(seeds)} failed: seeds {failed[:50]}\n\n" + "\n".join(told),
                 pytrace=False,
             )
+
+    def command(self, seed: int) -> str:
+        """Return what tries one seed again, typed at the root of the checkout."""
+        python = Path(sys.executable)
+        if python.is_relative_to(ROOT):
+            python = python.relative_to(ROOT)
+        words = [str(python), "-m", "pytest", self.test, "--fault-seed", str(seed)]
+        # Some attacks do more at once where all of them are tried.
+        return shlex.join([*words, *(["--whole-faults"] if self.whole else [])])
 
     def told(self, what: str) -> None:
         """Say something about the attack that was tried last, in the table at the end."""

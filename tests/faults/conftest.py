@@ -1,7 +1,7 @@
 """Attacks that are tried many times, each from a seed; a table of all ends the run.
 
-``make test`` tries a few of each, ``make test-faults`` all. A failing one is tried again by
-``pytest TEST --fault-seed SEED``.
+``make test`` tries a few of each, ``make test-faults`` all. A failing one is tried again by the
+command that is told with it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -42,6 +43,17 @@ def full_disk(folder: Path, size: int):
 def grow(folder: Path, size: int) -> None:
     """Give a disk that :func:`full_disk` mounted another size, in bytes."""
     assert _mounted("-o", f"remount,size={size}", str(folder))
+
+
+@contextmanager
+def longest_file(size: int):
+    """Let this process write no file of more bytes: EFBIG, as ``ulimit -f`` does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager

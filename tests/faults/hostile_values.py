@@ -29,6 +29,93 @@ def hostile_values():
 
 VALUES = hostile_values()
 
+_ASKED = [
+    f"__{name}__"
+    for name in [
+        "eq",
+        "ne",
+        "lt",
+        "gt",
+        "le",
+        "ge",
+        "hash",
+        "bool",
+        "int",
+        "index",
+        "float",
+        "len",
+        "iter",
+        "getitem",
+        "contains",
+        "repr",
+        "str",
+        "format",
+        "neg",
+        "add",
+        "mul",
+        "mod",
+        "abs",
+    ]
+]
+
+
+class Raised(BaseException):
+    """What no program expects: it says that a method of a hostile object was called."""
+
+
+def _raise(*_arguments, **_options):
+    raise Raised("asked")
+
+
+def liars():
+    """Return objects whose methods raise, or lie, by the plain type in whose place they are."""
+    lies = {
+        "__eq__": lambda *_: True,
+        "__ne__": lambda *_: False,
+        "__lt__": lambda *_: True,
+        "__gt__": lambda *_: True,
+        "__le__": lambda *_: True,
+        "__ge__": lambda *_: True,
+        "__hash__": lambda *_: 0,
+        "__len__": lambda *_: 1,
+        "__index__": lambda *_: 1,
+        "__int__": lambda *_: 1,
+        "__contains__": lambda *_: True,
+        "__iter__": lambda *_: iter(()),
+        "keys": lambda *_: {"seed": 0}.keys(),
+        "items": lambda *_: [("seed", 0)],
+        "get": lambda *_: 1,
+    }
+    plain = {"object": (object, ()), "int": (int, (3,)), "str": (str, ("abc",))}
+    plain |= {"list": (list, ([],)), "tuple": (tuple, ([],)), "dict": (dict, ({},))}
+    plain |= {"float": (float, (3.0,)), "bytes": (bytes, (b"abc",))}
+    found = []
+    for name, (kind, arguments) in plain.items():
+        raising = type(f"Raising_{name}", (kind,), dict.fromkeys(_ASKED, _raise))
+        lying = type(f"Lying_{name}", (kind,), lies)
+        found += [(kind, raising(*arguments)), (kind, lying(*arguments))]
+    return found
+
+
+def disguised(document, random):
+    """Return a copy of a document with a hostile object in the place of one value, or of all.
+
+    It is one that raises or lies whatever is asked, or holds what the true one does and is of a
+    class that is derived from its own.
+    """
+    path = ("", *random.choice(list(places(document))))
+    found = {"": copy.deepcopy(document)}
+    parent = found
+    for key in path[:-1]:
+        parent = parent[key]
+    value = parent[path[-1]]
+    alike = [one for kind, one in liars() if type(value) is kind]
+    if type(value) in (dict, list, int, str):
+        methods = random.choice([dict.fromkeys(_ASKED, _raise), {}])
+        alike += [type("Disguised", (type(value),), methods)(value)] * 3
+    parent[path[-1]] = random.choice([*alike, *(one for _, one in liars())])
+    return found[""]
+
 
 def places(document, path=()):
     """Yield the path of everything in a document, the document itself first."""

@@ -6,21 +6,24 @@ import random
 import shutil
 import stat
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import disks
 import nibabel
 import numpy as np
 import pytest
 
-from voxpipe.core.errors import CacheUnused
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.spatial.placing.weight_table import forget_masks
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.cache import check_sums
 from voxpipe.volumes.cache.cache_directory import cache_directory, own_folder, read_kept, write_kept
+from voxpipe.volumes.cache.waiting import open_lock
 from voxpipe.volumes.catalog import histogram, occupied, statistics
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners and links as on Linux")
+WAIT = 60.0
 
 
 @pytest.fixture
@@ -180,15 +183,45 @@ def test_what_somebody_else_may_have_put_there_is_not_believed(how, tmp_path, ca
     assert [one for one in status if one.st_mode & 0o022] == []
 
 
-def test_no_link_is_followed_where_a_lock_is_taken(tmp_path, cache):
-    """Somebody could let us make or touch a file of ours elsewhere."""
+def test_a_link_in_the_place_of_a_lock_is_replaced(tmp_path, cache):
+    """Somebody could let us make or touch a file of ours elsewhere; none is there the next time."""
     (cache / "locks").mkdir(parents=True)
-    for name in ("directory", *(f"entry-{n:02x}" for n in range(256))):
-        (cache / "locks" / name).symlink_to(tmp_path / "victim")
-    with pytest.warns(CacheUnused, match="symbolic links"):
-        found = Volume(scan(tmp_path / "a.nii.gz")).numpy()
-    assert found.shape == (1, 9, 8, 7)
+    (tmp_path / "there").write_text("as it was")
+    locks = [
+        cache / "locks" / name for name in ("directory", *(f"entry-{n:02x}" for n in range(256)))
+    ]
+    for number, lock in enumerate(locks):
+        lock.symlink_to(tmp_path / ("there" if number % 2 else "victim"))
+    path = scan(tmp_path / "a.nii.gz")
+
+    assert Volume(path).numpy().shape == (1, 9, 8, 7)
+
     assert not (tmp_path / "victim").exists()
+    assert (tmp_path / "there").read_text() == "as it was"
+    taken = [lock for lock in locks if not lock.is_symlink()]
+    assert len(taken) == 2
+    assert all(stat.S_ISREG(os.lstat(lock).st_mode) for lock in taken)
+    assert len(list(cache.glob("*.nii"))) == 1
+
+
+def test_processes_that_replace_a_link_have_one_lock(tmp_path):
+    """None takes away the file of which another has the lock already."""
+    place = tmp_path / "lock"
+
+    def have(start):
+        start.wait(WAIT)
+        return open_lock(place)
+
+    for _ in range(50):
+        place.unlink(missing_ok=True)
+        place.symlink_to(tmp_path / "victim")
+        start = threading.Barrier(4)
+        with ThreadPoolExecutor(4) as threads:
+            opened = [threads.submit(have, start) for _ in range(4)]
+            files = [one.result(WAIT) for one in opened]
+        assert {os.fstat(file.fileno()).st_ino for file in files} == {os.lstat(place).st_ino}
+        for file in files:
+            file.close()
 
 
 def test_each_user_has_a_folder_in_a_shared_one(tmp_path, monkeypatch):

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.errors import CacheUnused, DestinationFull
+from voxpipe.core.errors import (
+    CacheTooSmall,
+    CacheUnused,
+    DestinationFull,
+    VolumeError,
+    VolumeReadError,
+)
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.spatial.placing.weight_table import forget_masks
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
@@ -240,3 +246,136 @@ def test_a_copy_of_a_remote_file_is_made_in_memory(tmp_path, monkeypatch):
         assert np.array_equal(found, array)
         assert len(told) == 1
         close_volumes()
+
+
+def files_in(folder):
+    """Return what is there but locks."""
+    return [p for p in folder.rglob("*") if p.is_file() and "locks" not in p.parts]
+
+
+def test_reading_goes_on_where_files_may_not_be_long(attacks, tmp_path, monkeypatch):
+    """By ``ulimit -f``, which counts for files in memory too: as where a disk is full."""
+    path = scan(tmp_path / "a.nii.gz")
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "large"))
+    expected = everything(path, tmp_path / "large")
+
+    def attempt(seed):
+        folder = tmp_path / f"limit{seed}"
+        monkeypatch.setenv("VOXPIPE_CACHE", str(folder / "cache"))
+        size = random.Random(seed).choice((0, 10, 1000, 5000, 70_000, 127_999))
+        forget()
+        with disks.longest_file(size):
+            found, told = told_of(lambda: everything(path, folder))
+        assert found == expected
+        folders = [text.partition(" cannot take ")[0] for text in told]
+        assert len(set(folders)) == len(folders) > 0
+        assert all("File too large" in text for text in told)
+        assert "128352 bytes of" in told[0]
+        assert [p for p in files_in(folder) if p.suffix == ".part" or not p.stat().st_size] == []
+        forget()
+        assert told_of(lambda: everything(path, folder)) == (expected, [])
+
+    attacks.each(attempt, quick=3, whole=60)
+
+
+@pytest.mark.parametrize("size", [0, 10, 300, 700, 2000])
+def test_a_conversion_that_may_not_write_long_files_is_told(tmp_path, size):
+    """By name, and nothing is left that a conversion would stumble over."""
+    volume = Volume(scan(tmp_path / "a.nii"))
+    with (
+        disks.longest_file(size),
+        pytest.raises(DestinationFull, match=r"of .*b\.zarr is full: File too large"),
+    ):
+        convert(volume, tmp_path / "b.zarr", chunk=8, shard=40)
+    assert not (tmp_path / "b.zarr").exists()
+
+    done = convert(volume, tmp_path / "b.zarr", chunk=8, shard=40)
+    assert done.written + done.kept == 1
+    assert np.array_equal(Volume(tmp_path / "b.zarr").numpy(), volume.numpy())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.nii", "b.zarr"]
+
+
+def test_a_first_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    """Not even a folder, where there was none before."""
+    volume = Volume(scan(tmp_path / "a.nii"))
+    with disks.longest_file(0), pytest.raises(DestinationFull):
+        convert(volume, tmp_path / "b.zarr", chunk=8, shard=40)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.nii"]
+
+
+FAILING = ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS")
+
+
+@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("call", ["fsync", "ftruncate", "replace", "rename"])
+def test_whatever_a_disk_says_reading_goes_on(tmp_path, monkeypatch, name, call):
+    """Of a call that writes: one warning for each folder, and no file in part."""
+    path = scan(tmp_path / "a.nii.gz")
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "large"))
+    expected = everything(path, tmp_path / "large")
+    forget()
+    folder = tmp_path / "small"
+    monkeypatch.setenv("VOXPIPE_CACHE", str(folder / "cache"))
+    said, real = getattr(errno, name), getattr(os, call)
+
+    def fail(first, *others, **named):
+        place = first if isinstance(first, str) else os.fspath(first) if call[0] == "r" else ""
+        if call[0] != "r":
+            place = os.readlink(f"/proc/self/fd/{first}")
+        if not place.startswith(str(folder)):
+            return real(first, *others, **named)
+        raise OSError(said, os.strerror(said), place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        found, told = told_of(lambda: everything(path, folder))
+    assert found == expected
+    assert all(os.strerror(said) in text for text in told)
+    assert [p for p in files_in(folder) if p.suffix == ".part"] == []
+
+
+@pytest.mark.parametrize("name", ["EIO", "EROFS", "EACCES"])
+def test_a_conversion_that_a_broken_disk_ends_is_named(tmp_path, monkeypatch, name):
+    """What stood there before is there again, and nothing else is left."""
+    volume, place = Volume(scan(tmp_path / "a.nii")), tmp_path / "b.zarr"
+    convert(Volume(np.ones((4, 4, 4), np.int16)), place)
+    said, real = getattr(errno, name), os.rename
+
+    def fail(source, target):
+        if str(source).endswith("group"):
+            raise OSError(said, os.strerror(said), str(source))
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(VolumeError, match=rf"converted to .*b\.zarr: {os.strerror(said)}"):
+        convert(volume, place, chunk=8, overwrite=True)
+    assert (Volume(place).numpy() == 1).all()
+
+
+def test_voxels_in_memory_do_not_travel_where_files_may_not_be_long(tmp_path, monkeypatch):
+    """Nor could they in shared memory, whose length the limit bounds as well: it is named."""
+    monkeypatch.setattr(spill, "_CURRENT", {})
+    source = Volume(np.zeros(SHAPE, np.int16))._source
+    with (
+        disks.longest_file(1000),
+        pytest.warns(CacheUnused, match="File too large"),
+        pytest.raises(VolumeReadError, match=r"128000 bytes .*File too large"),
+    ):
+        source.__reduce__()
+
+
+def test_a_remote_file_that_a_library_opens_by_name_needs_one(tmp_path, monkeypatch):
+    """Where neither disk nor memory takes it, the limit is named."""
+    blosc2 = pytest.importorskip("blosc2")
+    array = np.random.default_rng(0).integers(0, 999, (1, *SHAPE)).astype(np.int16)
+    stored = blosc2.asarray(array, urlpath=str(tmp_path / "a.b2nd"), mode="w")
+    del stored
+    fsspec.filesystem("memory").pipe_file("/long/a.b2nd", (tmp_path / "a.b2nd").read_bytes())
+    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
+    with (
+        disks.longest_file(1000),
+        pytest.warns(CacheUnused, match="File too large"),
+        pytest.raises(CacheTooSmall, match=r"memory://long/a\.b2nd takes .* files as long"),
+    ):
+        Volume("memory://long/a.b2nd").numpy()
+    assert files_in(tmp_path / "cache") == []

@@ -1,12 +1,13 @@
 """States, plans, records and manifests that somebody else wrote: refused by name, or sound."""
 
 import json
+from collections import OrderedDict
 from itertools import islice
 from random import Random
 
 import numpy as np
 import pytest
-from hostile_values import as_text, mutated
+from hostile_values import Raised, as_text, disguised, liars, mutated
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
@@ -73,6 +74,50 @@ def test_hostile_states(attacks, loaded):
         json.dumps(loader.state_dict())
 
     attacks.each(attempt, quick=300, whole=5000)
+
+
+def test_hostile_objects_in_states(attacks, loaded):
+    """None of their methods is called: what is no plain value of JSON is a BadState."""
+
+    def attempt(seed):
+        random = Random(seed)
+        loader, state = random.choice(loaded)
+        loader.load_state_dict(state)
+        hostile = disguised(state, random)
+        with pytest.raises(BadState):
+            loader.load_state_dict(hostile)
+        assert json.loads(json.dumps(loader.state_dict())) == state
+
+    attacks.each(attempt, quick=300, whole=5000)
+
+
+def test_hostile_names_in_states(loaded):
+    """As the name of a field they are no field."""
+    loader, state = loaded[0]
+    tried = 0
+    for _, key in liars():
+        try:
+            hostile = {**state, key: 1}
+        except (Raised, TypeError):  # no dict holds it
+            continue
+        tried += 1
+        with pytest.raises(BadState):
+            loader.load_state_dict(hostile)
+    assert tried > 3
+
+
+def test_states_that_do_not_come_out_of_json(loaded):
+    """As it was returned, with its tuples, and in order; numbers of NumPy are none of JSON."""
+    loader, state = loaded[2]
+    loader.load_state_dict(state)
+    loader.load_state_dict(OrderedDict(loader.state_dict()))
+    loader.load_state_dict({**state, "ahead": tuple(map(tuple, state["ahead"]))})
+    with pytest.raises(BadState, match=r"epoch of a state .* int64"):
+        loader.load_state_dict({**state, "epoch": np.int64(1)})
+    endless = []
+    endless.append(endless)
+    with pytest.raises(BadState):
+        loader.load_state_dict({**state, "ahead": endless})
 
 
 def test_runs_that_take_turns(attacks):

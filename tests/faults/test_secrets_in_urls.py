@@ -52,6 +52,8 @@ FILES = {
     "two quotes": ('ct "1".nii', '?sig=SIGNone"SIGNtwo'),
     "odd signature": ("ct.nii", "?sig=SIGNone)SIGNtwo(SIGNone]SIGNtwo,SIGNone"),
     "fragment": ("ct of me.nii", "#token=SIGNone@SIGNtwo"),
+    "parameter": ("ct.nii", ";key=SIGNone;v=SIGNtwo,SIGNone"),
+    "parameter and query": ("my ct (1).nii", ";key=SIGNone?sig=SIGNtwo"),
 }
 FRAMES = ("quoting://{0}host/{1}{2}", "zip://a b.nii::quoting://{0}host/{1}{2}")
 
@@ -264,6 +266,24 @@ def test_no_worker_tells_a_secret():
     assert [part for part in PARTS for text in texts if part in text] == []
 
 
+@pytest.mark.parametrize("wish", ["", "fsspec"])
+@pytest.mark.parametrize("frame", ["{}", "simplecache::{}", "zip://a.nii::{}"])
+def test_no_log_of_a_client_shows_a_secret(caplog, monkeypatch, started_clients, frame, wish):
+    """At DEBUG of everything, also where a location is one of a chain."""
+    # A store that failed a moment ago is not asked.
+    monkeypatch.setattr("voxpipe.volumes.stores.remote_objects._HEALTH", {})
+    monkeypatch.setenv("VOXPIPE_REMOTE", wish)
+    caplog.set_level(logging.DEBUG)
+    for user, (name, query) in product(("me:PASSone@", "me:PASSone%40PASStwo@"), FILES.values()):
+        # Nobody listens there.
+        url = frame.format(f"http://{user}127.0.0.1:9/{name}{query}")
+        failing(lambda url=url: open_remote(url, {}).get("", 10))
+
+    if "::" in frame:
+        assert "127.0.0.1:9" in caplog.text
+    assert [part for part in PARTS if part in caplog.text] == []
+
+
 def test_a_name_keeps_server_and_file():
     """What is hidden is the user and the query, no more, unless an @ is in both."""
     for user, (file, (name, _)) in product(USERS, FILES.items()):
@@ -281,6 +301,15 @@ def test_what_is_no_credential_stays():
     ):
         assert public_name(name) == used_name(name) == name
         assert public_text(f"there is no '{name}'.") == f"there is no '{name}'."
+
+
+def test_a_parameter_of_a_folder_is_no_part_of_its_name():
+    """Of a web server; in a bucket, and on a disk, a ; is a letter as any other."""
+    url = "https://me:PASSone@host;v=SIGNone/a;key=SIGNtwo/b;c/ct.nii?x=1"
+    assert public_name(url) == used_name(url) == "https://host/a/b;c/ct.nii"
+    assert public_text(f"no {url}, or so") == "no https://host/a/b;c/ct.nii, or so"
+    for name in ("s3://bucket/a;key=1/b.nii", "/data/a;key=1.nii", "memory://a;k=1"):
+        assert public_name(name) == used_name(name) == name
 
 
 def test_a_location_to_be_used_keeps_its_path():

@@ -1,4 +1,4 @@
-"""A bucket of which a fifth of the answers is wrong in one of eleven ways: the same batches.
+"""A bucket of which a fifth of the answers is wrong in one of many ways: the same batches.
 
 Each epoch is run from a sound bucket and from the faulty one. The table at the end of the whole
 run says how much longer the second took: in sum over all seeds, of each row, from the first request

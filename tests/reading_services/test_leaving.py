@@ -166,6 +166,115 @@ def test_ctrl_c_about_a_fork_is_not_lost(cases):
         ABOUT_A_FORK.clear()
 
 
+FIRST = """
+import multiprocessing as mp, os, signal, sys, threading
+from torch.utils.data.datapipes.iter import IterableWrapper
+import voxpipe as vp
+
+ASK = "import signal; print(len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+
+def started(number):
+    import subprocess
+    return number, subprocess.run([sys.executable, "-c", ASK], capture_output=True).stdout
+
+def here():
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGINT).__name__)
+
+def epoch(method):
+    service = vp.MultiProcessingReadingService(1, method)
+    print(*vp.DataLoader2(IterableWrapper(range(2)).map(started), None, service), flush=True)
+
+if __name__ == "__main__":
+    method, thread = {method!r}, {thread!r}
+    if method == "fork":
+        ours = os.getpid()
+        os.register_at_fork(after_in_child=lambda: os.getppid() == ours and os.kill(os.getpid(), 2))
+    if thread:
+        other = threading.Thread(target=epoch, args=(method,))
+        other.start()
+        other.join()
+    else:
+        epoch(method)
+    if method != "fork":
+        mine = mp.get_context(method).Process(target=here)
+        mine.start()
+        mine.join()
+    here()
+"""
+# Imported by every Python that starts: is this the one to which Ctrl-C shall come?
+INTO_A_NEW_ONE = """
+import os, signal, sys
+if {where!r} in " ".join(sys.orig_argv):
+    try:
+        os.mkdir("came")  # to the first of them
+        os.kill(os.getpid(), signal.SIGINT)
+    except FileExistsError:
+        pass
+"""
+# What the fork server calls once a child has the handlers of a process of its own.
+INTO_A_CHILD_OF_THE_SERVER = """
+import multiprocessing.spawn as spawn, os, signal, sys
+if "forkserver" in " ".join(sys.orig_argv):
+    main = spawn._main
+    def interrupted(*arguments):
+        try:
+            os.mkdir("came")
+            os.kill(os.getpid(), signal.SIGINT)
+        except FileExistsError:
+            pass
+        return main(*arguments)
+    spawn._main = interrupted
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "thread", "hook"),
+    [
+        pytest.param("fork", False, "", marks=pytest.mark.slow),
+        ("fork", True, ""),
+        pytest.param(
+            "forkserver",
+            False,
+            INTO_A_CHILD_OF_THE_SERVER,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "forkserver",
+            False,
+            INTO_A_NEW_ONE.format(where="from multiprocessing.forkserver"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "spawn",
+            False,
+            INTO_A_NEW_ONE.format(where="--multiprocessing-fork"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["fork", "fork-in-a-thread", "child-of-server", "server", "spawn"],
+)
+def test_ctrl_c_before_a_workers_first_line_is_ignored(tmp_path, method, thread, hook):
+    """Each batch, and no word; what workers start, and your own processes, have it let in."""
+    script = tmp_path / "script.py"
+    script.write_text(FIRST.format(method=method, thread=thread))
+    (tmp_path / "sitecustomize.py").write_text(hook)
+
+    ended = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+
+    assert ended.stderr == ""
+    assert (tmp_path / "came").exists() == bool(hook)
+    lines = ended.stdout.splitlines()
+    assert lines[0] == r"(0, b'0\n') (1, b'0\n')"
+    assert set(lines[1:]) == {"set() default_int_handler"}
+
+
 STUCK = """
 import asyncio, os, signal, sys, threading
 from torch.utils.data.datapipes.iter import IterableWrapper

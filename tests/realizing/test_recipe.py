@@ -13,6 +13,7 @@ from voxpipe.core import Sample
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
 from voxpipe.core.ledger import LEDGER
 from voxpipe.realizing import Gather, Job, Realized, Recipe, Watch, in_threads, using_threads
+from voxpipe.volumes import Volume
 
 
 def test_arrays_and_numbers_are_stacked_and_the_rest_is_listed():
@@ -142,3 +143,15 @@ def test_what_becomes_no_batch_or_several_is_refused():
 
     with pytest.raises(GraphError, match=r"batch 3 \(left, right\) became 2 items"):
         Recipe(()).run(job, 0, 0)
+
+
+def test_the_case_of_a_volume_is_found_in_its_batch(tmp_path):
+    """Of two workers that read two versions of a file, the consumer knows only its name."""
+    samples = []
+    for case in ("left", "right"):
+        np.save(tmp_path / f"{case}.npy", np.zeros((4, 4, 4), np.uint8))
+        samples.append(Sample({"image": Volume(tmp_path / f"{case}.npy")}, case=case))
+    job = Job(0, tuple(samples))
+
+    assert job.cases_with(samples[1]["image"].name) == "right"
+    assert job.cases_with("unknown") == "left, right"

@@ -1,10 +1,14 @@
 """The test server is S3 as far as readers see it, and fails as it is told."""
 
+import gc
 import http.client
+import os
+import random
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
@@ -260,3 +264,130 @@ def test_the_body_of_a_stranger_is_not_taken_in(tmp_path):
             line.request("PUT", "/bucket/k", b"some bytes")
             assert line.getresponse().read().count(b"AccessDenied") == 1
         line.close()
+
+
+def stop_after(turns, loop, stop):
+    """Stop a server so many turns of its event loop later."""
+    loop.call_soon(*((stop_after, turns - 1, loop, stop) if turns else (stop,)))
+
+
+def serve_one(folder, turns):
+    """Serve nobody for long: so many turns after somebody has connected, the server stops."""
+    with socket.socket() as line, S3Server(folder, is_public=True) as server:
+        place = urlsplit(server.url)
+
+        def connect():
+            line.connect((place.hostname, place.port))
+            stop_after(turns, server._loop, server._stop)
+
+        server._loop.call_soon_threadsafe(connect)
+        server._thread.join(10)
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_server_that_stops_closes_each_connection(tmp_path, turns):
+    """Also one that it has just accepted, and has not begun to serve: at no moment is it lost."""
+    with warnings.catch_warnings(record=True, action="always") as told:
+        serve_one(tmp_path, turns)
+        gc.collect()
+
+    assert [str(each.message) for each in told] == []
+
+
+PIECES = [
+    *(
+        "/",
+        "//",
+        "..",
+        "%2e",
+        "%00",
+        "%",
+        "%zz",
+        "%C3%28",
+        "%F0",
+        "bucket",
+        "a",
+        "x",
+        "pipe",
+        "dir",
+    ),
+    *("?", "&", "=", "list-type=2", "max-keys=", "-1", "1e9", "9" * 30, "prefix=", "delimiter="),
+    *("continuation-token=", "start-after=", "delete", "uploads", "encoding-type=url", "\xff", "#"),
+    *("k" * 300, "http://h/", "*", ";", "a b", "\t", "bytes=", "0-", "-0", "5-2", "-", "x-y", ","),
+]
+HEADS = [
+    *("Range", "If-Match", "If-None-Match", "Content-Length", "Authorization", "Expect", "Host"),
+    *("Content-Encoding", "Transfer-Encoding", ":", ""),
+]
+
+
+def malformed(draw):
+    """Return a request of pieces that are right, put together in a way that is not."""
+
+    def some(most):
+        return "".join(draw.choice(PIECES) for _ in range(draw.randrange(most)))
+
+    method = draw.choice(["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS", "get", "", "G\xe9T"])
+    place = draw.choice(["/bucket/a/x", "/bucket/a/pipe", "/bucket", "/bucket?list-type=2&", ""])
+    lines = [f"{method} {place}{some(5)} HTTP/1.1"]
+    lines += [f"{draw.choice(HEADS)}: {some(4)}" for _ in range(draw.randrange(4))]
+    lines += [f"Range: bytes={some(3)}"] * draw.randrange(2)
+    return "\r\n".join([*lines, "", some(6)]).encode("latin-1")
+
+
+def test_no_request_stops_the_server(server, tmp_path):
+    """Whatever it is made of, a FIFO, a folder and a lost link among what it names included."""
+    folder = tmp_path / "bucket" / "a"
+    os.mkfifo(folder / "pipe")
+    (folder / "dir").mkdir()
+    (folder / "lost").symlink_to("nowhere")
+    told, draw, answered = [], random.Random(0), 0
+    server._loop.set_exception_handler(lambda loop, context: told.append(context))
+    place = urlsplit(server.url)
+    for _ in range(400):
+        sent = malformed(draw)
+        with socket.create_connection((place.hostname, place.port), timeout=5) as line:
+            line.sendall(sent + b"\r\n\r\n")
+            line.shutdown(socket.SHUT_WR)
+            got = b""
+            while piece := line.recv(65536):
+                got += piece
+        # An answer and no more, or none to what never ends.
+        assert not got or got.startswith(b"HTTP/1.1 "), sent
+        answered += bool(got)
+    assert answered > 300
+    gc.collect()  # asyncio tells what nobody looked at when it is freed
+    (tmp_path / "bucket" / "z").write_bytes(CONTENT)
+    assert ask(server, "GET", "/bucket/z")[2] == CONTENT
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/bucket/a/pipe", {}, 404),
+        ("HEAD", "/bucket/a/pipe", {}, 404),
+        ("PUT", "/bucket/a/pipe", {}, 400),
+        ("PUT", "/bucket/a/x/below", {}, 400),
+        ("DELETE", "/bucket/a/dir", {}, 204),
+        ("PUT", f"/bucket/{'k' * 300}", {}, 400),
+        ("GET", f"/bucket/{'k' * 300}", {}, 404),
+        ("GET", "/bucket?list-type=2&max-keys=many", {}, 400),
+        ("GET", "/bucket?list-type=2&max-keys=-1", {}, 400),
+        ("GET", "/bucket?list-type=2&continuation-token=%00", {}, 400),
+        ("POST", "/bucket?delete", {}, 400),
+        # As S3: what is no range is not looked at; what no byte is in cannot be sent.
+        ("GET", "/bucket/a/x", {"Range": "bytes=a-b"}, 200),
+        ("GET", "/bucket/a/x", {"Range": "bytes=5-2"}, 200),
+        ("GET", "/bucket/a/x", {"Range": "lines=1-2"}, 200),
+        ("GET", "/bucket/a/x", {"Range": "bytes=-0"}, 416),
+        ("GET", "/bucket/a/x", {"Range": "bytes=99999-"}, 416),
+    ],
+)
+def test_what_s3_would_not_do_is_answered_as_by_s3(server, tmp_path, method, path, headers, status):
+    """By a status, at once."""
+    os.mkfifo(tmp_path / "bucket" / "a" / "pipe")
+    (tmp_path / "bucket" / "a" / "dir").mkdir()
+
+    assert ask(server, method, path, headers, b"\xff" if method == "POST" else None)[0] == status
+    assert ask(server, "GET", "/bucket?list-type=2")[2].count(b"<Key>") == 1

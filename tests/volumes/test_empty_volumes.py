@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 
+import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import EmptyVolume
 from voxpipe.volumes import Volume, convert
@@ -59,3 +60,27 @@ def test_one_in_a_bucket_is_told(server, client):
     volume = Volume("s3://bucket/a.zarr", storage_options=server.storage_options)
 
     assert told_of(volume, FIRST, LAST) == ([EmptyVolume], [[3], [3]])
+
+
+@pytest.mark.parametrize(
+    ("service", "adapters"),
+    [
+        (vp.InProcessReadingService(prefetch_cnt=0), []),
+        (vp.InProcessReadingService(prefetch_cnt=2), []),
+        (vp.InProcessReadingService(prefetch_cnt=0), [vp.Timeout(item=60)]),
+        (vp.InProcessReadingService(prefetch_cnt=0), [vp.Runtime(threads=2)]),
+    ],
+    ids=["here", "ahead", "watched", "threads"],
+)
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "prefetch"])
+def test_the_warning_names_your_line(tmp_path, service, adapters, ahead):
+    """Where the loop or the chain was written, also if a thread of ours reads."""
+    made(tmp_path / "a.zarr")
+    cases = [{"image": str(tmp_path / "a.zarr")}] * 2
+    pipe = vp.from_cases(cases).open_volume().lazy_patch(4).batch_patches(2)
+    pipe = pipe.prefetch(2) if ahead else pipe
+
+    with pytest.warns(EmptyVolume) as told, vp.DataLoader2(pipe, adapters, service) as loader:
+        list(loader)
+
+    assert [warning.filename for warning in told] == [__file__]

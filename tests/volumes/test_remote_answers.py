@@ -1,6 +1,9 @@
 """Answers that are not what was asked for: tried again, then told, and never taken for voxels."""
 
+import os
 import tracemalloc
+from dataclasses import replace
+from urllib.parse import urlsplit
 
 import fsspec
 import h5py
@@ -11,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import (
+    AccessDenied,
     BadHeader,
     CorruptVolume,
     StoreUnavailable,
@@ -18,9 +22,10 @@ from voxpipe.core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from voxpipe.testing.s3 import Fault, FaultMix
+from voxpipe.testing.s3 import _BROKEN, Fault, FaultMix, S3Server
 from voxpipe.volumes import Volume, read_manifest
 from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
+from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges
 from voxpipe.volumes.stores.ranges import ReadRange
 from voxpipe.volumes.stores.remote import open_remote
 from voxpipe.volumes.stores.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
@@ -86,7 +91,11 @@ def store(server, client):
 
 @pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
 @pytest.mark.parametrize(
-    "kind", ["short", "shift", "timeout", "stall", "close", "truncate", "whole"]
+    "kind",
+    [
+        *("short", "shift", "timeout", "stall", "close", "truncate", "whole"),
+        *("page", "unsaid", "total", "redirect", "undated"),
+    ],
 )
 def test_what_is_wrong_once_is_asked_for_again(server, store, wanted, kind):
     """The bytes are right, and one request more was sent."""
@@ -99,19 +108,105 @@ def test_what_is_wrong_once_is_asked_for_again(server, store, wanted, kind):
     assert bytes(found) == CONTENT[wanted.start : wanted.stop]
     # All of an object is the right answer to a request for it; obstore wants its range.
     is_right = kind == "whole" and wanted == ReadRange("a") and isinstance(store, FsspecRanges)
+    # Of how many bytes the object is nobody knows, and the range is the right one.
+    is_right |= kind == "total" and wanted.stop is not None
     assert len(server.requests) == (1 if is_right else 2)
 
 
 @pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
 @pytest.mark.parametrize("kind", ["short", "shift"])
 def test_what_is_always_wrong_is_told(server, store, wanted, kind):
-    """After a few attempts, not at the deadline: it has the answers."""
+    """After a few attempts, not at the deadline; one request more looks for a redirect."""
     server.forget()
     server.fail(Fault(kind))
 
     with pytest.raises(StoreUnavailable, match=r"reading s3://bucket/a failed"):
         store.get_ranges([wanted])
-    assert len(server.requests) == MOST_WRONG
+    assert len(server.requests) == MOST_WRONG + 1
+
+
+ODD = ["page", "unsaid", "total", "etag", "redirect", "undated", "whole"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kind"),
+    # Web servers may redirect, and what comes then is the answer.
+    [("s3", kind) for kind in ODD] + [("http", kind) for kind in ODD if kind != "redirect"],
+)
+def test_one_odd_answer_is_no_other_version(server, client, monkeypatch, scheme, kind):
+    """Whether it is to the question how large the object is, or to one for its bytes."""
+    monkeypatch.setattr("voxpipe.volumes.stores.remote_objects.default_retry", lambda: QUICK)
+    if scheme == "http":
+        monkeypatch.setenv("VOXPIPE_REMOTE", client.replace("obstore", ""))
+    (server.bucket / "a").write_bytes(CONTENT)
+    url = "s3://bucket/a" if scheme == "s3" else f"{server.url}/bucket/a"
+    for when in ("opened", "read", "read again"):
+        odd = [Fault(kind, times=1), Fault(kind, times=1, method="HEAD")]
+        server.fail(*odd if when == "opened" else ())
+        file = RemoteFile(url, server.storage_options if scheme == "s3" else {}, "there")
+        server.fail(*odd if when == "read" else ())
+        assert bytes(file.ranges([(500, 900)])[0]) == CONTENT[500:900]
+        server.fail(*odd if when == "read again" else ())
+        assert bytes(file.ranges([(900, 1900)])[0]) == CONTENT[900:1900]
+
+        assert file.size == len(CONTENT)
+        assert file.is_current
+    server.fail()
+    (server.bucket / "a").write_bytes(CONTENT[::-1])
+    with pytest.raises(VolumeChanged, match="was written again since"):
+        file.ranges([(3, 90)])
+
+
+def test_one_odd_version_of_an_index_is_no_other_one(server, store):
+    """Parts of an object are of one ETag; that of one answer alone is no proof of another."""
+    os.utime(server.bucket / "a", (1000, 1000))
+    server.fail(Fault("etag", times=1))
+    store.get_ranges(RANGES[:1])
+
+    assert bytes(store.get_ranges(RANGES[1:2])[0]) == CONTENT[-700:]
+
+    (server.bucket / "a").write_bytes(CONTENT[::-1])
+    with pytest.raises(VolumeChanged, match="was written again since"):
+        store.get_ranges(RANGES[:1])
+
+
+def test_a_store_that_redirects_is_told(server, store):
+    """Nobody refuses access: the store is elsewhere, or somebody wants a login first."""
+    server.fail(Fault("redirect"), Fault("redirect", method="HEAD"))
+
+    asks = [lambda: store.facts("a"), *(lambda one=one: store.get_ranges([one]) for one in RANGES)]
+    for ask in asks:
+        with pytest.raises(
+            StoreUnavailable, match=r"redirects to localhost \(is the reg"
+        ) as caught:
+            ask()
+        assert "SECRET" not in str(caught.value)
+
+
+def test_a_redirect_to_another_store_is_told(server, store, tmp_path, monkeypatch):
+    """Which does not know who asks, and refuses as S3 does: once is tried again."""
+    with S3Server(tmp_path) as other:
+        away = f"http://localhost:{urlsplit(other.url).port}/bucket/a?token=LOGINSECRET"
+        monkeypatch.setattr(S3Server, "login", away)
+        server.fail(Fault("redirect", times=1))
+        assert bytes(store.get_ranges(RANGES[:1])[0]) == CONTENT[3:5000]
+
+        server.fail(Fault("redirect"))
+        with pytest.raises(AccessDenied, match="refused by localhost, to which") as caught:
+            store.get_ranges(RANGES[:1])
+    assert "SECRET" not in str(caught.value)
+
+
+def test_a_page_is_no_missing_chunk(server, store, monkeypatch):
+    """404 of S3 means fill; that of somebody else means nothing."""
+    page = replace(_BROKEN["page"], status=404)
+    monkeypatch.setitem(_BROKEN, "missing", page)
+    server.fail(Fault("missing", times=2))
+    assert bytes(store.get_ranges(RANGES[:1])[0]) == CONTENT[3:5000]
+
+    server.fail(Fault("missing"))
+    with pytest.raises(StoreUnavailable, match="a web page"):
+        store.get_ranges(RANGES[:1])
 
 
 def test_an_object_that_was_there_is_looked_for_again(server, store):
@@ -127,7 +222,7 @@ def test_an_object_that_was_there_is_looked_for_again(server, store):
     with pytest.raises(VolumeChanged, match="a was removed since"):
         store.get_ranges(RANGES[:1])
     assert store.get_ranges([ReadRange("b")]) == [None]
-    assert len(server.requests) == 2 + MOST_MISSING + 1
+    assert len(server.requests) == 2 + 2 * MOST_MISSING
 
 
 @pytest.mark.parametrize("name", ["a.h5", "a.tif"])
@@ -205,6 +300,42 @@ def test_a_server_without_ranges_is_told(server, monkeypatch):
 
     with pytest.raises(VolumeReadError, match="does not know ranges"):
         file.ranges([(3, 90)])
+
+
+def test_a_server_without_ranges_is_asked_once_for_each_file(server, monkeypatch):
+    """It sends all, which is taken where it is no more than was asked for: a range asks twice."""
+    monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
+    monkeypatch.setattr("voxpipe.testing.s3_http.Question.range", "")
+    for name in "abcd":
+        (server.bucket / name).write_bytes(CONTENT)
+    store = open_remote(f"{server.url}/bucket", {}, QUICK)
+    assert isinstance(store, ObstoreRanges)
+    counts = []
+    for name in "abcd":
+        server.forget()
+        found = store.get_ranges([ReadRange(name, 0, 30_000)])[0]
+        assert bytes(found) == CONTENT
+        counts.append(len(server.requests))
+    assert counts == [2, 1, 1, 1]
+
+    server.forget()
+    for most in (3, 1):
+        with pytest.raises(VolumeReadError, match="does not know ranges"):
+            store.get_ranges([ReadRange("a", 3, 90)])
+        assert len(server.requests) <= most
+        server.forget()
+
+
+def test_one_answer_with_all_of_a_file_is_no_server_without_ranges(server, monkeypatch):
+    """A proxy may send one; the server is asked for ranges as before."""
+    monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
+    (server.bucket / "a").write_bytes(CONTENT)
+    store = open_remote(f"{server.url}/bucket", {}, QUICK)
+    server.fail(Fault("whole", times=1))
+    for _ in range(2):
+        assert bytes(store.get_ranges([ReadRange("a", 3, 90)])[0]) == CONTENT[3:90]
+
+    assert not store._always_fsspec
 
 
 def test_a_mix_is_drawn_from_its_seed():

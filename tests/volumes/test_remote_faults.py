@@ -51,6 +51,7 @@ def test_an_answer_that_never_comes(server, read):
 @pytest.mark.parametrize("kind", ["slow_down", "reset", "truncate"])
 def test_what_stays_is_told_at_the_deadline(server, read, kind):
     """The error says what, how often and how long; requests do not multiply."""
+    read()  # to make a client takes longer than the deadline on a busy machine
     server.fail(Fault(kind))
 
     with pytest.raises(StoreUnavailable, match="reading s3://bucket/a failed") as caught:
@@ -62,13 +63,13 @@ def test_what_stays_is_told_at_the_deadline(server, read, kind):
 
 
 def test_what_is_refused_is_told_at_once(server, read):
-    """One request, and an error that is a PermissionError."""
+    """An error that is a PermissionError, after two answers; a third looks for a redirect."""
     server.fail(Fault("deny"))
 
     with pytest.raises(AccessDenied, match="reading s3://bucket/a was refused"):
         read()
 
-    assert len(server.requests) == 1
+    assert len(server.requests) == 3
 
 
 def test_a_bucket_that_is_not_there_is_told_at_once(server, read):

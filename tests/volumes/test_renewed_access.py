@@ -38,7 +38,7 @@ def credentials(file, server, secret):
 
 @pytest.mark.parametrize("how", ["expired", "deny"])
 def test_credentials_that_expire_are_read_anew_once(server, client, monkeypatch, tmp_path, how):
-    """A profile that was renewed meanwhile goes on; one that was not is refused at once."""
+    """A profile that was renewed meanwhile goes on; one that was not is refused."""
     file = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -52,7 +52,7 @@ def test_credentials_that_expire_are_read_anew_once(server, client, monkeypatch,
     assert bytes(store.get("a")) == b"abc"
     credentials(file, server, "second")
     server.forget()
-    server.fail(Fault(how, times=1))
+    server.fail(Fault(how, times=1 if how == "expired" else None))
 
     if how == "expired":
         assert bytes(store.get("a")) == b"abc"
@@ -64,7 +64,8 @@ def test_credentials_that_expire_are_read_anew_once(server, client, monkeypatch,
 
     assert "token-" not in str(told.value)
     assert "second" not in str(told.value)
-    assert len(server.requests) == (4 if how == "expired" else 1)
+    # A refusal may be of another host: it is asked for again, then a redirect is looked for.
+    assert len(server.requests) == (4 if how == "expired" else 3)
 
 
 def tokens_of(server, monkeypatch):

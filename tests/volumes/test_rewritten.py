@@ -270,3 +270,57 @@ def test_looking_at_versions_asks_for_nothing(server, client):
     chunks = [line.key for line in server.requests if "/c/" in line.key]
     assert len(chunks) == len(set(chunks)) == 6**3
     assert len([line for line in server.requests if "zarr.json" in line.key]) == 1
+
+
+def clock_at(ours, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: ours)
+    monkeypatch.setattr(time, "time_ns", lambda: int(ours * 1e9))
+
+
+def opened_at(path, server, monkeypatch, *, ahead=0.0):
+    """Return a volume of a store whose clock is so many seconds ahead, opened for a pass."""
+    clock_at(time.time() - ahead, monkeypatch)
+    volume = Volume(f"s3://bucket/{path.name}", storage_options=server.storage_options)
+    volume = volume.opened_anew("a pass")
+    assert (volume.read(Region((0, 0, 0), (4, 4, 4))).array == 1).all()
+    return volume
+
+
+REST = Region((8, 8, 8), (24, 24, 24))
+
+
+@pytest.mark.parametrize("shards", [None, (12, 12, 12)])
+def test_a_store_whose_clock_is_ahead_writes_nothing_in_our_future(
+    server, client, monkeypatch, shards
+):
+    """What it wrote a moment before the epoch is not new: nobody reads what is still to come."""
+    path = server.bucket / "a.zarr"
+    zarr_written(path, 1, shards)
+    volume = opened_at(path, server, monkeypatch, ahead=20)
+
+    assert (volume.read(REST).array == 1).all()
+    volume.refuse_change()
+
+
+def test_a_store_whose_clock_is_ahead_is_still_noticed_to_write(server, client, monkeypatch):
+    """By its own clock: later than it was when the epoch began."""
+    path = server.bucket / "a.zarr"
+    zarr_written(path, 1)
+    volume = opened_at(path, server, monkeypatch, ahead=20)
+    zarr_written(path, 2, later=20 + 5)
+    clock_at(time.time() + 6, monkeypatch)
+
+    assert (volume.read(REST).array == 2).all()
+    with pytest.raises(VolumeChanged, match=r"a\.zarr was written again"):
+        volume.refuse_change()
+
+
+def test_the_clock_of_a_store_stays_known(server, client, monkeypatch):
+    """Chunks that are read much later than they were written, too, are none that changed."""
+    path = server.bucket / "a.zarr"
+    zarr_written(path, 1)
+    volume = opened_at(path, server, monkeypatch, ahead=20)
+    clock_at(time.time() + 100, monkeypatch)
+
+    assert (volume.read(REST).array == 1).all()
+    volume.refuse_change()

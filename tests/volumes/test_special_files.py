@@ -1,13 +1,16 @@
-"""Pipes and devices in the place of files are refused at once: nobody waits for a writer."""
+"""Pipes, devices and folders in the place of files are refused at once, by name."""
 
+import errno
 import os
 
 import numpy as np
 import pytest
+import zarr
 from nifti_files import numbered
+from numcodecs import Delta
 
 from voxpipe.core import Region
-from voxpipe.core.errors import VolumeError
+from voxpipe.core.errors import AccessDenied, BadHeader, UnknownFormat, VolumeError, VolumeReadError
 from voxpipe.volumes import Volume, close_volumes, convert, read_manifest
 
 NAMES = [
@@ -116,3 +119,109 @@ def test_a_pipe_where_a_conversion_looks(tmp_path, file):
 
     with pytest.raises(VolumeError, match=r"journal\.jsonl is no regular|a\.nii\.zarr is there"):
         convert(Volume(numbered((4, 5, 6))), tmp_path / "a.nii.zarr")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_is_no_volume(tmp_path, name):
+    """Of whatever format its name speaks."""
+    (tmp_path / name).mkdir()
+
+    with pytest.raises(VolumeError, match=name):
+        _ = Volume(tmp_path / name).shape
+
+
+PARTS = ["zarr.json", "0/zarr.json", "0/c/0/0/0", "nifti/zarr.json", "nifti/c/0"]
+
+
+@pytest.mark.parametrize("by", ["path", "URL"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_folder_in_the_place_of_a_file_of_a_zarr(tmp_path, part, by):
+    """Of metadata, of a shard, of the header."""
+    place = tmp_path / "a.nii.zarr"
+    convert(Volume(numbered((4, 5, 6))), place)
+    (place / part).unlink()
+    (place / part).mkdir()
+
+    with pytest.raises(BadHeader, match=f"{part} is a folder") as told:
+        Volume(place if by == "path" else place.as_uri()).read(Region.of_shape((4, 5, 6)))
+    assert "Put a file in its place" in str(told.value)
+
+
+@pytest.mark.parametrize("filters", [None, [Delta("<i2")]])
+@pytest.mark.parametrize("part", [".zarray", "0.0.0"])
+def test_a_folder_in_the_place_of_a_file_of_an_older_zarr(tmp_path, part, filters):
+    """Read by voxpipe, or by zarr-python."""
+    place = tmp_path / "a.zarr"
+    zarr.create_array(
+        place, shape=(4, 4, 4), chunks=(4, 4, 4), dtype="i2", zarr_format=2, filters=filters
+    )[...] = 1
+    (place / part).unlink()
+    (place / part).mkdir()
+
+    with pytest.raises(BadHeader, match=f"{part} is a folder"):
+        Volume(place).numpy()
+
+
+def test_a_folder_in_the_place_of_a_group(tmp_path):
+    """Of the older format."""
+    (tmp_path / "a.zarr" / ".zgroup").mkdir(parents=True)
+
+    with pytest.raises(BadHeader, match=r"\.zgroup is a folder"):
+        _ = Volume(tmp_path / "a.zarr").shape
+
+
+def test_a_folder_in_the_place_of_what_else_is_read(tmp_path):
+    """Of raw voxels, of a file that was there a moment ago, of a manifest, of a journal."""
+    (tmp_path / "a.mhd").write_text(
+        "ObjectType = Image\nNDims = 3\nDimSize = 4 4 4\nElementType = MET_SHORT\n"
+        "ElementDataFile = a.raw\n"
+    )
+    (tmp_path / "a.raw").mkdir()
+    with pytest.raises(BadHeader, match=r"a\.raw is a folder"):
+        Volume(tmp_path / "a.mhd").numpy()
+
+    np.save(tmp_path / "late.npy", np.ones((4, 4, 4), np.int16))
+    volume = Volume(tmp_path / "late.npy")
+    assert volume.shape == (1, 4, 4, 4)
+    close_volumes()
+    (tmp_path / "late.npy").unlink()
+    (tmp_path / "late.npy").mkdir()
+    with pytest.raises(BadHeader, match=r"late\.npy is a folder"):
+        volume.numpy()
+
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(BadHeader, match=r"manifest\.json is a folder"):
+        read_manifest(tmp_path / "manifest.json")
+
+    (tmp_path / ".a.nii.zarr.part" / "journal.jsonl").mkdir(parents=True)
+    with pytest.raises(BadHeader, match=r"journal\.jsonl is a folder"):
+        convert(Volume(numbered((4, 5, 6))), tmp_path / "a.nii.zarr")
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.npy", "a.h5", "a.zarr/zarr.json", "manifest.json"])
+def test_a_file_that_cannot_be_opened_is_named(tmp_path, name, monkeypatch):
+    """Links in a circle, or a file of somebody else: as errors of ours."""
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    volume = place if place.parent == tmp_path else place.parent
+    place.symlink_to(place.name)
+
+    def read():
+        return read_manifest(place) if name == "manifest.json" else Volume(volume).shape
+
+    circle = UnknownFormat if "zarr" in name else VolumeReadError
+    with pytest.raises(circle, match=f"{volume.name}.* cannot be opened|is a folder without"):
+        read()
+
+    place.unlink()
+    place.write_bytes(bytes(1000))
+    opened = os.open
+
+    def denied(path, *arguments, **named):
+        if str(path).endswith(name):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(AccessDenied, match=f"{name} cannot be opened: Permission denied"):
+        read()

@@ -201,6 +201,29 @@ def test_a_whole_member_is_checked_by_url_too(tmp_path, how, method):
         Volume(f"memory://checked/{tmp_path.name}.zarr.zip").numpy()
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("way", ["obstore", "fsspec"])
+def test_a_whole_member_is_checked_in_a_bucket_too(server, monkeypatch, way, method):
+    """Whoever sends the requests."""
+    monkeypatch.setenv("VOXPIPE_REMOTE", way)
+    path = server.bucket / f"{way}-{method}.zarr.zip"
+    write(path)
+    with zipfile.ZipFile(path) as archive:
+        content = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    url, options = f"s3://bucket/{path.name}", server.storage_options
+    assert Volume(url, storage_options=options).numpy().size == ARRAY.size
+    close_volumes()
+    raw = bytearray(path.read_bytes())
+    raw[raw.rindex(b"PK\x01\x02", 0, raw.rindex(b"c/0/0/0")) + 16] ^= 1
+    path.write_bytes(raw)
+
+    with pytest.raises(CorruptVolume, match=r"c/0/0/0 in .*: its check sum is wrong"):
+        Volume(url, storage_options=options).numpy()
+
+
 def test_a_part_of_a_member_costs_no_more_by_url(tmp_path):
     """A shard is not brought whole for its check sum: what the decision says is not looked at."""
     path = write(tmp_path / "a.zarr.zip", shards=(8, 8, 8))

@@ -29,7 +29,9 @@ DEFAULT_BUDGET = 32 * 1024**3
 # Of each kind of number (statistics, histograms, boxes, tables): those of 100 000 volumes.
 MOST_KEPT_BYTES = 1024**3
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a disk says that has no more room, for anybody or for this user."""
+"""What a disk says that has no more room: for anybody, this user, or this process (ulimit -f)."""
+FAILING = FULL | {errno.EIO}
+"""What a disk says that takes nothing more, be it full or broken."""
 CLOSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
 """What a folder says that may not be written to, or where somebody put a link in our way."""
 # Opens nothing that somebody put in our way, and waits for nobody: a pipe would.

@@ -18,6 +18,7 @@ file is set to its full length at once, so that two writers see each other's nee
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import tempfile
@@ -35,6 +36,7 @@ from .cache_directory import (
     BUDGET_VARIABLE,
     CLOSED,
     DIRECTORY_VARIABLE,
+    FAILING,
     FULL,
     NO_LINK,
     make_directory,
@@ -116,7 +118,7 @@ class DecodedCache:
             make_directory(self.directory)
             make_directory(self.directory / "locks")
         except OSError as error:
-            if error.errno in FULL | CLOSED:  # of a folder above it, maybe
+            if error.errno in FAILING | CLOSED:  # of a folder above it, maybe
                 raise OSError(error.errno, error.strerror, str(self.directory)) from error
             raise VolumeReadError(
                 f"the cache directory {self.directory} cannot be made: {error.strerror}.",
@@ -126,7 +128,9 @@ class DecodedCache:
     def _refuses(self, error: OSError) -> bool:
         """Whether it is the cache that cannot be written, not the volume that cannot be read."""
         inside = str(error.filename or "").startswith(str(self.directory))
-        return error.errno in FULL or (error.errno in CLOSED and inside)
+        unsaid = not error.filename  # of a file that is open
+        failing = error.errno == errno.EIO and (inside or unsaid)
+        return error.errno in FULL or failing or (error.errno in CLOSED and inside)
 
     def _in_memory(
         self, size: int, write: Callable[[BinaryIO], None], name: str, error: OSError
@@ -163,8 +167,8 @@ class DecodedCache:
             left.unlink(missing_ok=True)  # its writer is dead, or it would hold the lock
         partial = self.directory / f"{key}.{uuid.uuid4().hex}{PARTIAL}"
         with ExitStack() as stack:
-            self._reserve(partial, size, name, deadline)
             stack.callback(partial.unlink, missing_ok=True)
+            self._reserve(partial, size, name, deadline)
             with open(partial, "r+b") as writing:
                 write(writing)
             seal(partial, self.directory / SUMS / key)
@@ -226,7 +230,14 @@ def _memory_file(size: int, write: Callable[[BinaryIO], None]) -> BinaryIO:
         return cast("BinaryIO", file)
     fd = os.memfd_create("voxpipe-decoded", os.MFD_CLOEXEC)
     try:
-        os.ftruncate(fd, size)
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            if error.errno != errno.EFBIG:
+                raise
+            found = _bytes_file(write)  # ``ulimit -f`` counts for files in memory as well
+            os.close(fd)
+            return found
         with open(os.dup(fd), "wb") as writing:
             write(writing)
         os.lseek(fd, 0, os.SEEK_SET)
@@ -237,9 +248,17 @@ def _memory_file(size: int, write: Callable[[BinaryIO], None]) -> BinaryIO:
         raise
 
 
+def _bytes_file(write: Callable[[BinaryIO], None]) -> BinaryIO:
+    """Return what has no descriptor either: only a reader that knows of it can use it."""
+    file = io.BytesIO()
+    write(file)
+    file.seek(0)
+    return file
+
+
 def is_in_memory(file: BinaryIO) -> bool:
     """Whether an open entry is one that no directory holds."""
-    return os.fstat(file.fileno()).st_nlink == 0
+    return isinstance(file, io.BytesIO) or os.fstat(file.fileno()).st_nlink == 0
 
 
 def _busy(what: str) -> CacheBusy:

@@ -5,7 +5,9 @@ What takes a pass over a whole volume is worked out by one process; the others w
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,10 +15,12 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from ...core.errors import CacheBusy, VoxpipeError
-from .cache_directory import CLOSED, FULL, MOST_KEPT_BYTES, NO_LINK, make_directory, warn_unused
+from .cache_directory import CLOSED, FAILING, MOST_KEPT_BYTES, NO_LINK, make_directory, warn_unused
 
 # Short beside what is waited for, a decoded or converted volume; long beside a look.
 POLL_SECONDS = 0.02
+# At a lock, while others may take a link away from there: each sees one more change at most.
+_LOOKS = 10
 # A pass over a volume of 100 GB takes it at 200 MB/s; after that each process makes its own.
 LONGEST_PASS = 600.0
 
@@ -39,21 +43,50 @@ def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open the file of a lock, made where there is none; no link is followed.
+    """Open the file of a lock, made where there is none.
 
-    In a folder that may not be written to, one that is there can be locked all the same.
+    A link in its place is replaced, and not followed. In a folder that may not be written to, a
+    lock that is there can be taken all the same.
 
     Raises
     ------
     OSError
         There is none, and none can be made.
     """
+    for _ in range(_LOOKS):
+        try:
+            return _open_lock(path)
+        except OSError as error:
+            # Of a link that another process is just taking away the system says either.
+            is_going = error.errno == errno.ENOENT and path.parent.is_dir()
+            if error.errno != errno.ELOOP and not is_going:
+                raise
+        _remove_link(path)
+    return _open_lock(path)
+
+
+def _open_lock(path: Path) -> BinaryIO:
     try:
         return open(os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600), "r+b", buffering=0)
     except OSError as error:
         if error.errno not in CLOSED:
             raise
         return open(os.open(path, os.O_RDONLY | NO_LINK), "rb", buffering=0)
+
+
+def _remove_link(path: Path) -> None:
+    """Take away a link, one process at a time: by then a lock of another may be there."""
+    import fcntl
+
+    fd = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # held for no longer than this
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(fd)
 
 
 def lock(file: BinaryIO, deadline: float, busy: Callable[[], VoxpipeError]) -> None:
@@ -120,7 +153,7 @@ def _saved(file: Path, found: T, save: Callable[[Path, T], None]) -> None:
     try:
         save(file, found)
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in FAILING:
             warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
 
 

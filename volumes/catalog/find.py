@@ -15,18 +15,14 @@ from typing import Any
 from ...core.errors import VolumeNotFound
 from ..formats.zarr_nodes import METADATA_FILES
 from ..registry import BackendRequest, recognised
-from ..stores.fsspec_ranges import with_defaults
+from ..stores.fsspec_ranges import listed_by, reached
 from ..stores.location import (
     absolute_place,
-    file_system,
     is_url,
     local_path,
     public_name,
-    remote_errors,
 )
-from ..stores.redaction import Secrets
 from ..stores.remote import open_remote
-from ..stores.retry import Attempts, default_retry, retried_here
 
 IMAGE = "image"
 """The key of a volume that is the only one of its case."""
@@ -311,11 +307,8 @@ def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = No
 def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Return name below the fixed folder, place, and whether it is a folder, of each match."""
     if is_url(pattern):
-        system, path = file_system(pattern, with_defaults(pattern, options))
-        shown = public_name(pattern)
-        with remote_errors(shown, options, "listing"):
-            attempts = Attempts(default_retry(), f"listing {shown}", Secrets(options).describe)
-            infos = retried_here(lambda: system.glob(path, detail=True), attempts)
+        system, path = reached(pattern, options)
+        infos = listed_by(system, "glob", path, pattern, options, detail=True)
         root = _fixed_folder(path)
         found = [
             (match[len(root) :].strip("/"), system.unstrip_protocol(match), kind["type"])
@@ -418,7 +411,7 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
 
 
 def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    system, root = file_system(location, with_defaults(location, options))
+    system, root = reached(location, options)
     root = root.rstrip("/")
     # Not by ``system.find``: what answers too late, or not at all, is told as for any read.
     paths = [f"{root}/{key}" for key in open_remote(location, options).list()]

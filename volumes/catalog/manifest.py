@@ -354,7 +354,7 @@ def _content(place: str, options: Mapping[str, Any]) -> bytes:
             size = os.fstat(file.fileno()).st_size
             check_document(size, place, MOST_MANIFEST_BYTES)
             return file.read(MOST_MANIFEST_BYTES)
-    except (FileNotFoundError, IsADirectoryError):
+    except FileNotFoundError:
         raise _no_manifest(place) from None
 
 

@@ -22,11 +22,12 @@ from ...core.errors import (
     DestinationFull,
     SampleError,
     VolumeChanged,
+    VolumeError,
     VoxpipeError,
 )
 from ...core.sample import case_of
 from ..backend import content_of
-from ..cache.cache_directory import FULL
+from ..cache.cache_directory import CLOSED, FAILING, FULL
 from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
 from ..content import content_key
@@ -213,8 +214,15 @@ def convert(
         try:
             done = write_planned(volume, plan, target, overwrite=overwrite, progress=progress)
         except OSError as error:
-            if isinstance(error, VoxpipeError) or error.errno not in FULL:
+            if isinstance(error, VoxpipeError):
                 raise
+            if error.errno not in FULL:
+                if error.errno not in FAILING | CLOSED:
+                    raise
+                raise VolumeError(
+                    f"{volume.name} could not be converted to {target.name}: {error.strerror}.",
+                    do="Check the disks of both, and convert again.",
+                ) from error
             raise DestinationFull(
                 f"the disk of {target.name} is full: {error.strerror}.",
                 do="Make room and convert again: what is written is continued. Or remove the "

@@ -22,7 +22,7 @@ from ...core.errors import CacheBusy, CacheTooSmall, DestinationBusy, VolumeErro
 from ..cache.cache_directory import (
     BUDGET_VARIABLE,
     CLOSED,
-    FULL,
+    FAILING,
     make_directory,
     own_folder,
     warn_unused,
@@ -82,7 +82,7 @@ class ConvertedCache:
         try:
             held = self._hold(key)
         except OSError as error:
-            if error.errno not in FULL | CLOSED:
+            if error.errno not in FAILING | CLOSED:
                 raise
             if is_sound(path, sums):
                 return path, None
@@ -128,7 +128,7 @@ class ConvertedCache:
                 try:
                     write_planned(volume, plan, target)
                 except OSError as error:
-                    if error.errno in FULL:
+                    if error.errno in FAILING | CLOSED:
                         target.drop()  # what it takes is needed for other things
                     raise
         except DestinationBusy as error:  # whoever asked for voxels does not write
@@ -154,7 +154,7 @@ class ConvertedCache:
             # A voxpipe error may be an OSError, too: of what it wraps, the disk's word counts.
             if isinstance(each, OSError) and not isinstance(each, VoxpipeError):
                 inside = str(each.filename or "").startswith(str(self.directory))
-                refuses = each.errno in FULL or (each.errno in CLOSED and inside)
+                refuses = each.errno in FAILING or (each.errno in CLOSED and inside)
                 return each if refuses else None
         return None
 

@@ -10,6 +10,7 @@ A line that was cut off by a kill counts as not there.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -38,6 +39,8 @@ from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
+# What ``rename`` says of a place that is not free.
+_THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 # What zarr-python writes a file as, until it is whole and gets its name.
 _UNFINISHED = "*.partial"
 
@@ -125,6 +128,9 @@ class LocalDestination:
                 if _is_still(file, self._partial / "lock"):
                     try:
                         yield
+                    except (OSError, VolumeError):
+                        self._drop_unless_begun()
+                        raise
                     finally:
                         self._tidy()
                     return
@@ -140,6 +146,13 @@ class LocalDestination:
             elif not begun:
                 (self._partial / "lock").unlink()
                 self._partial.rmdir()
+
+    def _drop_unless_begun(self) -> None:
+        """Remove what is being written if no shard of it is: there is nothing to continue."""
+        with suppress(OSError, VolumeError):
+            lines = _read(self._partial / _JOURNAL).split(b"\n")
+            if not any(line.startswith(b"[") for line in lines):
+                self._remove_partial()
 
     def _remove_partial(self) -> None:
         # The lock goes first: who waits for it then looks at the place again.
@@ -207,6 +220,10 @@ class LocalDestination:
         try:
             os.rename(self._group, self._path)
         except OSError as error:
+            if old.exists() and not self._path.exists():
+                os.rename(old, self._path)
+            if error.errno not in _THERE:
+                raise
             raise DestinationExists(
                 f"{self.name} appeared while it was being written: {error.strerror}.",
                 do="Give another place, or overwrite=True.",

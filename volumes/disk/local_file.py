@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import BinaryIO
 
-from ...core.errors import BadHeader, VolumeNotFound
+from ...core.errors import VolumeNotFound
 from ..backend import Backend
 from ..content import content_key
-from ..stores.ranges import changed_at, open_regular
+from ..stores.ranges import cannot_open, changed_at, open_regular
 from .file_system import file_system_at
+
+# In the place of size and time of writing.
+_MISSING = (-1, -1)
 
 
 class LocalFile(Backend):
     """A backend of one local file, mixed in with how its voxels are read."""
 
     path: str
+    others: tuple[str, ...] = ()
+    """Further files in which it lies, or that say where; the stamp in the header speaks of all."""
 
     @property
     def is_current(self) -> bool:
         """Whether the file has the size and the time of writing that it had when opened."""
-        return file_stamp(self.path) == self.header.stamp
+        return stamp_of_all(self.path, self.others) == self.header.stamp
 
     def is_as_of(self, moment: int) -> bool:
         """Whether it also was not replaced since by a file of the same size and time of writing."""
-        return self.is_current and not is_changed_since(self.path, moment)
+        if not self.is_current or is_changed_since(self.path, moment):
+            return False
+        # One that is still missing has not changed.
+        there = filter(os.path.exists, self.others)
+        return not any(is_changed_since(other, moment) for other in there)
 
     @property
     def content_key(self) -> str:
@@ -33,13 +43,11 @@ class LocalFile(Backend):
 
 
 def open_local(path: str) -> BinaryIO:
-    """Open a local file for reading; ``VolumeNotFound`` where there is none."""
+    """Open a local file for reading; ``VolumeNotFound`` where there is none, ``BadHeader`` else."""
     try:
         return open(path, "rb", opener=open_regular)
     except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
-    except IsADirectoryError:
-        raise BadHeader(f"{path} is a folder.", do="Give the path of a file.") from None
 
 
 def file_stamp(path: str) -> tuple[int, int]:
@@ -48,6 +56,19 @@ def file_stamp(path: str) -> tuple[int, int]:
         return stamp_of(os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
         raise _not_found(path) from None
+    except OSError as error:
+        raise cannot_open(path, error) from error
+
+
+def stamp_of_all(path: str, others: Sequence[str]) -> tuple[int, ...]:
+    """Return size and modification time of a file, and of others of which some may be missing."""
+    stamp: tuple[int, ...] = file_stamp(path)
+    for other in others:
+        try:
+            stamp += stamp_of(os.stat(other))
+        except OSError:
+            stamp += _MISSING
+    return stamp
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int]:

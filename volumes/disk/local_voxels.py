@@ -6,6 +6,7 @@ with a :class:`Layout` are an :class:`ArrayFile` of a backend.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -52,9 +53,13 @@ class RawFile:
 
     def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
         self._fields = fields
-        self.choice = io_of(file, wanted)
         self._view: NDArray[Any] | None = None
         self._place: Place | None = None
+        if isinstance(file, io.BytesIO):
+            self.choice = IoChoice("mmap", "it is in memory")
+            self._view = plain(fields.view(file.getvalue()))
+            return
+        self.choice = io_of(file, wanted)
         if self.choice.mode == "mmap":
             self._view = plain(fields.view(MAPS.add(file)))
             self._place = MAPS.place_of(self._view)

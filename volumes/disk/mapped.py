@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
+from ...core.errors import VolumeError
 from ..backend import Channels, ViewBackend
 from ..header import Header
 from ..scheme import LOCAL_GAP, LOCAL_RUN
@@ -78,7 +79,7 @@ class Place(NamedTuple):
         gap, most = joining(Joining(LOCAL_GAP, LOCAL_RUN))
         blocks = Blocks(lengths, box, array.itemsize, gap=gap, most=most)
         # Whoever reads will find out what is wrong with the file.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, VolumeError):
             fd = open_regular(self.path)
             try:
                 return HINTS.tell(fd, self.offset, blocks)

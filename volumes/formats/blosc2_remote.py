@@ -7,12 +7,13 @@ on its way is found when its blocks are needed, maybe by a later run.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from ...core import TALLY, Region
-from ...core.errors import BadHeader, TruncatedVolume, VolumeNotFound
+from ...core.errors import BadHeader, CacheTooSmall, TruncatedVolume, VolumeNotFound
 from ..backend import Channels, no_options
 from ..cache.cache_directory import cache_budget, cache_directory
 from ..cache.compressed_streams import copy
@@ -89,6 +90,12 @@ class RemoteBlosc2(OneRemoteFile):
         cache = self._cache()
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
+                if isinstance(raw, io.BytesIO):  # it has no name
+                    raise CacheTooSmall(
+                        f"{self.name} takes {self._file.size} bytes, and this process may not "
+                        "write files as long.",
+                        do="Raise its limit (ulimit -f), or copy the file to a local disk.",
+                    )
                 try:
                     found = Blosc2Backend(raw.name, self.name, {})
                 except VolumeNotFound:

@@ -38,11 +38,13 @@ def has_dicom(folder: str) -> bool:
 
 def _files(folder: str) -> list[str]:
     # Copies from macOS bring a hidden ._NAME for each file, and these come first.
-    return sorted(
-        entry.path
-        for entry in os.scandir(folder)
-        if entry.is_file() and not entry.name.startswith(".")
-    )
+    with os.scandir(folder) as entries:
+        # isfile() is false, and raises nothing, for links that lead in a circle.
+        return sorted(
+            entry.path
+            for entry in entries
+            if not entry.name.startswith(".") and os.path.isfile(entry.path)
+        )
 
 
 def _is_dicom(path: str) -> bool:

@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..content import content_key
-from ..disk.local_file import LocalFile, file_stamp, open_local
+from ..disk.local_file import LocalFile, file_stamp, open_local, stamp_of_all
 from ..disk.local_voxels import ArrayFile, io_of
 from ..disk.mapped import MAPS, MappedBackend
 from ..header import IDENTITY, Access, Header, affine_entries
@@ -84,22 +84,29 @@ def open_hdf5(
             _refuse_circle(h5py, dataset, (), name, reach)
             header, layout = dataset_header(dataset, stamp, name)
             if dataset.file != file:  # behind an external link
+                reach.note(path)
                 path = os.path.abspath(dataset.file.filename)
                 reach.check(path, dataset.file.filename)
-                header = replace(header, stamp=file_stamp(path))
+                stamp = file_stamp(path)
+            others = reach.others(path)
+            header = replace(header, stamp=(*stamp, *stamp_of_all(path, others)[len(stamp) :]))
             TALLY.count(headers=1)
             offset = plain_offset(dataset)
     except BaseException:
         file.close()
         raise
+    backend: LocalFile
     if dataset.chunks is not None:
-        return Hdf5Backend(path, _Chunks(file, dataset, stamp[0], name), header, layout)
-    if offset is None:
-        return WholeHdf5(path, file, dataset, header, layout, name)
-    try:
-        return _bare(path, offset, header, layout, name, io)
-    finally:
-        file.close()
+        backend = Hdf5Backend(path, _Chunks(file, dataset, stamp[0], name), header, layout)
+    elif offset is None:
+        backend = WholeHdf5(path, file, dataset, header, layout, name)
+    else:
+        try:
+            backend = _bare(path, offset, header, layout, name, io)
+        finally:
+            file.close()
+    backend.others = others
+    return backend
 
 
 class Hdf5Backend(LocalFile, ChunkedBackend):
@@ -206,7 +213,7 @@ class MappedHdf5(LocalFile, MappedBackend):
         super().__init__(view, header, name)
 
 
-def _bare(path: str, offset: int, header: Header, layout: Layout, name: str, io: str) -> Backend:
+def _bare(path: str, offset: int, header: Header, layout: Layout, name: str, io: str) -> LocalFile:
     shape, dtype = layout.stored, header.disk_dtype
     expected, actual = offset + math.prod(shape) * dtype.itemsize, header.stamp[0]
     if actual < expected:
@@ -252,9 +259,20 @@ class Reach:
     """What errors call the file."""
     folder: Folder | None = None
     """Which files they may lead to; None for all that are regular."""
+    reached: dict[str, None] = field(default_factory=dict)
+    """What they lead to, and what has led there."""
+
+    def note(self, path: str) -> None:
+        """Remember a file: where it changes, so may what is read."""
+        self.reached[os.path.abspath(path)] = None
+
+    def others(self, path: str) -> tuple[str, ...]:
+        """Return all files but one."""
+        return tuple(other for other in self.reached if other != os.path.abspath(path))
 
     def check(self, path: str, reference: str) -> None:
         """Raise ``LeadsOutside`` for what is not in the folder, ``BadHeader`` for a pipe there."""
+        self.note(path)
         if self.folder is not None:
             self.folder.check(path, f"{self.name}, which names {shorten(reference)},")
         try:

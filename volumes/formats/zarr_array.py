@@ -198,7 +198,7 @@ class ZarrArray(ChunkedArray):
     def __init__(
         self, metadata: ArrayMetadata, path: str, store: RangeStore, cache: ChunkCache, token: str
     ) -> None:
-        self.metadata = metadata
+        self.metadata, self.path = metadata, path
         decoder = ZarrDecoder(metadata)
         chunks = (
             PlainChunks(metadata, path)

@@ -6,6 +6,7 @@ is read by zarr-python. Either way only the chunks that a region touches.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
@@ -36,12 +37,13 @@ from ..fetched import fetch_chunks
 from ..header import Header, Triple
 from ..scheme import StoreLayout
 from ..stores.location import remote_errors
-from ..stores.ranges import LocalRanges
+from ..stores.ranges import LocalRanges, cannot_open
 from ..stores.read_ahead import Closes
 from ..stores.remote import open_remote
 from ..stores.remote_file import RemoteFile
+from ..stores.remote_objects import RemoteObjects
 from ..stores.remote_ranges import RemoteRanges
-from ..stores.retry import LOOKS, read_anew
+from ..stores.retry import LOOKS, MOST_MISSING, read_anew
 from ..stores.small_answers import DOCUMENTS
 from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
@@ -61,6 +63,10 @@ _OPTIONS = ("level",)
 _MOST_METADATA = 200
 # Seconds by which the clock of a store may be ahead of ours. Times of writing are in whole ones.
 _CLOCKS_APART = 2.0
+LOOK_PAUSE = 1.0
+"""Seconds for which metadata behind a URL count as still there: of the thousands of requests that a
+store answers in one, one more for a volume in which chunks are missing is nothing."""
+_clock = time.monotonic
 
 
 class ZarrBackend(Backend):
@@ -217,6 +223,11 @@ class ListedZarr(ZarrBackend):
     lists = True
     _listed: str | None = None
     _before: str | None = None
+    _failed = False
+    _look_pause = 0.0
+    _looked = -math.inf
+    _document: tuple[str, bytes]
+    _absences: int
 
     @property
     def content_key(self) -> str:
@@ -256,6 +267,35 @@ class ListedZarr(ZarrBackend):
     def _list(self) -> str:
         raise NotImplementedError
 
+    def _note_document(self, store: LocalRanges | RemoteObjects) -> None:
+        """Note what says that the array is there: what is missing then is fill."""
+        path = self._array.path.strip("/")
+        keys = [f"{path}/{name}".lstrip("/") for name in METADATA_FILES]
+        found = next(((key, data) for key in keys if (data := store.get(key)) is not None), None)
+        key, data = found or (keys[0], b"")
+        self._document, self._absences = (key, hashlib.sha256(data).digest()), store.absences
+
+    def _refuse_removed(self, store: LocalRanges | RemoteObjects) -> None:
+        """Raise ``VolumeChanged`` where chunks are missing because the array was removed.
+
+        Its document is read again, once for all that is missing by then.
+        """
+        absences = store.absences
+        if absences == self._absences or _clock() < self._looked + self._look_pause:
+            return
+        key, known = self._document
+        data = _still_there(store, key)
+        if data is not None and hashlib.sha256(data).digest() == known:
+            self._absences, self._looked = absences, _clock()
+            return
+        self._forget_stored()
+        self._failed = True
+        how, now = ("removed", "gone") if data is None else ("written again", "another one")
+        raise VolumeChanged(
+            f"{self.name} was {how} since it was opened: {key} is {now}.",
+            do="Make a new Volume once it is written.",
+        )
+
 
 class LocalZarr(ListedZarr):
     """A zarr array or group in a local folder."""
@@ -272,11 +312,17 @@ class LocalZarr(ListedZarr):
             super().__init__(node, name, options, stamp)
         except NotOurs:
             super().__init__(open_ranges_node(self._files, name), name, options, stamp)
+        self._note_document(self._files)
 
     @property
     def is_current(self) -> bool:
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
-        return metadata_stamp(self._path) == self.header.stamp
+        return not self._failed and metadata_stamp(self._path) == self.header.stamp
+
+    def _decoded(self, index: tuple[slice, ...], box: OrientedBox | None) -> NDArray[Any]:
+        found = super()._decoded(index, box)
+        self._refuse_removed(self._files)
+        return found
 
     def is_as_of(self, moment: int) -> bool:
         """Whether metadata are those that were read, and no chunk was written or removed since.
@@ -348,15 +394,16 @@ class RemoteZarr(ListedZarr):
     """A zarr array or group behind a URL."""
 
     remote = True
+    _look_pause = LOOK_PAUSE
 
     def __init__(
         self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
     ) -> None:
         no_options(options, name, _OPTIONS)
         self._url, self._storage_options = url, storage_options
-        self._failed = self._stale = False
+        self._stale = False
         # By our clock: before anything is read.
-        self._newest = time.time() + _CLOCKS_APART
+        self._begun, self._newest = time.time(), 0.0
         self._replaced = self._mixed = self._last_read = 0
         with remote_errors(name, storage_options, url=url):
             self._store = store = open_remote(url, storage_options)
@@ -366,6 +413,7 @@ class RemoteZarr(ListedZarr):
                     super().__init__(open_node(store, name, CHUNKS, token), name, options)
                 except NotOurs:
                     super().__init__(open_ranges_node(store, name), name, options)
+                self._note_document(store)
 
     @property
     def documents(self) -> dict[str, bytes | None]:
@@ -388,8 +436,9 @@ class RemoteZarr(ListedZarr):
         """
         if self._failed or self._mixed >= moment:
             return False
-        newest = self._store.newest if isinstance(self._store, RemoteRanges) else 0.0
-        return newest <= moment * 1e-9 + _CLOCKS_APART
+        if not isinstance(self._store, RemoteRanges):
+            return True
+        return self._store.newest <= moment * 1e-9 + self._store.ahead + _CLOCKS_APART
 
     def _list(self) -> str:
         with remote_errors(self.name, self._storage_options, url=self._url):
@@ -423,6 +472,7 @@ class RemoteZarr(ListedZarr):
                     self._explain(error)
                     raise
                 if not self._brought_newer():
+                    self._refuse_removed(self._store)
                     self._last_read = time.time_ns()
                     return found
                 self._mixed = self._last_read
@@ -437,7 +487,8 @@ class RemoteZarr(ListedZarr):
         if not isinstance(self._store, RemoteRanges):
             return False
         newest, replaced = self._store.newest, self._store.replaced
-        if newest <= self._newest and replaced <= self._replaced:
+        known = max(self._newest, self._begun + self._store.ahead + _CLOCKS_APART)
+        if newest <= known and replaced <= self._replaced:
             return False
         self._newest, self._replaced = max(newest, self._newest), replaced
         return True
@@ -503,6 +554,18 @@ class RemoteZipZarr(OneRemoteFile, ZarrBackend):
             return super().fetch(region, channels, box)
 
 
+def _still_there(store: LocalRanges | RemoteObjects, key: str) -> bytes | None:
+    """Return an object that was there before; None if it is gone, which is asked for again."""
+    for _ in range(MOST_MISSING):
+        try:
+            found = store.get(key)
+        except VolumeChanged:  # asked so often already
+            return None
+        if found is not None:
+            return found
+    return None
+
+
 def _is_chunk(key: str) -> bool:
     """Whether an object is a chunk or a shard: below a header of NIfTI-Zarr that is none either."""
     name = key.rpartition("/")[2]
@@ -522,6 +585,8 @@ def metadata_stamp(path: str) -> tuple[int, ...]:
             status = os.stat(os.path.join(path, name))
         except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError as error:
+            raise cannot_open(os.path.join(path, name), error) from error
         stamp += (status.st_size, status.st_mtime_ns)
     return tuple(stamp)
 

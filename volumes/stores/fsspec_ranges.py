@@ -10,16 +10,18 @@ from typing import Any
 
 from ...core.errors import VolumeNotFound
 from .in_flight import MOST_REQUESTS
-from .location import file_system, remote_errors
+from .location import file_system, public_name, remote_errors
 from .ranges import ReadRange, check_document
-from .remote_answers import MOST_WHOLE, Answer, Asked, Head, NoRanges, TooLong
-from .remote_failure import has_expired
-from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, version_of
+from .redaction import Secrets
+from .remote_answers import MOST_WHOLE, Answer, Asked, Head, NoRanges, TooLong, WrongAnswer
+from .remote_failure import Failure, failure_of, has_expired, is_of_page
+from .remote_objects import VERSIONS, Entry, ObjectFacts, RemoteObjects, health_of, version_of
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retried_here
 
 _S3 = ("s3", "s3a")
-_WHOLE = 200  # of HTTP: all of it
+# Of HTTP: all of it, and a part.
+_WHOLE, _PART = 200, 206
 _S3FS = ("s3fs.core", "S3FileSystem")
 _HTTP = ("fsspec.implementations.http", "HTTPFileSystem")
 _ABSENT = (FileNotFoundError, IsADirectoryError, KeyError)  # KeyError: of zip
@@ -73,6 +75,54 @@ def open_fsspec(
     return FsspecRanges(url, options, system, root, retry)
 
 
+def reached(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the file system of a path or URL, which tries nothing again, and the path in it."""
+    system, path = file_system(url, with_defaults(url, options))
+    _leave_retries_to_us(system)
+    return system, path
+
+
+def _leave_retries_to_us(system: Any) -> None:
+    if hasattr(system, "retries"):
+        system.retries = 1  # s3fs counts attempts; ours are enough
+
+
+def listed_by(
+    system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
+) -> Any:
+    """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline.
+
+    Parameters
+    ----------
+    system, path
+        Of :func:`reached`.
+    method
+        Its name.
+    url, options
+        As the user wrote them: for errors, which hold no secret.
+    how
+        What else the method is given.
+    """
+    attempts = Attempts(
+        default_retry(),
+        f"listing {public_name(url)}",
+        Secrets(options, url).describe,
+        health=health_of(url, options),
+    )
+
+    def once() -> Any:
+        if not getattr(system, "async_impl", False):
+            return getattr(system, method)(path, **how)
+        from fsspec.asyn import sync
+
+        # Each request of s3fs has a limit of its own, and there may be a thousand of them.
+        limit = attempts.rest if is_s3fs(system) else attempts.limit
+        return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **how)
+
+    with remote_errors(url, options, "listing"):
+        return retried_here(once, attempts)
+
+
 class _Folder:
     """Keys below a folder of a file system, and its paths."""
 
@@ -113,8 +163,7 @@ class FsspecRanges(_Folder, RemoteRanges):
 
     def _use(self, system: Any) -> None:
         self._system = system
-        if hasattr(system, "retries"):
-            system.retries = 1  # s3fs counts attempts; ours are enough
+        _leave_retries_to_us(system)
 
     def after_fork(self) -> None:
         """Open the file system again: fsspec's own objects refuse to work in a child."""
@@ -144,6 +193,8 @@ class FsspecRanges(_Folder, RemoteRanges):
         session = await system.set_session()
         async with session.get(system.encode_url(path), headers=headers, **given) as found:
             system._raise_not_found_for_status(found, path)
+            if asked.range_header:
+                _refuse_odd(found.status, found.content_type, found.headers.get("Content-Range"))
             head = _head_of(found)
             if head is not None:
                 if found.status == _WHOLE and head.stop > (asked.stop or head.stop) - asked.start:
@@ -159,24 +210,44 @@ class FsspecRanges(_Folder, RemoteRanges):
         span = asked.range_header or "bytes=0-"
         wanted = {"Range": span, "IfMatch": asked.condition, "VersionId": version}
         given = {name: value for name, value in wanted.items() if value}
-        try:
-            found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
-        except Exception as error:
-            if not has_expired(error):
-                raise
-            # Whatever profile, role or service it came from has another one by now.
-            await self._system.set_session(refresh=True)
-            found = await self._system._call_s3("get_object", Bucket=bucket, Key=key, **given)
+        found = await self._call_s3("get_object", Bucket=bucket, Key=key, **given)
         async with found["Body"] as body:
+            status = found["ResponseMetadata"]["HTTPStatusCode"]
+            _refuse_odd(status, found.get("ContentType") or "", found.get("ContentRange"))
             length, etag = found["ContentLength"], found.get("ETag") or ""
             written = _seconds(found.get("LastModified"))
             head = Head.parse(found.get("ContentRange") or "", length, etag, written)
             asked.check(head)
             return Answer(await body.read(), head)
 
+    async def _call_s3(self, method: str, **given: Any) -> Any:
+        try:
+            try:
+                return await self._system._call_s3(method, **given)
+            except Exception as error:
+                if not has_expired(error):
+                    raise
+            # Whatever profile, role or service it came from has another one by now.
+            await self._system.set_session(refresh=True)
+            return await self._system._call_s3(method, **given)
+        except Exception as error:
+            if is_of_page(error):
+                raise WrongAnswer("it sent a web page") from None
+            raise
+
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Ask for size and version."""
-        return _facts(await self._system._info(self._path(key)), self._place(key))
+        path = self._path(key)
+        try:
+            return _facts(await self._system._info(path), self._place(key))
+        except Exception as error:
+            if not is_s3fs(self._system) or failure_of(error) is not Failure.DENIED:
+                raise
+        # A refusal of HEAD has no body, which would say whose it is: that of GET has.
+        bucket, name, _ = self._system.split_path(path)
+        found = await self._call_s3("get_object", Bucket=bucket, Key=name, Range="bytes=0-0")
+        found["Body"].close()
+        raise WrongAnswer("it refuses to say what it sends")
 
     @property
     def limits_listing(self) -> bool:
@@ -261,6 +332,7 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
             if limit and asked.is_whole:
                 check_document(len(found), self._place(key), limit)
             return found
+        self.absences += 1
         return None
 
     def facts(self, key: str) -> ObjectFacts:
@@ -287,6 +359,14 @@ class SerialFsspecRanges(_Folder, RemoteObjects):
         what = f"reading {self._place(key)}"
         attempts = Attempts(self._retry, what, self._secrets.describe, health=self._health)
         return retried_here(call, attempts, self._sleep)
+
+
+def _refuse_odd(status: int, kind: str, content_range: str | None) -> None:
+    """Raise ``WrongAnswer`` for what is no answer to who asks for a part."""
+    if status == _PART and not content_range:
+        raise WrongAnswer("it sent a part and does not say which")
+    if status == _WHOLE and kind.startswith("text/html"):
+        raise WrongAnswer("it sent a web page")
 
 
 def _head_of(found: Any) -> Head | None:

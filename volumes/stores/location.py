@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote, urljoin, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from ...core.errors import (
     AccessDenied,
@@ -15,7 +20,7 @@ from ...core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
-from ...core.hidden import public_name, urls_in
+from ...core.hidden import public_name, public_text, urls_in
 
 __all__ = [
     "absolute_place",
@@ -115,9 +120,36 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     import fsspec
 
     _refuse_split(url)
+    _quiet_logs()
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
     return system, path
+
+
+class _Redacted(logging.Filter):
+    """Takes the credentials of URLs out of what a client logs: its users see DEBUG of all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        shown = public_text(text)
+        if shown != text:
+            record.msg, record.args = shown, ()
+        return True
+
+
+# Every logger that shows URLs: a filter is of one logger, and not of those below it.
+_LOGGERS = (
+    "fsspec",
+    *("fsspec.asyn", "fsspec.cached", "fsspec.caching", "fsspec.generic", "fsspec.http"),
+    *("fsspec.local", "fsspec.mapping", "fsspec.memoryfs", "fsspec.reference", "fsspec.sftp"),
+    *("s3fs", "gcsfs", "adlfs", "tar", "webhdfs"),
+)
+_REDACTED = _Redacted()
+
+
+def _quiet_logs() -> None:
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
 
 
 def _refuse_split(url: str) -> None:
@@ -130,3 +162,53 @@ def _refuse_split(url: str) -> None:
                 do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
                 "the password in storage_options.",
             )
+
+
+def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Return the web address of an object or folder of S3; empty for other stores.
+
+    Examples
+    --------
+    >>> s3_address("s3://scans/a b.nii", {"endpoint_url": "http://minio:9000"}, {})
+    'http://minio:9000/scans/a%20b.nii'
+    >>> s3_address("s3://scans", {}, {}), s3_address("https://host/a.nii", {}, {})
+    ('https://s3.amazonaws.com/scans', '')
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("s3", "s3a"):
+        return ""
+    client = options.get("client_kwargs") or {}
+    said = [options.get("endpoint_url"), client.get("endpoint_url")]
+    said += map(environment.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = next(filter(None, said), "https://s3.amazonaws.com")
+    return f"{str(endpoint).rstrip('/')}/{quote(rest)}"
+
+
+class _Stay(HTTPRedirectHandler):
+    """Follows no redirect: that is an error."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def redirect_of(address: str) -> str:
+    """Return the host to which a web address leads who asks for it; empty for none.
+
+    Asked without credentials, once, and no longer than a few seconds.
+    """
+    if not address.startswith(("http://", "https://")):
+        return ""
+    try:
+        with build_opener(_Stay).open(Request(address, headers=_ONE_BYTE), timeout=_PROBE):
+            return ""
+    except HTTPError as error:
+        with error:
+            location = error.headers.get("Location") or ""
+            found = urlsplit(urljoin(address, location)) if 300 <= error.code < 400 else None
+            return (found.hostname or "") if found is not None else ""
+    except (OSError, ValueError, HTTPException):
+        return ""
+
+
+_ONE_BYTE = {"Range": "bytes=0-0"}
+_PROBE = 5.0

@@ -25,8 +25,8 @@ from ..content import content_key
 from .call_threads import THREADS
 from .fsspec_ranges import CONNECTING, open_fsspec
 from .in_flight import MOST_REQUESTS
-from .remote_answers import Answer, Asked, Head
-from .remote_failure import Failure, failure_of, has_expired
+from .remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
+from .remote_failure import Failure, failure_of, has_expired, is_of_page
 from .remote_objects import Entry, ObjectFacts
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Retry
@@ -279,8 +279,8 @@ class ObstoreRanges(RemoteRanges):
 
     @property
     def limits_listing(self) -> bool:
-        """Not here: each page has its own limit, and there may be a thousand of them."""
-        return False
+        """Not of buckets: each page has its own limit, and there may be a thousand of them."""
+        return self._kind == "http"  # by fsspec
 
     def after_fork(self) -> None:
         """Go on with fsspec, if the parent has used any store of this kind, or refuse."""
@@ -350,17 +350,29 @@ class ObstoreRanges(RemoteRanges):
         self, here: Callable[[], T] | None, there: Callable[[RemoteRanges], Awaitable[T]]
     ) -> T:
         """Return what obstore brings, or fsspec where it cannot."""
+        sends_all = False
         if here is not None and not self._always_fsspec:
             try:
                 return await THREADS.run(here)
             except Exception as error:
+                sends_all = failure_of(error) is Failure.NO_RANGES and not self._has_ranges
                 if self._is_of_other_region(error):
                     self._always_fsspec = True  # or each request was sent in vain first
+                elif self._kind != "http" and is_of_page(error):
+                    raise WrongAnswer("it sent a web page") from None
                 elif not self._is_for_others(error):
                     if not (has_expired(error) and self._renewed()):
                         raise
                     return await THREADS.run(here)
-        return await there(self._by_fsspec())
+        try:
+            found = await there(self._by_fsspec())
+        except NoRanges:
+            self._always_fsspec |= sends_all
+            raise
+        head = found.head if isinstance(found, Answer) else None
+        if head is not None and (head.start, head.stop) == (0, head.total):
+            self._always_fsspec |= sends_all  # to both: or each range was asked for twice
+        return found
 
     def _renewed(self) -> bool:
         """Forget credentials that were found in files, roles or services; say if there are any."""
@@ -407,12 +419,23 @@ class ObstoreRanges(RemoteRanges):
                     raise
                 meta = obstore.head(self._store(), path)  # an empty file
         else:
-            meta = obstore.head(self._store(), path)
+            meta = self._head(path)
         etag, written = meta["e_tag"] or "", meta["last_modified"]
         # 1970 stands for a web server that does not say when.
         modified = written.timestamp()
         version = etag or (str(written) if modified else "")
         return ObjectFacts(int(meta["size"]), version, etag, modified)
+
+    def _head(self, path: str) -> Any:
+        """Return what HEAD says. A refusal has no body, which would say whose it is: GET's has."""
+        import obstore
+
+        try:
+            return obstore.head(self._store(), path)
+        except Exception as error:
+            if failure_of(error) is not Failure.DENIED:
+                raise
+        return obstore.get(self._store(), path, options={"range": (0, 1)}).meta
 
     def _listed_below(self, prefix: str, most: int | None) -> list[Entry]:
         import obstore

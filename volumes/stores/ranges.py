@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from ...core.errors import BadHeader, CorruptVolume, LeadsOutside
+from ...core.errors import (
+    AccessDenied,
+    BadHeader,
+    CorruptVolume,
+    LeadsOutside,
+    VolumeError,
+    VolumeReadError,
+)
 from .coalesce import coalesce
 
 # ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
@@ -90,6 +96,8 @@ class LocalRanges:
         self.newest = 0
         """When the last change was made to files that were read in ranges, or to folders in which
         some were missing: nanoseconds since 1970, by the clock of the file system."""
+        self.absences = 0
+        """How often a file of which ranges were asked for was not there."""
 
     @property
     def name(self) -> str:
@@ -124,6 +132,7 @@ class LocalRanges:
                 fd = self._open(key)
             except (FileNotFoundError, NotADirectoryError):
                 missing.add(os.path.dirname(key))
+                self.absences += 1
                 continue
             try:
                 for place in places:
@@ -156,7 +165,7 @@ class LocalRanges:
         for key, spans in by_object.items():
             try:
                 fd = self._open(key)
-            except (OSError, BadHeader):
+            except (OSError, VolumeError):
                 continue  # whoever reads it will say so
             try:
                 for start, length in spans:
@@ -255,23 +264,39 @@ def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
     Raises
     ------
     BadHeader
-        It is a pipe, a socket or a device.
-    OSError
-        There is none, it is a folder, or it may not be read.
+        It is a folder, a pipe, a socket or a device.
+    FileNotFoundError, NotADirectoryError
+        There is none.
+    AccessDenied
+        It may not be read.
+    VolumeReadError
+        The system cannot open it, for instance links that lead in a circle.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     # Without it, opening a pipe waits. Reading a regular file does not change.
-    fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    try:
+        fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise cannot_open(path, error) from error
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
         return fd
     os.close(fd)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    kind = "no regular file, but a pipe, a socket or a device"
     raise BadHeader(
-        f"{os.fspath(path)} is no regular file, but a pipe, a socket or a device.",
+        f"{os.fspath(path)} is {'a folder' if stat.S_ISDIR(mode) else kind}.",
         do="Put a file in its place.",
     )
+
+
+def cannot_open(path: str | os.PathLike[str], error: OSError) -> VolumeReadError:
+    """Return the error for a local file that is there and that the system does not open."""
+    what = f"{os.fspath(path)} cannot be opened: {error.strerror}."
+    if isinstance(error, PermissionError):
+        return AccessDenied(what, do="Check who may read it.")
+    return VolumeReadError(what, do="Check the file, and what its links lead to.")
 
 
 def check_whole(size: int, most: int, name: str) -> None:

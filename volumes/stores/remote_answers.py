@@ -153,6 +153,14 @@ class Asked(NamedTuple):
             return f"bytes={self.start}"
         return f"bytes={self.start}-{'' if self.stop is None else self.stop - 1}"
 
+    def is_of(self, facts: Any) -> bool:
+        """Whether the version that is asked for is the one of which a store tells these facts."""
+        if self.size not in (None, facts.size):
+            return False
+        if self.etag and facts.etag:
+            return bool(self.etag == facts.etag)
+        return not (self.modified and facts.modified) or int(self.modified) == int(facts.modified)
+
     def check(self, head: Head) -> None:
         """Raise ``WrongAnswer`` unless an answer says to hold what is asked for.
 

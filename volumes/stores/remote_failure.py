@@ -64,6 +64,9 @@ _NO_RANGES = re.compile(r"non-partial response|Range request not supported")
 _EXPIRED = re.compile(r"\b(ExpiredToken(Exception)?|TokenRefreshRequired|RequestExpired)\b")
 # Of Python's ssl, and rustls'.
 _UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate")
+_PAGE = re.compile(r"<(!doctype )?html\b", re.IGNORECASE)
+# A date that neither obstore nor botocore can read: of a proxy, because stores know how to.
+_UNREADABLE_DATE = re.compile(r"^Invalid timestamp |Invalid last modified ")
 # S3 answers 400 to a request that came too slowly, and calls it so.
 _SLOW_REQUEST = "RequestTimeout"
 
@@ -87,6 +90,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure.DENIED
     if _UNTRUSTED.search(_text(error)):
         return Failure.UNTRUSTED
+    if _UNREADABLE_DATE.search(str(error)):
+        return Failure.WRONG
     status = _status(error)
     if status is not None and status >= 300:
         return _of_status(status, error)
@@ -105,6 +110,26 @@ def failure_of(error: BaseException) -> Failure:
     if "obstore" in type(error).__module__:
         return _of_obstore(str(error))
     return Failure.FINAL
+
+
+def is_of_page(error: BaseException) -> bool:
+    """Whether an error answer of an object store is somebody else's: stores do not send pages.
+
+    Examples
+    --------
+    >>> is_of_page(PermissionError("403 Forbidden: <Error><Code>AccessDenied</Code></Error>"))
+    False
+    >>> is_of_page(PermissionError("403 Forbidden: <!DOCTYPE html><html>Please log in"))
+    True
+    """
+    if failure_of(error) is Failure.TRANSIENT:  # of what stands before a store that is busy
+        return False
+    if _PAGE.search(_text(error)):
+        return True
+    # What botocore makes of a body that is not S3's, where there is one.
+    response = getattr(told_of(error).__cause__ or error, "response", None)
+    found = response.get("Error", {}) if isinstance(response, dict) else {}
+    return found.get("Code") == "" and not found.get("Message")
 
 
 def wants_pause(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 
-from ...core.errors import TruncatedVolume, VolumeNotFound
+from ...core.errors import TruncatedVolume, VolumeChanged, VolumeNotFound
 from ..content import content_key
 from .coalesce import Span
 from .in_flight import Later
@@ -37,6 +37,8 @@ class RemoteFile:
         if isinstance(self._store, RemoteRanges):
             self._store.expect("", self._facts)
         self._token = f"{self.cache_key} spans"
+        # Whether anything of this version was handed out.
+        self._is_read = False
 
     @property
     def store(self) -> RemoteStore:
@@ -82,13 +84,32 @@ class RemoteFile:
         """
         here = AHEAD.taken(self._token, spans)
         absent = [span for span in spans if span not in here]
-        fetched = self._store.get_ranges([ReadRange("", *span) for span in absent])
+        self._is_read |= bool(here)
+        fetched = self._fetched([ReadRange("", *span) for span in absent])
+        self._is_read = True
         found: dict[Index, Piece | None] = {**here}
         found.update(zip(absent, fetched, strict=True))
         pieces = [piece for span in spans if (piece := found[span]) is not None]
         if len(pieces) < len(spans):
             raise VolumeNotFound(f"there is nothing at {self.name} any more.", do="Check the URL.")
         return pieces
+
+    def _fetched(self, wanted: Sequence[ReadRange]) -> Sequence[Piece | None]:
+        """Return the bytes of ranges; of another version than was said, where nothing was read.
+
+        What was said of the file may be what somebody on the way made of it.
+        """
+        try:
+            return self._store.get_ranges(wanted)
+        except VolumeChanged:
+            if self._is_read or not isinstance(self._store, RemoteRanges):
+                raise
+            facts = self._store.facts("")
+            if facts == self._facts or facts != self._store.facts(""):
+                raise
+            self._facts = facts
+            self._store.expect("", facts)
+            return self._store.get_ranges(wanted)
 
     def prefetch(self, spans: Sequence[Span]) -> Ticket | None:
         """Begin to fetch spans that are going to be read; close the ticket once they were."""

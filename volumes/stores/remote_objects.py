@@ -61,7 +61,8 @@ _HEALTH: dict[str, Health] = {}
 """How each store answers, by host or bucket and options."""
 
 
-def _health_of(url: str, options: Mapping[str, Any]) -> Health:
+def health_of(url: str, options: Mapping[str, Any]) -> Health:
+    """Return how the store of a URL answers, as this process knows."""
     # Digested: options hold credentials.
     place = content_key(origin_of(url), (sorted(map(repr, options.items())),))
     return _HEALTH.setdefault(place, Health())
@@ -87,8 +88,10 @@ class RemoteObjects(ABC):
         self._name = public_name(url).rstrip("/")
         self._retry = retry or default_retry()
         self._secrets = Secrets(options, url)
-        self._health = _health_of(url, options)
+        self._health = health_of(url, options)
         self._documents = ""
+        self.absences = 0
+        """How often the store has said that there is no such object."""
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, S
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from ...core.errors import (
@@ -25,11 +26,12 @@ from ...core.errors import (
     VoxpipeError,
 )
 from .in_flight import InFlight, Later
+from .location import redirect_of, s3_address
 from .ranges import ReadRange, check_document
 from .remote_answers import Answer, Asked, Gone, Head, OtherVersion, TooLong, WrongAnswer
-from .remote_failure import Failure, failure_of, is_of_no_bucket, told_of
+from .remote_failure import Failure, failure_of, has_expired, is_of_no_bucket, told_of
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
-from .retry import Attempts, Retry, hedged, retried
+from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, hedged, retried
 
 T = TypeVar("T")
 
@@ -37,6 +39,14 @@ T = TypeVar("T")
 _MOST_SEEN = 16_384
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
 _USUAL_BYTES = 512 * 1024
+# What is said not to be there is asked for again where others are: so often at once, and then once
+# for ten that are. A full volume has no such answers, and one of which little is stored is not
+# asked for twice.
+DOUBTS_AT_ONCE, DOUBT_SHARE = 4, 0.1
+# So often an answer that denies the version is not believed, because the store says that it has it.
+_MOST_MISLED = 2
+# An object that was written so many seconds before it was read has one version of that second.
+_SETTLED = 60.0
 
 
 class RemoteRanges(RemoteObjects):
@@ -55,15 +65,20 @@ class RemoteRanges(RemoteObjects):
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
         super().__init__(url, options, retry)
         self._owner = os.getpid()
+        self._address = s3_address(url, options, os.environ)
         self._expected: dict[str, ObjectFacts] = {}
         self.rewritten: set[str] = set()
         """Objects of which another version was found than the expected one."""
         self._seen: dict[str, _Seen] = {}
         # By what it has answered; of S3 and its like it is known before.
         self._has_ranges = False
+        self._doubts = float(DOUBTS_AT_ONCE)
         self.newest = 0.0
         """When the last change was made to objects that were read, by the clock of the store, in
         seconds since 1970."""
+        # Twice in a row by one request; from then on it is believed at once.
+        self._lacks_ranges = False
+        self._gone: set[str] = set()
         self.replaced = 0
         """When the older version was read last of objects of which two were read, by our clock, in
         nanoseconds since 1970; 0 if there are none."""
@@ -75,6 +90,7 @@ class RemoteRanges(RemoteObjects):
         far as the client sees those of answers.
         """
         self._expected[key] = facts
+        self.rewritten.discard(key)
 
     @abstractmethod
     async def ask(self, asked: Asked) -> Answer:
@@ -162,12 +178,27 @@ class RemoteRanges(RemoteObjects):
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` where there is none."""
-        found = self._wait(self._tried(key, lambda: self.ask_facts(key), 0))
+        found = self._wait(self._facts_async(key))
         if found is None:
             raise VolumeNotFound(
                 f"there is nothing at {self._place(key)}.",
                 do="Check the URL and the storage_options.",
             )
+        return found
+
+    async def _facts_async(self, key: str) -> ObjectFacts | None:
+        """Return what the store says of an object twice, where it tells no version of it.
+
+        That may be somebody else's page. A store that tells versions is asked once.
+        """
+
+        async def agreed() -> ObjectFacts:
+            facts = await self.ask_facts(key)
+            if not facts.version and facts != await self.ask_facts(key):
+                raise WrongAnswer("it says something else of the object each time")
+            return facts
+
+        found: ObjectFacts | None = await self._tried(key, agreed, 0)
         return found
 
     def entries(self, most: int | None = None) -> list[Entry]:
@@ -192,25 +223,90 @@ class RemoteRanges(RemoteObjects):
     async def _one(
         self, wanted: ReadRange, ahead: Later | None, whole: int, limit: int
     ) -> bytes | None:
-        asked = self._asked(wanted, whole)._replace(limit=limit)
-        key, start, stop = wanted
-        if start == stop:
+        if wanted.start == wanted.stop:
             return b""
+        for left in reversed(range(_MOST_MISLED + 1)):
+            asked = self._asked(wanted, whole)._replace(limit=limit)
+            try:
+                return await self._checked(asked, ahead, whole)
+            except VolumeChanged:
+                if not left or not await self._was_misled(asked):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _checked(self, asked: Asked, ahead: Later | None, whole: int) -> bytes | None:
+        """Return the bytes of the version that is asked for."""
+        key, start, stop = asked.key, asked.start, asked.stop
         unknown = max(0, (asked.size or whole or _USUAL_BYTES) - start)
         size = -start if start < 0 else unknown if stop is None else stop - start
+        doubted = False
 
         async def checked() -> Any:
+            nonlocal doubted
             try:
                 answer = await self.ask(asked)
                 asked.check_body(answer)
             except Exception as error:
                 self._refuse_contradiction(key, error)
+                if failure_of(error) is Failure.NO_RANGES and not (doubted or self._lacks_ranges):
+                    doubted = True  # a page of somebody on the way looks like that, too
+                    raise WrongAnswer("it sent all of the object instead of a part") from None
+                self._lacks_ranges |= failure_of(error) is Failure.NO_RANGES
                 raise
             if answer.head is not None:
                 self._note(key, answer.head)
+            self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
             return answer.body
 
-        return await self._tried(key, checked, size, ahead=ahead)
+        found: bytes | None = await self._tried(key, checked, size, ahead=ahead)
+        looks = 1
+        while found is None and looks < MOST_MISSING and self._may_doubt():
+            found = await self._tried(key, checked, size, ahead=ahead)
+            looks += 1
+        self.absences += found is None
+        return found
+
+    def _may_doubt(self) -> bool:
+        """Whether what was said not to be there is asked for again; counts it.
+
+        Not of documents: which of them are there says of which kind a volume is.
+        """
+        if self._documents or self._doubts < 1:
+            return False
+        self._doubts -= 1
+        return True
+
+    async def _was_misled(self, asked: Asked) -> bool:
+        """Whether the store still has the version that is asked for, though an answer denied it.
+
+        A real change is one of which two answers say the same.
+        """
+        key = asked.key
+        if key in self._gone:
+            return False
+        now = await self._facts_async(key)
+        if now is None:
+            return False
+        is_odd = asked.is_of(now) or now != await self._facts_async(key)
+        if not is_odd and not self._seen_as(key, now):
+            return False
+        self.rewritten.discard(key)
+        return True
+
+    def _seen_as(self, key: str, now: ObjectFacts) -> bool:
+        """Take the ETag of an object for what one answer called otherwise, and the time did not.
+
+        Whoever reads an object long after it was written reads what it is of that time.
+        """
+        seen = self._seen.get(key)
+        if key in self._expected or seen is None or not (seen.modified and seen.once):
+            return False
+        if (seen.total, int(seen.modified)) != (now.size, int(now.modified)):
+            return False
+        if seen.at / 1e9 - seen.modified < _SETTLED:
+            return False
+        self._seen[key] = seen._replace(etag=now.etag)
+        return True
 
     def _asked(self, wanted: ReadRange, whole: int = 0) -> Asked:
         """Return what is asked for, with what is known of the object."""
@@ -243,8 +339,15 @@ class RemoteRanges(RemoteObjects):
             del self._seen[next(iter(self._seen))]
         self._has_ranges |= head.total not in (None, head.stop - head.start)
         modified = head.modified
-        self._seen[key] = _Seen(head.etag, head.total, modified, time.time_ns(), modified)
+        self._health.wrote(modified, time.time())
+        once = before is None or before.etag != head.etag
+        self._seen[key] = _Seen(head.etag, head.total, modified, time.time_ns(), modified, once)
         self.newest = max(self.newest, head.modified)
+
+    @property
+    def ahead(self) -> float:
+        """Seconds by which the clock of the store is ahead of ours, as far as that is known."""
+        return self._health.ahead
 
     def forget_versions(self) -> None:
         """Take any version from now on of objects that were read in part."""
@@ -267,6 +370,24 @@ class RemoteRanges(RemoteObjects):
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
         room, health = _in_flight(), self._health
+        wrong, doubted = 0, False
+
+        async def looked_at() -> T:
+            nonlocal wrong, doubted
+            try:
+                return await call()
+            except Exception as error:
+                wrong += failure_of(error) is Failure.WRONG
+                if self._may_be_elsewhere(error) and not doubted:
+                    doubted = True
+                    raise WrongAnswer("it refused, maybe by another host") from None
+                host = await self._redirect(key) if wrong == MOST_WRONG else ""
+                if host:
+                    raise WrongAnswer(
+                        f"the store redirects to {host} (is the region or endpoint_url another?)"
+                    ) from None
+                raise
+
         await room.enter(size, ahead=ahead)
         try:
             # The time begins here: what waits for others has not failed.
@@ -274,15 +395,35 @@ class RemoteRanges(RemoteObjects):
             describe = self._secrets.describe
             attempts = Attempts(self._retry, what, describe, health=health, size=size)
             if once:
-                return await retried(call, attempts, limited=limited)
-            each = partial(hedged, call, health)
+                return await retried(looked_at, attempts, limited=limited)
+            each = partial(hedged, looked_at, health)
             return await retried(lambda: each(attempts.limit), attempts, limited=False)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:
+            host = await self._redirect(key) if self._may_be_elsewhere(error) else ""
+            if host:
+                raise AccessDenied(
+                    f"reading {self._place(key)} was refused by {host}, to which the store "
+                    "redirects.",
+                    do="Check the region and the endpoint_url.",
+                ) from None
             return self._answer_to(error, key)
         finally:
             room.leave(size)
+
+    def _may_be_elsewhere(self, error: Exception) -> bool:
+        """Whether a refusal may be that of a host to which S3 redirected the request."""
+        is_refusal = failure_of(error) is Failure.DENIED and not has_expired(error)
+        return bool(self._address) and is_refusal
+
+    async def _redirect(self, key: str) -> str:
+        """Return the host to which S3 sends who asks for an object; empty for none.
+
+        Clients follow it, and do not say so: what comes then is not of the store.
+        """
+        address = self._address and f"{self._address}/{quote(key)}".rstrip("/")
+        return await asyncio.to_thread(redirect_of, address)
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
         failure = failure_of(error)
@@ -295,6 +436,8 @@ class RemoteRanges(RemoteObjects):
             check_document(error.size, place, error.most)
         if failure is Failure.CHANGED or isinstance(error, OtherVersion):
             self.rewritten.add(key)
+            if isinstance(error, Gone):
+                self._gone.add(key)
             how = "removed" if isinstance(error, Gone) else "written again"
             raise VolumeChanged(
                 f"{place} was {how} since its header was read.",
@@ -355,6 +498,8 @@ class _Seen(NamedTuple):
     """When it came, in nanoseconds since 1970."""
     required: float
     """When parts that are asked for now have to be written; 0.0 for any time."""
+    once: bool = True
+    """Whether no answer before had this ETag."""
 
     def agrees_with(self, head: Head) -> bool:
         """Whether an answer may be of the same version."""

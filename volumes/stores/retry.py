@@ -70,6 +70,9 @@ HEDGE_UNKNOWN = 0.5
 _RECENT, _KNOWN, _SLOWER = 32, 3, 16
 # Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
+# A clock that nobody sets is off by half a second or a second a day: by this in a month. An object
+# that is written later still, by its clock, is another one.
+MOST_AHEAD = 30.0
 # How often bytes are read that make no sense, before the file is called damaged.
 LOOKS = 3
 DAMAGED = (BadHeader, CorruptVolume, TruncatedVolume)
@@ -181,6 +184,17 @@ class Attempts:
         left = self._begin + self._policy.deadline - self._clock()
         return min(self._policy.limit(self._size), max(left, LEAST_ATTEMPT))
 
+    @property
+    def rest(self) -> float | None:
+        """Seconds until the deadline, where an attempt has failed; None for the first one.
+
+        For what takes many requests, each with a limit of its own: while they are answered it may
+        take as long as it takes.
+        """
+        if not self._failures and not self._looks:
+            return None
+        return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
+
     def succeeded(self) -> None:
         """Note that the store has answered."""
         self._health.answered()
@@ -279,6 +293,8 @@ class Health:
         self._answered = -float("inf")
         self._out_until = self._quiet_until = -float("inf")
         self._told = ""
+        self.ahead = 0.0
+        """Seconds by which its clock is ahead of ours at least, as its answers tell."""
 
     @property
     def hedge_after(self) -> float:
@@ -293,6 +309,23 @@ class Health:
         """Return how long a request takes that is slow, by those that were answered lately."""
         slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
         return min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
+
+    def wrote(self, modified: float, now: float) -> None:
+        """Learn of its clock from an object that it says to have written at some moment.
+
+        That was before now, so what seems to be still to come tells how far it is ahead, at least.
+
+        Examples
+        --------
+        >>> health = Health()
+        >>> for modified in (90.0, 108.0, 104.0, 400.0):
+        ...     health.wrote(modified, now=100.0)
+        >>> health.ahead
+        8.0
+        """
+        ahead = modified - now
+        if self.ahead < ahead <= MOST_AHEAD:
+            self.ahead = ahead
 
     def may_hedge(self) -> bool:
         """Whether one more request may be sent a second time; counts it."""
@@ -361,11 +394,12 @@ async def retried(
     sleep
         Waits.
     limited
-        Whether one attempt has a limit; not where its requests have limits of their own.
+        Whether one attempt has a limit; where its requests have limits of their own, only those
+        after the first one, which end at the deadline.
     """
     while True:
         try:
-            async with asyncio.timeout(attempts.limit if limited else None):
+            async with asyncio.timeout(attempts.limit if limited else attempts.rest):
                 found = await call()
             attempts.succeeded()
             return found
