@@ -209,6 +209,19 @@ def test_a_page_is_no_missing_chunk(server, store, monkeypatch):
         store.get_ranges(RANGES[:1])
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_one_version_of_an_object_has_one_size(server, store, first):
+    """An answer that says another one is asked for again, and no sign of a change."""
+    if not first:
+        store.get_ranges(RANGES[:1])
+    server.fail(Fault("total", times=1))
+
+    for wanted in RANGES[:1] * 3:
+        (found,) = store.get_ranges([wanted])
+        assert bytes(found) == CONTENT[wanted.start : wanted.stop]
+    assert store.replaced == 0
+
+
 def test_an_object_that_was_there_is_looked_for_again(server, store):
     """One 404 does not mean that it is gone, and no bytes in its place; more do."""
     store.get_ranges(RANGES[:1])

@@ -254,6 +254,7 @@ class RemoteRanges(RemoteObjects):
                 self._lacks_ranges |= failure_of(error) is Failure.NO_RANGES
                 raise
             if answer.head is not None:
+                self._refuse_other_size(key, answer.head)
                 self._note(key, answer.head)
             self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
             return answer.body
@@ -326,6 +327,16 @@ class RemoteRanges(RemoteObjects):
             raise Gone("it is not there any more") from None
         if failure is Failure.NO_RANGES and self._has_ranges:
             raise WrongAnswer("it sent all of the object instead of a part") from None
+
+    def _refuse_other_size(self, key: str, head: Head) -> None:
+        """Raise ``WrongAnswer`` where one version of an object has two sizes; the newer counts."""
+        seen = self._seen.get(key)
+        if seen is None or not head.etag or head.etag != seen.etag:
+            return
+        if None not in (seen.total, head.total) and seen.total != head.total:
+            # Which of the two is wrong is not known: the next answer has to say the same.
+            self._seen[key] = seen._replace(total=head.total)
+            raise WrongAnswer("it says another size of the same version")
 
     def _note(self, key: str, head: Head) -> None:
         """Note which version of an object was read, and whether it was another one before.
