@@ -271,6 +271,22 @@ def test_another_version_is_asked_for_again_and_then_told(server, client):
     assert not file.is_current
 
 
+def test_a_size_that_lies_once_costs_a_few_requests(server, client):
+    """Two answers that tell the same other version are believed, not the eighth only."""
+    (server.bucket / "a").write_bytes(CONTENT)
+    server.fail(Fault("short", times=1, method="HEAD"))
+    file = RemoteFile("s3://bucket/a", server.storage_options, "s3://bucket/a")
+    assert file.size == len(CONTENT) // 2
+    server.forget()
+
+    assert bytes(file.ranges([(5, 50)])[0]) == CONTENT[5:50]
+
+    assert file.size == len(CONTENT)
+    # Two that deny the size, twice two looks at the object, and one that reads it.
+    assert [request.method for request in server.requests].count("GET") == 3
+    assert len(server.requests) <= 8
+
+
 @pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
 def test_a_length_of_an_exbibyte_takes_no_memory(server, store, wanted):
     """What an answer claims is compared before anything is taken for it."""

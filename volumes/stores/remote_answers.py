@@ -23,7 +23,19 @@ class WrongAnswer(OSError):
 
 
 class OtherVersion(WrongAnswer):
-    """An answer of another version than the one that was asked for."""
+    """An answer of another version than the one that was asked for.
+
+    Parameters
+    ----------
+    message
+        What is other.
+    version
+        ETag, size and time of that version; None where nobody tells.
+    """
+
+    def __init__(self, message: str, version: tuple[str, int | None, float] | None = None) -> None:
+        super().__init__(message)
+        self.version = version
 
 
 class TooLong(OSError):
@@ -173,10 +185,12 @@ class Asked(NamedTuple):
         else:  # headers of HTTP tell whole seconds
             known = bool(self.modified and head.modified)
             is_other = known and int(head.modified) != int(self.modified)
+        version = (head.etag, head.total, head.modified)
         if is_other:
-            raise OtherVersion("it is of another version")
+            raise OtherVersion("it is of another version", version)
         if self.size is not None and head.total not in (None, self.size):
-            raise OtherVersion(f"it is of {head.total} bytes in all, not {self.size}")
+            size = f"{head.total} bytes in all, not {self.size}"
+            raise OtherVersion(f"it is of {size}", version)
         total = self.size if head.total is None else head.total
         first, last = self._span(total)
         if last is None:  # neither the object nor the answer says where it ends

@@ -172,6 +172,7 @@ class Attempts:
         self._clock, self._draw = clock, draw
         self._begin = clock()
         self._failures = self._wrong = self._pauses = 0
+        self._version: tuple[str, int | None, float] | None = None
         self._health = Health(clock) if health is None else health
         self._health.refuse(what)
         self._looks = self._health.is_out
@@ -229,6 +230,8 @@ class Attempts:
                 self._pauses += 1
                 pause = self._policy.pause(self._pauses, self._draw())
             spent = self._clock() - self._begin
+            if self._agrees_with_an_earlier_one(error):
+                raise error
             if self._wrong >= (MOST_MISSING if isinstance(error, Gone) else MOST_WRONG):
                 if isinstance(error, OtherVersion):
                     raise error
@@ -239,6 +242,14 @@ class Attempts:
             return pause
         finally:
             del error
+
+    def _agrees_with_an_earlier_one(self, error: BaseException) -> bool:
+        """Whether two attempts found the same other version: then there is one."""
+        version = error.version if isinstance(error, OtherVersion) else None
+        if version is None or version == self._version:
+            return version is not None
+        self._version = version
+        return False
 
     def _goes_on_at_once(self, failure: Failure, error: BaseException) -> bool:
         """Whether the next attempt needs no pause: the store answers, and asks for no less."""
