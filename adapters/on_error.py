@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..batching import DATA_ERRORS, ErrorPolicy
+from ..batching.failing import ACTIONS, RAISE
 from ..core.errors import GraphError
 from ..core.whole import whole
 from ..graph import NoCut, Pipe, Rewritten, origin_of
 from ..graph.served import split_of
-from ..realizing import DATA_ERRORS, ErrorPolicy
-from ..realizing.failing import ACTIONS, RAISE
 from .adapter import Adapter
 from .noted import Noted
 

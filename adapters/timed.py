@@ -10,12 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ..batching import Watch
 from ..core import TALLY, Tally
 from ..core.ledger import LEDGER, Entry
 from ..core.resident import SAMPLED, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
 from ..graph import Pipe, Traits, describe, parents_of, rebuilt
-from ..realizing import Watch
 
 
 @dataclass

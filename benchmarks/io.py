@@ -31,8 +31,8 @@ import phantom
 import processes
 from numpy.typing import NDArray
 
+from voxpipe.storage.ranges import LocalRanges, ReadRange
 from voxpipe.volumes.formats import zarr_backend
-from voxpipe.volumes.stores.ranges import LocalRanges, ReadRange
 
 KEYS = ("image", "label")
 SAMPLES_PER_VOLUME = 8

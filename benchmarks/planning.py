@@ -24,8 +24,8 @@ import machine
 import numpy as np
 
 import voxpipe as vp
+from voxpipe.batching.job import Job
 from voxpipe.datapipes.epoch import set_epoch
-from voxpipe.realizing.job import Job
 
 SEED = 7
 SIZE = 96

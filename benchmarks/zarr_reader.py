@@ -28,9 +28,9 @@ import phantom
 from voxpipe.core import OrientedBox, Region
 from voxpipe.spatial import Policy
 from voxpipe.spatial.plans.pull_back import source_box, source_region
+from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import open_node
-from voxpipe.volumes.stores.ranges import LocalRanges
 
 SHAPE = (320, 320, 256)
 SIZE = (96, 96, 96)

@@ -19,6 +19,7 @@ from torch.utils.data import IterDataPipe
 
 from ..adapters.noted import Noted
 from ..adapters.timeout import limits_of, thread_seconds
+from ..batching import Outcome
 from ..core import Stream
 from ..core.errors import GraphError
 from ..datapipes.epoch import set_epoch
@@ -38,7 +39,6 @@ from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
 from ..reading_services.reading_service import leave
 from ..reading_services.seeds.seeding import seed_globals, seeded_globals
-from ..realizing import Outcome
 
 # Why such a chain is refused, for messages.
 _WHY = "behind workers one item has to come of each, as a state counts what they made"

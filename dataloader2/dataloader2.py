@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any, NoReturn
 
+from ..batching import ErrorPolicy, Failure
 from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
 from ..core.origin import Once
 from ..core.turns import ForkSafeLock
@@ -26,7 +27,6 @@ from ..reading_services.distributed import without_parts
 from ..reading_services.place import Place
 from ..reading_services.seeds.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, Replicated, Work, batch_count
-from ..realizing import ErrorPolicy, Failure
 from .asked import (
     chain_for_state,
     checked_epoch,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Any
 
+from ..batching import ErrorPolicy, Failure, Outcome
 from ..core.errors import TooManyFailures
-from ..realizing import ErrorPolicy, Failure, Outcome
 
 # What is kept to be looked at; the counts go on.
 MOST_KEPT = 1000

@@ -10,8 +10,8 @@ from typing import Any
 from ..core.errors import SampleError, VoxpipeError
 from ..core.hidden import public_name
 from ..datapipes.open_volume import LABELS
+from ..storage.location import absolute_place
 from ..volumes import Finding, Manifest, Volume, index_cases, read_manifest, write_manifest
-from ..volumes.stores.location import absolute_place
 from .check import (
     Report,
     is_opened,

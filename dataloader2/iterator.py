@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..batching import ErrorPolicy, Outcome
 from ..core import Origin
 from ..core.errors import IteratorInvalidated, VoxpipeError
 from ..core.turns import LongTurn
 from ..datapipes.tensors import with_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave
-from ..realizing import ErrorPolicy, Outcome
 from .pausing import Pausing
 from .position import Progress
 from .stats import Counts

@@ -13,12 +13,12 @@ from ..reading_services import ReadingService
 from ..reading_services.abilities import Budgeting
 from ..reading_services.spending import budgets
 from ..reading_services.work import Work
-from ..volumes.cache.cache_directory import cache_budget
+from ..storage.cache_directory import cache_budget
+from ..storage.joining import Joining
+from ..storage.remote_objects import MOST_BYTES
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
 from ..volumes.scheme import Budget, ReadScheme, Refused
-from ..volumes.stores.joining import Joining
-from ..volumes.stores.remote_objects import MOST_BYTES
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
+from ..batching import Gather, InThreads, JoinReads, RealizePatches
 from ..core import Origin
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..core.origin import Once, warn
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
-from ..realizing import Gather, InThreads, JoinReads, RealizePatches
 from ..spatial import Policy
 from ..spatial.lazy.replayed import in_batch
 from ..spatial.ops.sizes import whole_number

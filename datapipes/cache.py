@@ -18,9 +18,9 @@ from ..spatial import LazyPatch, PendingPlan
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.made_volume import use_tiles_alone
+from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume, recached
 from ..volumes.conversion.destination import destination_of
-from ..volumes.stores.location import absolute_place, is_url, public_name
 from .datapipe import PerItem, first_cutting, first_drawing, with_progress, wrong_item
 from .forms import chained
 

@@ -18,8 +18,8 @@ from ..core import Sample
 from ..core.amounts import count_text
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
 from ..core.hidden import Hidden, public_name
-from ..volumes.stores.fsspec_ranges import listed_by, reached
-from ..volumes.stores.location import is_url
+from ..storage.fsspec_ranges import listed_by, reached
+from ..storage.location import is_url
 from .case_names import (
     CASE,
     WILDCARD,

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ..batching import ApplyValue
 from ..core.amounts import as_keys
 from ..core.errors import PolicyConflict, VoxpipeError
 from ..graph import Pipe
 from ..intensity import ValueStep
-from ..realizing import ApplyValue
 from ..spatial import Step
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .datapipe import PerItem, stream_name

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from ..core.hidden import Hidden, public_value
-from ..volumes.stores.location import public_name, remote_errors
-from ..volumes.stores.redaction import Secrets
-from ..volumes.stores.retry import Attempts, default_retry, retried_here
+from ..storage.location import public_name, remote_errors
+from ..storage.redaction import Secrets
+from ..storage.retry import Attempts, default_retry, retried_here
 from .datapipe import DataPipe
 
 T = TypeVar("T")

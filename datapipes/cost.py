@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from ..batching import ApplyValue
 from ..core import Sample
 from ..core.errors import VoxpipeError
 from ..graph import (
@@ -24,7 +25,6 @@ from ..graph import (
     verify,
     walk,
 )
-from ..realizing import ApplyValue
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.made_volume import (

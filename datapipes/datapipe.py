@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
+from ..batching import Failure, Instruction
+from ..batching.failing import failure_of
 from ..core import Origin
 from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, placed
 from ..core.hidden import has_secrets, public_value
@@ -26,8 +28,6 @@ from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.verify import branch_mark, stream_names
-from ..realizing import Failure, Instruction
-from ..realizing.failing import failure_of
 from .forms import UnknownForm
 
 # How many items a pipe yields: asked of every pipe of a graph once.

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..batching import LikelyLabels
 from ..core import Origin, Sample
 from ..core.amounts import as_keys
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, about_lacking, placed
@@ -19,12 +20,11 @@ from ..core.hidden import Hidden, origin_of
 from ..core.likely_mistakes import colours
 from ..core.origin import Once, is_looking_ahead, shorten
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
-from ..realizing import LikelyLabels
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ..spatial.lazy.realized_volume import in_memory, opened_again, realized_patch
 from ..spatial.lazy.stack import sampled_as_before
+from ..storage.local_io import check_io
 from ..volumes import AxisMap, Volume, custom_backends
-from ..volumes.disk.local_io import check_io
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases, Seeded
 from .datapipe import length_of, wrong_item

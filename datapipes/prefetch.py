@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
+from ..batching import Instruction
 from ..core.whole import whole
 from ..graph import Pipe, Traits
-from ..realizing import Instruction
 from .background_iterator import Ahead, Ended
 from .datapipe import length_of
 from .forms import offered

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..batching.touched import planned_apart, touched
 from ..core import Sample, Stream
 from ..core.errors import GraphError, SampleError
 from ..core.origin import here, shorten
 from ..core.whole import whole
 from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
 from ..graph.served import split_of
-from ..realizing.touched import planned_apart, touched
 from ..spatial import without_reading
 from ..spatial.amounts import is_integer
 from .datapipe import DataPipe, length_of

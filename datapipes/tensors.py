@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from ..batching import Realized, Transform
 from ..core import Sample
 from ..core.errors import NoDevice
 from ..core.origin import shorten
 from ..core.whole import whole
-from ..realizing import Realized, Transform
 
 
 def as_tensors(thing: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..batching import ApplyValue
 from ..core.amounts import as_keys
 from ..core.errors import VoxpipeError
 from ..graph import Pipe
@@ -34,7 +35,6 @@ from ..intensity import (
     Sharpen,
     ValueStep,
 )
-from ..realizing import ApplyValue
 from .datapipe import PerItem, stream_name
 from .form import bound, form, signature_of, tell_mistakes
 from .forms import chained

@@ -14,6 +14,8 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from ..adapters.timed import untimed
+from ..batching import Job, Outcome, usable_cores
+from ..batching.parts import Task
 from ..core import Region
 from ..core.amounts import count_text
 from ..core.errors import GraphError
@@ -23,8 +25,6 @@ from ..reading_services import Planned, ReadingService
 from ..reading_services.epochs.running import close_if_idle
 from ..reading_services.place import Place
 from ..reading_services.work import jobs
-from ..realizing import Job, Outcome, usable_cores
-from ..realizing.parts import Task
 from ..spatial.lazy.made_volume import StoredRead
 from .cores import ranks_beside, share_of
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged

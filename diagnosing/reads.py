@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..batching.parts import map_patches
 from ..core import Sample
-from ..realizing.parts import map_patches
 from ..spatial import LazyPatch
 from ..spatial.lazy.made_volume import StoredRead, stored_reads
 from ..volumes import Volume

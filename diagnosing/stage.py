@@ -7,12 +7,12 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
+from ..batching import Instruction, Recipe
+from ..batching.parts import Parts, Task
 from ..datapipes import DataPipe
 from ..graph import Pipe, Traits, traits_of
 from ..reading_services import Planned
 from ..reading_services.work.pipe_runner import PipeRunner
-from ..realizing import Instruction, Recipe
-from ..realizing.parts import Parts, Task
 
 
 class Tasks(IterDataPipe[Task]):

@@ -78,8 +78,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[str, str]]:
     from .core.errors import DestinationExists
+    from .storage.location import local_path
     from .volumes import find_by_folder, is_volume
-    from .volumes.stores.location import local_path
 
     path = local_path(source)
     if is_volume(source) or (os.path.lexists(path) and not os.path.isdir(path)):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .volumes.stores.location import is_url
+from .storage.location import is_url
 
 _BAD = "is no JSON object, nor a file that holds one"
 

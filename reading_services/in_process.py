@@ -11,17 +11,17 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ..adapters.timeout import thread_seconds
+from ..batching import Job, Outcome, with_threads
 from ..core.origin import warn
 from ..core.whole import whole
 from ..datapipes.epoch import set_epoch
 from ..datapipes.tensors import as_tensors
 from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
-from ..realizing import Job, Outcome, with_threads
 from ..spatial.lazy.made_volume import forget_tiles, use_tiles
+from ..storage.joining import Table, using_joinings
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
-from ..volumes.stores.joining import Table, using_joinings
 from .epochs.dealing import at_once, items_to_deal
 from .epochs.made_ahead import MadeAhead, prefetcher_of
 from .epochs.running import begin, end

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from ..batching import usable_cores
 from ..core.errors import IdleWorkers
 from ..core.origin import Once, warn
 from ..core.whole import whole
 from ..graph import Pipe, origin_of, walk
-from ..realizing import usable_cores
 from ..volumes.scheme import Budget
 from .elsewhere import refuse_unknown
 from .epochs.planned import PlannedEpoch

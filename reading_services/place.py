@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..realizing import Failure
+from ..batching import Failure
 
 
 class Run(NamedTuple):

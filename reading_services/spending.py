@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.whole import whole
-from ..volumes.cache.cache_directory import cache_budget
+from ..storage.cache_directory import cache_budget
 from ..volumes.scheme import Budget
 from .transport.budget import memory_bytes
 

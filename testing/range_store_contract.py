@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ..volumes.stores.ranges import RangeStore, ReadRange
+from ..storage.ranges import RangeStore, ReadRange
 
 RANGE_OBJECTS = {
     "a/first": bytes(range(256)),

@@ -29,8 +29,8 @@ HEAVY = {
 }
 # Everything below the datapipes but the graph, whose nodes are torch's; and what workers run.
 CHEAP = ["voxpipe", "voxpipe.core", "voxpipe.intensity"]
-CHEAP += ["voxpipe.spatial", "voxpipe.volumes", "voxpipe.realizing"]
-CHEAP += ["voxpipe.reading_services.workers.worker", "voxpipe.realizing.parts"]
+CHEAP += ["voxpipe.spatial", "voxpipe.volumes", "voxpipe.batching"]
+CHEAP += ["voxpipe.reading_services.workers.worker", "voxpipe.batching.parts"]
 # What is started by itself, time and again: a server, and the child of a store's contract.
 CHEAP += ["voxpipe.testing.s3", "voxpipe.testing.store_contract"]
 # Other packages may have been imported at start-up, by a .pth file of the environment.

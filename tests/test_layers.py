@@ -10,9 +10,10 @@ from checkout import modules, packages
 # From the bottom to the top. Layers on one line are equal and do not import each other.
 LAYERS = [
     {"core"},
-    {"graph", "volumes", "intensity"},
+    {"graph", "storage", "intensity"},
+    {"volumes"},
     {"spatial"},
-    {"realizing"},
+    {"batching"},
     {"datapipes"},
     {"adapters"},
     {"reading_services"},
@@ -23,8 +24,7 @@ LAYERS = [
 # The same inside some of them; modules beside these folders are what all of them speak of.
 FOLDERS = {
     "voxpipe.volumes": [
-        {"stores"},
-        {"disk", "cache", "chunks"},
+        {"chunks"},
         {"formats"},
         {"catalog"},
         {"conversion"},
@@ -139,7 +139,7 @@ def test_imports_between_folders_point_down(module):
     [
         ("voxpipe.core.region", "from ..graph import walk"),
         ("voxpipe.core.region", "from .. import volumes"),
-        ("voxpipe.volumes.formats.nifti", "from ...intensity.gamma import gamma"),
+        ("voxpipe.storage.ranges", "from ..intensity.gamma import gamma"),
         ("voxpipe.graph.walk", "def f():\n    import voxpipe.datapipes"),
         ("voxpipe.datapipes.iter.patch", "from ...testing import LatencyStore"),
         ("voxpipe.spatial.plans.plan", "from ..._version import __version__"),

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import OutOfVolume
-from .content import content_key
+from ..storage.content import content_key
 from .header import Shape
 
 AXES = ("C", "I", "J", "K")

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region
 from ..core.errors import VolumeError
+from ..storage.content import content_key
+from ..storage.read_ahead import Closes, Tickets
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, content_of
 from .chunks.cuts import Needed
-from .content import content_key
 from .handles import HANDLES
 from .header import Header, Shape
 from .scheme import ReadScheme, Refused, StoreLayout
 from .sections import Run, runs_of, whole
 from .source import LocatedSource, Source
-from .stores.read_ahead import Closes, Tickets
 from .voxels import Voxels
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import BadHeader, SampleError, UnknownFormat
 from ..core.remembered import cached_property
+from ..storage.content import array_key, content_key
 from .chunks.cuts import Cuts, Needed
-from .content import array_key, content_key
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges
@@ -25,7 +25,7 @@ from .voxels import Voxels, plain, refuse_unreadable
 if TYPE_CHECKING:
     import torch
 
-    from .stores.read_ahead import Closes
+    from ..storage.read_ahead import Closes
 
 Channels = tuple[int, int]
 """A half-open interval of channels."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..storage.location import public_name
 from .backend import no_options
 from .formats.zarr_nodes import METADATA_FILES
 from .registry import BackendRequest, register_backend
-from .stores.location import public_name
 
 
 def register_builtin_backends() -> None:

@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 from ..core.errors import VolumeChanged
 from ..core.remembered import Remembered
 from ..core.turns import Turns
+from ..storage.read_ahead import AHEAD
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS
 from .header import Header
-from .stores.read_ahead import AHEAD
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
 # by default; all of voxpipe's shall stay below 64 (testing/store_contract.py).

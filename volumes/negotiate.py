@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..core.errors import BudgetExceeded
+from ..storage.in_flight import MOST_BYTES as MOST_IN_FLIGHT
+from ..storage.read_ahead import MOST_BYTES as MOST_AHEAD
 from .header import Triple
 from .scheme import STORED_RATIO, Budget, Demand, ReadScheme, StoreLayout
-from .stores.in_flight import MOST_BYTES as MOST_IN_FLIGHT
-from .stores.read_ahead import MOST_BYTES as MOST_AHEAD
 
 # Of the time of all cores, what decoding may take: resampling takes about as long.
 DECODING_SHARE = 0.5

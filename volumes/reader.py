@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from ..core import Region
 from ..core.errors import VolumeError
+from ..storage.content import content_key
+from ..storage.location import public_name
 from .array_source import INLINE_BYTES, from_array
 from .backend import Backend, Channels, ViewBackend, as_array
-from .content import content_key
-from .disk.raw_header import RawHeader
 from .formats.mgh import parse_mgh
 from .formats.nifti import HEAD_BYTES, decoded_head
 from .formats.nifti_header import is_colour, millimetres, parse_nifti
@@ -38,10 +38,10 @@ from .header import (
     array_header,
     channels_first,
 )
+from .raw_header import RawHeader
 from .registry import BackendRequest
 from .source import LocatedSource, Options, Source
 from .spill import original, remember, travel
-from .stores.location import public_name
 from .voxels import Voxels, plain, refuse_unreadable
 
 # How the names of files end that hold voxels in one compressed stream.

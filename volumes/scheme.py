@@ -12,9 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ..storage.coalesce import gap_worth
+from ..storage.in_flight import MOST_REQUESTS
+from ..storage.joining import (
+    LOCAL_GAP,
+    LOCAL_RUN,
+    NETWORK_GAP,
+    NETWORK_RUN,
+    REMOTE_GAP,
+    REMOTE_RUN,
+)
 from .header import Access, Header, Triple
-from .stores.coalesce import gap_worth
-from .stores.in_flight import MOST_REQUESTS
 
 Mode = Literal["view", "spool", "resident", "direct", "regional"]
 """How the voxels of one key are read.
@@ -25,7 +33,6 @@ mapped. ``resident``: a chunk is decoded once per process and kept while it is n
 in one region, whose chunks are decoded once for all of them.
 """
 
-KIB, MIB = 1024, 1024**2
 # One core decodes blosc-lz4 chunks of 64^3 int16 at 400 to 900 MB/s (measured, warm).
 DECODE_RATE = 600e6
 # gzip by isal: 113 MB in 316 ms (measured).
@@ -36,13 +43,8 @@ LOCAL_BANDWIDTH, LOCAL_LATENCY = 2e9, 1e-4
 REMOTE_BANDWIDTH, REMOTE_LATENCY = 800e6, 30e-3
 # Requests that a disk, or a connection pool, serves at once.
 LOCAL_REQUESTS, REMOTE_REQUESTS = 32, 128
-# Ranges closer than this are read as one, up to the longest run: what the kernel reads ahead, and
-# one round trip at 100 MB/s (zarr-python 3.3 has 1 and 16 MiB too).
-LOCAL_GAP, LOCAL_RUN = 64 * KIB, 4 * MIB
-REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
-# A file server over 10 Gb/s with other users; what it sends in one round trip is worth the gap.
+# A file server over 10 Gb/s with other users.
 NETWORK_BANDWIDTH, NETWORK_LATENCY = 300e6, 2e-3
-NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
 # What one connection to a bucket brings; S3's own advice counts with 85 to 90 MB/s.
 STREAM_BANDWIDTH = 60e6
 # Bare voxels are a run for each plane of a patch: as many requests as may be under way at once.

@@ -17,14 +17,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core.errors import UnknownFormat, VolumeNotFound
+from ..storage.content import content_key
+from ..storage.local_io import check_io
+from ..storage.location import absolute_place, is_url, public_name
+from ..storage.ranges import FOLLOW
+from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
-from .content import content_key
-from .disk.local_io import check_io
 from .header import affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend
-from .stores.location import absolute_place, is_url, public_name
-from .stores.ranges import FOLLOW
-from .stores.retry import read_anew
 from .unknown_format import unknown_format
 
 

@@ -15,12 +15,12 @@ import numpy as np
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
+from ..storage.content import content_key
+from ..storage.read_ahead import Closes, Tickets
 from .backend import Backend, Channels
-from .content import content_key
 from .counted import counted_read
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, Refused, StoreLayout
-from .stores.read_ahead import Closes, Tickets
 from .voxels import Voxels
 
 

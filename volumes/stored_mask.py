@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Region
+from ..storage.content import content_key
 from .axis_map import Table
 from .axis_mapped import AxisMappedSource
 from .backend import Backend, Channels
-from .content import content_key
 from .handles import HANDLES
 from .header import Header
 from .voxels import Voxels

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from ..core.errors import UnknownFormat
-from .stores.location import is_url
+from ..storage.location import is_url
 
 # What SimpleITK opens as soon as it is installed; the most common of many.
 _ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")

@@ -34,7 +34,7 @@ from .voxels import Voxels, for_numpy
 if TYPE_CHECKING:
     import torch
 
-    from .stores.read_ahead import Closes
+    from ..storage.read_ahead import Closes
 
 KINDS = ("intensity", "label")
 """What voxels may mean; sampling policy follows from it."""

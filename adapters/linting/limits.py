@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...batching.failing import RAISE
 from ...core.memory import usable_memory
 from ...datapipes.datapipe import length, without_opening
 from ...graph import chained_name, describe, parents_of
-from ...realizing.failing import RAISE
 from ..on_error import BUDGET, Excused
 from .seen import Check, Seen, Told
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ...batching import Failure
 from ...core.errors import TooManyFailures
 from ...core.whole import whole
 from ...graph import Pipe, clone, verify
 from ...reading_services.place import Place
 from ...reading_services.seeds.seed_generator import MAX_SEED
-from ...realizing import Failure
 from ..asked import checked_epoch
 from ..dataloader2 import DataLoader2
 from ..listed import AdapterLike, listed

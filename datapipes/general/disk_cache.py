@@ -31,7 +31,7 @@ from typing import Any
 from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache, placed
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits, parents_of, walk
-from ...volumes.stores.ranges import open_regular
+from ...storage.ranges import open_regular
 from ..datapipe import DataPipe
 from ..forms import offered
 from .saver import Hashes, checked_mode, write_whole

@@ -14,10 +14,10 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper, match_masks
 from ...core.errors import placed
 from ...core.hidden import Hidden
 from ...graph import Pipe, Traits, is_pipe
-from ...volumes.stores.fsspec_ranges import reached
-from ...volumes.stores.location import is_url, local_path, public_name, remote_errors
-from ...volumes.stores.range_file import RangeFile
-from ...volumes.stores.remote_file import RemoteFile
+from ...storage.fsspec_ranges import reached
+from ...storage.location import is_url, local_path, public_name, remote_errors
+from ...storage.range_file import RangeFile
+from ...storage.remote_file import RemoteFile
 from ..connection import Connected, options_of, tried
 from ..forms import offered
 from .http_reader import http_stream

@@ -19,9 +19,9 @@ from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound
 from ...core.hidden import Hidden
 from ...core.origin import warn
 from ...graph import Pipe, Traits
-from ...volumes.stores.location import public_name, remote_errors
-from ...volumes.stores.redaction import Secrets
-from ...volumes.stores.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retried_here
+from ...storage.location import public_name, remote_errors
+from ...storage.redaction import Secrets
+from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retried_here
 from ..connection import Connected, options_of
 from ..forms import offered
 from .left_out import NO_DRIVE, USE_A_BUCKET

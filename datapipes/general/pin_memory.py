@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from ...batching import Instruction
 from ...core.errors import NoDevice
 from ...graph import Pipe, Traits
-from ...realizing import Instruction
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
 from ..prefetch import Prefetcher

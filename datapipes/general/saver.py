@@ -14,9 +14,9 @@ from typing import Any
 
 from ...core.errors import HashMismatch, SampleError, placed
 from ...graph import Pipe, Traits
-from ...volumes.cache.cache_directory import sync_folder
-from ...volumes.stores.location import remote_errors
-from ...volumes.stores.ranges import open_regular
+from ...storage.cache_directory import sync_folder
+from ...storage.location import remote_errors
+from ...storage.ranges import open_regular
 from ..datapipe import PerItem
 from ..forms import offered
 from .streams import janitor, length_or_type_error, pair_of

@@ -15,7 +15,7 @@ from demo_data import Case, prepare
 from demo_source import in_bucket, stream
 
 from voxpipe.core.errors import VoxpipeError
-from voxpipe.volumes.stores.location import public_name
+from voxpipe.storage.location import public_name
 
 
 def main() -> int:

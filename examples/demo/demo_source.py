@@ -16,7 +16,7 @@ from voxpipe.core.errors import MissingDependency, VolumeError
 from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.reading_services import MultiProcessingReadingService
-from voxpipe.volumes.stores.location import file_system, is_url, public_name
+from voxpipe.storage.location import file_system, is_url, public_name
 
 # Three levels of the network halve a side twice. Larger patches give too few steps in two
 # minutes on two cores.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Iterator
 from itertools import takewhile
 from typing import Any, NoReturn
 
+from ...batching import Job
 from ...core.errors import NotPicklable, VolumeChanged, WorkerDied
 from ...core.ledger import LEDGER
 from ...core.origin import warn
 from ...datapipes.datapipe import without_opening
-from ...realizing import Job
 from ..place import Place
 from ..transport.messages import Done, Exhausted, Failed
 from ..work import Planned, Work, batch_count, jobs

@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ...adapters import Limits
+from ...batching import NOWHERE, STANDING
 from ...core.errors import ItemTimeout
 from ...core.waits import wait_of
 from ...datapipes.tensors import bytes_of
 from ...datapipes.thread_shutdown import going_on, wait_for
 from ...graph import standing_at, working_at
-from ...realizing import NOWHERE, STANDING
 from .room import Room
 
 # What an idle thread needs to end; a stuck one is not waited for twice.

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from ...batching import Outcome
 from ...core.errors import GraphError
 from ...datapipes.rank_barrier import Circle
-from ...realizing import Outcome
 from ..place import Place
 from ..reading_service import Epoch, leave
 from ..shares.part import PAD

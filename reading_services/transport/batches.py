@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...realizing import Realized
+from ...batching import Realized
 from .slots import SlotWriter
 
 if TYPE_CHECKING:  # the consumer's side, which a worker does without

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...batching import ArraySpec, OwnMemory
 from ...core.errors import SlotsUsedUp
 from ...core.origin import warn
-from ...realizing import ArraySpec, OwnMemory
 from .budget import needed_bytes
 from .mapping import Mapping
 

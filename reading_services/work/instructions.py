@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...batching import Instruction
 from ...datapipes import DataPipe
 from ...graph import (
     Pipe,
 )
-from ...realizing import Instruction
 
 _RUNS = frozenset({"__iter__", "apply", "gather"})
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 
+from ...batching import NOWHERE, STANDING, Job
+from ...batching.recipe import the_batch
 from ...core import Origin, Stream
 from ...core.errors import PLACED, placed
 from ...datapipes import DataPipe
 from ...datapipes.epoch import set_epoch
 from ...graph import Cut, Pipe, describe, origin_of, raised_at, traits_of, walk, with_parents
-from ...realizing import NOWHERE, STANDING, Job
-from ...realizing.recipe import the_batch
 from ..seeds.seed_generator import SeedGenerator
 from ..seeds.seeding import seed_globals, seeded_globals
 from ..shares.dealt import Dealt

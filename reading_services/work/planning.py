@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from ...batching import ErrorPolicy, Failure, Job
 from ...core import Stream
 from ...core.errors import placed
 from ...datapipes.batch_patches import BatchPatches
@@ -22,7 +23,6 @@ from ...graph import (
     traits_of,
     walk,
 )
-from ...realizing import ErrorPolicy, Failure, Job
 from ...spatial.lazy.replayed import in_batch
 from ..place import Place
 from ..seeds.seeding import proof_that_nothing_draws, seeded_globals

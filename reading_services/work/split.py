@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...adapters import Hints, Limits
+from ...batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
 from ...core.remembered import cached_property
 from ...graph import (
     Cut,
@@ -17,8 +18,7 @@ from ...graph import (
     traits_of,
     walk,
 )
-from ...realizing import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
-from ...volumes.stores.joining import Table
+from ...storage.joining import Table
 from ..shares.part import WHOLE, Part
 from .doing import Doing
 from .indented import indented

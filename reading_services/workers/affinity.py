@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence, Sized
 from typing import Any, Protocol, TypeVar
 
-from ...realizing import Job
+from ...batching import Job
 
 # Chunks of cases that were last seen so many cases ago are not kept any more, or all are.
 _MOST_CASES = 16 * 1024

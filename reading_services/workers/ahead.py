@@ -16,9 +16,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from ...realizing import Job
+from ...batching import Job
 from ...spatial import LazyPatch
-from ...volumes.stores.joining import reads_of
+from ...storage.joining import reads_of
 from ..shares.feeding import Ended, SourceFailed
 from ..transport.messages import Deal, DoJob
 

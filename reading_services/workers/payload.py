@@ -6,11 +6,11 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...batching import ApplyValue, Job
 from ...core.errors import NotPicklable
 from ...core.origin import shorten
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
 from ...intensity import ValueStep
-from ...realizing import ApplyValue, Job
 from ...volumes import custom_backends, custom_decoders
 from ..work import Planned, Work
 from ..work.hooks import Hooks

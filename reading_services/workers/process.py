@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from ...adapters import Limits
+from ...batching import NOWHERE
+from ...batching.standing import read
 from ...core.errors import WorkerDied
 from ...core.waits import wait_of
-from ...realizing import NOWHERE
-from ...realizing.standing import read
 from ..transport.arrivals import SlotReader
 from ..transport.batches import unpack
 from ..transport.budget import SlotBudget

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from multiprocessing import connection, parent_process
 from typing import Any
 
+from ...batching import STANDING, Job, using, using_threads
 from ...core.errors import NotPicklable
 from ...core.hidden import public_text
 from ...core.ledger import LEDGER
-from ...realizing import STANDING, Job, using, using_threads
 from ...spatial.lazy.made_volume import divide_tiles
+from ...storage.joining import Table, using_joinings
+from ...storage.read_ahead import AHEAD
 from ...volumes import register_backend, register_decoder
 from ...volumes.chunks.chunk_cache import CHUNKS
 from ...volumes.handles import VERSIONS
-from ...volumes.stores.joining import Table, using_joinings
-from ...volumes.stores.read_ahead import AHEAD
 from ..shares.feeding import Fed
 from ..transport.batches import pack
 from ..transport.channels import send_descriptor

@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from ...core import OrientedBox, Region
 from ...core.errors import CacheBusy, DestinationBusy, GraphError
 from ...core.remembered import Remembered, cached_property
+from ...storage.content import content_key, opened_key
+from ...storage.decoded_cache import LOCK_TIMEOUT
+from ...storage.location import absolute_place, is_url
 from ...volumes.backend import Backend, needed_of
-from ...volumes.cache.decoded_cache import LOCK_TIMEOUT
 from ...volumes.chunks.cuts import Needed
-from ...volumes.content import content_key, opened_key
 from ...volumes.conversion.convert import version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ...volumes.conversion.converted_cache import ConvertedCache
@@ -40,7 +41,6 @@ from ...volumes.conversion.recached import opened_copy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
 from ...volumes.source import LocatedSource, Options, Source
-from ...volumes.stores.location import absolute_place, is_url
 from ...volumes.volume import Volume
 from ..volume_like import stored_of
 from .pending import PendingPlan

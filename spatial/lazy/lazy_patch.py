@@ -20,7 +20,7 @@ from ...core.memory import refuse_beyond_memory
 from ...core.stream import drawn_from
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
 from ...intensity.value_step import applied, folded, types_of
-from ...volumes.stores.read_ahead import Tickets
+from ...storage.read_ahead import Tickets
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..resampling.source import Source, convert

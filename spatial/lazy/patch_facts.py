@@ -18,7 +18,7 @@ from ...core.histogram import Floats, Histogram, together
 from ...core.remembered import Remembered
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import kept_percentile
-from ...volumes.content import version_key
+from ...storage.content import version_key
 from ..plans.plan import SpatialPlan
 from ..volume_like import made_like, patch_before, stored_of, stored_type
 

@@ -19,9 +19,9 @@ from ...core import Sample, Stream
 from ...core.errors import GridMismatch
 from ...core.grid import GRID_TOLERANCE
 from ...intensity import Epilogue, SelectChannels, ValueStep
+from ...storage.read_ahead import Tickets
 from ...volumes import AxisMap, Volume
 from ...volumes.stacked import StackedSource
-from ...volumes.stores.read_ahead import Tickets
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..resampling.source import Source, convert

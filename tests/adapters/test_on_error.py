@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
+from voxpipe.batching.failing import remaining
 from voxpipe.core.errors import GraphError, TooManyFailures, VolumeNotFound
-from voxpipe.realizing.failing import remaining
 
 BAD = (2, 5)
 ACTIONS = ("skip", "replace")

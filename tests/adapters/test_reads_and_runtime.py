@@ -11,8 +11,8 @@ import voxpipe as vp
 from voxpipe.adapters import hints_of
 from voxpipe.core import TALLY
 from voxpipe.core.errors import GraphError
+from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.stores.ranges import LocalRanges
 
 zarr = pytest.importorskip("zarr")
 SEEN = []

@@ -10,9 +10,9 @@ import pytest
 import voxpipe as vp
 from voxpipe.core.turns import Turns
 from voxpipe.reading_services.epochs import running
+from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 from voxpipe.volumes.handles import HANDLES
-from voxpipe.volumes.stores.read_ahead import AHEAD
 
 # Of a thread that has nothing to wait for.
 SECONDS = 20.0

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
+from voxpipe.storage import file_reader
+from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.disk import file_reader
 from voxpipe.volumes.formats.raw_backends import LocalRaw
 from voxpipe.volumes.formats.zarr_backend import ZarrBackend
-from voxpipe.volumes.stores.ranges import LocalRanges
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (32, 32, 32)

@@ -349,7 +349,7 @@ class ToldAhead:
     """Puts what its process may fetch for later patches into the batch."""
 
     def __call__(self, batch):
-        from voxpipe.volumes.stores.read_ahead import AHEAD
+        from voxpipe.storage.read_ahead import AHEAD
 
         return {**batch, "ahead": AHEAD.most_bytes}
 

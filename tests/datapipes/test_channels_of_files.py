@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import voxpipe as vp
+from voxpipe.batching import gather
+from voxpipe.batching.touched import touched
 from voxpipe.core import TALLY
 from voxpipe.core.errors import (
     BadHeader,
@@ -18,8 +20,6 @@ from voxpipe.core.errors import (
     UnopenedVolume,
 )
 from voxpipe.datapipes.demand import asked_of
-from voxpipe.realizing import gather
-from voxpipe.realizing.touched import touched
 from voxpipe.spatial.lazy.made_volume import asks_voxels
 
 SHAPE = (12, 13, 14)

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import voxpipe as vp
+from voxpipe.batching.touched import touched
 from voxpipe.core import TALLY
 from voxpipe.core.errors import SampleError
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.datapipes.epoch import set_epoch
-from voxpipe.realizing.touched import touched
 from voxpipe.spatial import Policy
 from voxpipe.spatial.lazy.lazy_patch import patches_of
 from voxpipe.spatial.lazy.made_volume import TILES

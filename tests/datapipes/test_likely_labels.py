@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
+from voxpipe.batching import gather
 from voxpipe.core.errors import LikelyLabel
 from voxpipe.datapipes.open_volume import looks_like_label
-from voxpipe.realizing import gather
 
 VOLUME = np.zeros((4, 4, 4), np.uint8)
 

@@ -10,6 +10,8 @@ from scenes import full_chain, same, write_cases
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
+from voxpipe.batching import Job
+from voxpipe.batching.parts import Task, held
 from voxpipe.core import TALLY
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
 from voxpipe.datapipes.tensors import as_tensors
@@ -20,8 +22,6 @@ from voxpipe.diagnosing.reads import reads_of
 from voxpipe.diagnosing.stage import Stage, Tasks
 from voxpipe.reading_services.place import Place
 from voxpipe.reading_services.work import jobs, work_of
-from voxpipe.realizing import Job
-from voxpipe.realizing.parts import Task, held
 from voxpipe.volumes.backend import Backend
 from voxpipe.volumes.header import IDENTITY, array_header
 from voxpipe.volumes.voxels import Voxels

@@ -12,8 +12,8 @@ from pathlib import Path
 from voxpipe.core import Region, memory
 from voxpipe.core.errors import VolumeReadError
 from voxpipe.core.memory import usable_memory
+from voxpipe.storage.cache_directory import BUDGET_VARIABLE
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.cache.cache_directory import BUDGET_VARIABLE
 
 # Far above what the files hold, far below what hostile headers claim.
 BUDGET = 1024**2

@@ -16,10 +16,10 @@ import pytest
 
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.spatial.placing.weight_table import forget_masks
+from voxpipe.storage import check_sums
+from voxpipe.storage.cache_directory import cache_directory, own_folder, read_kept, write_kept
+from voxpipe.storage.waiting import open_lock
 from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.cache import check_sums
-from voxpipe.volumes.cache.cache_directory import cache_directory, own_folder, read_kept, write_kept
-from voxpipe.volumes.cache.waiting import open_lock
 from voxpipe.volumes.catalog import histogram, occupied, statistics
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners and links as on Linux")

@@ -23,8 +23,8 @@ from voxpipe.core.errors import (
 )
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.spatial.placing.weight_table import forget_masks
+from voxpipe.storage import check_sums
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
-from voxpipe.volumes.cache import check_sums
 from voxpipe.volumes.catalog import histogram, occupied, statistics
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux has them")
@@ -170,9 +170,7 @@ def test_a_warm_cache_that_may_not_be_written_to_serves(how, locks, monkeypatch)
                 shutil.rmtree(place)
         before = sorted(folder.rglob("*"))
         with how(folder), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "voxpipe.volumes.cache.decoded_cache.DecodedCache._make_entry", NotImplemented
-            )
+            patch.setattr("voxpipe.storage.decoded_cache.DecodedCache._make_entry", NotImplemented)
             patch.setattr(
                 "voxpipe.volumes.conversion.converted_cache.ConvertedCache._make", NotImplemented
             )

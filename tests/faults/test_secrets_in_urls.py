@@ -20,12 +20,12 @@ import voxpipe as vp
 from voxpipe.core.errors import VolumeReadError, VoxpipeError, placed
 from voxpipe.core.hidden import public_name, public_text, urls_in, used_name
 from voxpipe.core.origin import call_text
+from voxpipe.storage.location import file_system, remote_errors
+from voxpipe.storage.redaction import Secrets
+from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Manifest, Volume, read_manifest, write_manifest
 from voxpipe.volumes.conversion.convert import Converted
 from voxpipe.volumes.conversion.destination import RemoteDestination
-from voxpipe.volumes.stores.location import file_system, remote_errors
-from voxpipe.volumes.stores.redaction import Secrets
-from voxpipe.volumes.stores.remote import open_remote
 
 # Every part of a secret is one of these, so that half of one is found as well.
 PARTS = ("PASSone", "PASStwo", "PASSsix", "SIGNone", "SIGNtwo")
@@ -271,7 +271,7 @@ def test_no_worker_tells_a_secret():
 def test_no_log_of_a_client_shows_a_secret(caplog, monkeypatch, started_clients, frame, wish):
     """At DEBUG of everything, also where a location is one of a chain."""
     # A store that failed a moment ago is not asked.
-    monkeypatch.setattr("voxpipe.volumes.stores.remote_objects._HEALTH", {})
+    monkeypatch.setattr("voxpipe.storage.remote_objects._HEALTH", {})
     monkeypatch.setenv("VOXPIPE_REMOTE", wish)
     caplog.set_level(logging.DEBUG)
     for user, (name, query) in product(("me:PASSone@", "me:PASSone%40PASStwo@"), FILES.values()):

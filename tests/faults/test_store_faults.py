@@ -155,8 +155,8 @@ def test_one_kind_of_fault_alone(attacks, served, monkeypatch, kind):
 
 EXITING = """
 import sys
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.remote import open_remote
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.remote import open_remote
 options = {"key": sys.argv[2], "secret": "s", "endpoint_url": sys.argv[1]}
 store = open_remote("s3://bucket/0", options)
 found = store.get_ranges([ReadRange("a.nii", n, 4000 + n) for n in range(40)])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
+from voxpipe.storage.cache_directory import read_kept
+from voxpipe.storage.check_sums import is_sound
+from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.cache.cache_directory import read_kept
-from voxpipe.volumes.cache.check_sums import is_sound
-from voxpipe.volumes.cache.decoded_cache import DecodedCache
 from voxpipe.volumes.catalog import histogram, statistics
 from voxpipe.volumes.conversion import converted_cache
 

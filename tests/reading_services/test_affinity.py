@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import voxpipe as vp
+from voxpipe.batching import Job
 from voxpipe.core import Sample
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.reading_services.workers.affinity import Affinity, cases_of
-from voxpipe.realizing import Job
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.negotiate import negotiate
 from voxpipe.volumes.scheme import Budget, Demand, StoreLayout

@@ -5,9 +5,9 @@ import pytest
 import zarr
 
 import voxpipe as vp
+from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.stores.read_ahead import AHEAD
 
 SHAPE = (16, 16, 16)
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from voxpipe.batching import Job
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.reading_services import MultiProcessingReadingService
 from voxpipe.reading_services.transport.messages import DoJob
 from voxpipe.reading_services.workers.ahead import Inbox, tickets_of
-from voxpipe.realizing import Job
 from voxpipe.testing.s3 import Fault, S3Server
 
 zarr = pytest.importorskip("zarr")

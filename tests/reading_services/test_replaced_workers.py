@@ -20,10 +20,10 @@ from scenes import full_chain, same, write_cases
 from test_worker_failures import at_case
 
 import voxpipe as vp
+from voxpipe.batching import Job
 from voxpipe.core.errors import WorkerDied, WorkerReplaced
 from voxpipe.reading_services.workers.affinity import Affinity
 from voxpipe.reading_services.workers.process import Launch, Worker
-from voxpipe.realizing import Job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills processes")
 FILE = Path(__file__).name

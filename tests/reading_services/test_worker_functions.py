@@ -11,6 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 import voxpipe as vp
+from voxpipe.batching import Recipe
 from voxpipe.core.errors import GraphError, NotPicklable, StateMismatch, WorkerDied
 from voxpipe.datapipes import DataPipe
 from voxpipe.reading_services import (
@@ -19,7 +20,6 @@ from voxpipe.reading_services import (
     WorkerInfo,
 )
 from voxpipe.reading_services.shares.sharing import apply_shares
-from voxpipe.realizing import Recipe
 
 RANKS, WORKERS = SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING
 

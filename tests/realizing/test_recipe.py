@@ -9,10 +9,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from voxpipe.batching import Gather, Job, Realized, Recipe, Watch, in_threads, using_threads
 from voxpipe.core import Sample
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
 from voxpipe.core.ledger import LEDGER
-from voxpipe.realizing import Gather, Job, Realized, Recipe, Watch, in_threads, using_threads
 from voxpipe.volumes import Volume
 
 

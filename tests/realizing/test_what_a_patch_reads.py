@@ -13,6 +13,9 @@ import pytest
 import zarr
 
 import voxpipe as vp
+from voxpipe.batching.join_reads import JoinReads, Wanted, joined
+from voxpipe.batching.parts import _fetched, held
+from voxpipe.batching.touched import touched
 from voxpipe.core import TALLY, Sample
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes.cost import cost_of
@@ -21,9 +24,6 @@ from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
 from voxpipe.diagnosing.reads import reads_of
 from voxpipe.graph import clone
-from voxpipe.realizing.join_reads import JoinReads, Wanted, joined
-from voxpipe.realizing.parts import _fetched, held
-from voxpipe.realizing.touched import touched
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from nifti_files import write_nifti
 
+from voxpipe.storage.cache_directory import read_kept
+from voxpipe.storage.content import array_key
+from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.volumes import Volume, close_volumes, recached, volume_statistics
-from voxpipe.volumes.cache.cache_directory import read_kept
-from voxpipe.volumes.cache.decoded_cache import DecodedCache
 from voxpipe.volumes.catalog import stamps, statistics
-from voxpipe.volumes.content import array_key
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (9, 10, 11)

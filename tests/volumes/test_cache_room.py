@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from voxpipe.volumes.cache.cache_room import converted_held, make_room
-from voxpipe.volumes.cache.decoded_cache import DecodedCache
+from voxpipe.storage.cache_room import converted_held, make_room
+from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.volumes.conversion.converted_cache import ConvertedCache
 
 

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from voxpipe.volumes.stores.call_threads import CallThreads
+from voxpipe.storage.call_threads import CallThreads
 
 
 def slow_to_go_on(loop, monkeypatch):

@@ -22,8 +22,8 @@ from reference_files import REFERENCES, collect, contents
 
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeReadError
+from voxpipe.storage.cache_directory import BUDGET_VARIABLE
 from voxpipe.volumes import Volume, close_volumes, counted
-from voxpipe.volumes.cache.cache_directory import BUDGET_VARIABLE
 
 # All of what is promised, and a sample of it for every day.
 FULL, SAMPLE = (50, 200), (4, 12)

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from voxpipe.core.errors import CacheBusy, CacheTooSmall, CacheUnused, VolumeError
-from voxpipe.volumes.cache import decoded_cache
-from voxpipe.volumes.cache.cache_directory import cache_budget, cache_directory
-from voxpipe.volumes.cache.decoded_cache import DecodedCache
+from voxpipe.storage import decoded_cache
+from voxpipe.storage.cache_directory import cache_budget, cache_directory
+from voxpipe.storage.decoded_cache import DecodedCache
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from zarr_files import write_v2
 
 from voxpipe.core import TALLY
 from voxpipe.core.errors import VolumeError
+from voxpipe.storage.cache_directory import read_kept, write_kept
 from voxpipe.volumes import Volume, volume_statistics
-from voxpipe.volumes.cache.cache_directory import read_kept, write_kept
 from voxpipe.volumes.catalog import statistics
 from voxpipe.volumes.catalog.distribution import Distribution
 from voxpipe.volumes.catalog.statistics import PERCENTILES, Statistics

@@ -10,13 +10,13 @@ import pytest
 from fsspec.asyn import get_loop
 
 from voxpipe.core.errors import StoreUnavailable, VoxpipeError
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.read_ahead import ReadAhead
+from voxpipe.storage.remote import open_remote
+from voxpipe.storage.remote_answers import Answer
+from voxpipe.storage.remote_ranges import RemoteRanges
+from voxpipe.storage.retry import MOST_MISSING, Retry
 from voxpipe.testing.s3 import Fault
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.read_ahead import ReadAhead
-from voxpipe.volumes.stores.remote import open_remote
-from voxpipe.volumes.stores.remote_answers import Answer
-from voxpipe.volumes.stores.remote_ranges import RemoteRanges
-from voxpipe.volumes.stores.retry import MOST_MISSING, Retry
 
 QUICK = Retry(deadline=0.05, first=0.01, most=0.02)
 

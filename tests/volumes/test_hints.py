@@ -9,12 +9,12 @@ import pytest
 import tifffile
 
 import voxpipe as vp
+from voxpipe.batching import Job
 from voxpipe.core import Region
 from voxpipe.reading_services.workers.ahead import tickets_of
-from voxpipe.realizing import Job
+from voxpipe.storage import hints
+from voxpipe.storage.box_blocks import Blocks
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.disk import hints
-from voxpipe.volumes.disk.box_blocks import Blocks
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "posix_fadvise"), reason="this system cannot be told anything"

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes.stores.in_flight import InFlight, Later
+from voxpipe.storage.in_flight import InFlight, Later
 
 sizes = st.lists(st.integers(0, 60), min_size=1, max_size=12)
 

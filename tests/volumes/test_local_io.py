@@ -14,13 +14,13 @@ from numpy.lib.stride_tricks import as_strided
 
 from voxpipe.core import Region
 from voxpipe.core.errors import TruncatedVolume, VolumeError
-from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.disk import file_reader, local_voxels
-from voxpipe.volumes.disk.box_blocks import Blocks
-from voxpipe.volumes.disk.file_reader import ALIGNMENT
-from voxpipe.volumes.disk.file_system import FileSystem
-from voxpipe.volumes.disk.local_io import choose_io
-from voxpipe.volumes.stores.joining import Joining, reads_of, using_joinings
+from voxpipe.storage import file_reader
+from voxpipe.storage.box_blocks import Blocks
+from voxpipe.storage.file_reader import ALIGNMENT
+from voxpipe.storage.file_system import FileSystem
+from voxpipe.storage.joining import Joining, reads_of, using_joinings
+from voxpipe.storage.local_io import choose_io
+from voxpipe.volumes import Volume, close_volumes, local_voxels
 
 MODES = ["mmap", "pread", "direct"]
 # Larger than a few sectors in every direction of reading, and of odd lengths.

@@ -14,13 +14,13 @@ from reference_files import REFERENCES, collect
 
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.storage.coalesce import coalesce
 from voxpipe.volumes import Volume
-from voxpipe.volumes.disk.raw_header import RawHeader, part_of
 from voxpipe.volumes.formats import raw_backends
 from voxpipe.volumes.formats.itk_only import ItkOnly
 from voxpipe.volumes.formats.metaimage_header import parse_metaimage
 from voxpipe.volumes.formats.nrrd_header import parse_nrrd
-from voxpipe.volumes.stores.coalesce import coalesce
+from voxpipe.volumes.raw_header import RawHeader, part_of
 
 VOXELS = np.arange(24, dtype="<i2").tobytes()
 NRRD = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\nendian: little\n"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core.errors import BudgetExceeded, VoxpipeError
 from voxpipe.spatial import UniformRegion
+from voxpipe.storage.joining import LOCAL_GAP, REMOTE_GAP
 from voxpipe.volumes.header import IDENTITY, Header
 from voxpipe.volumes.negotiate import (
     BATCHES,
@@ -19,7 +20,7 @@ from voxpipe.volumes.negotiate import (
     negotiate,
     negotiate_all,
 )
-from voxpipe.volumes.scheme import LOCAL_GAP, REMOTE_GAP, Budget, Demand, StoreLayout
+from voxpipe.volumes.scheme import Budget, Demand, StoreLayout
 
 GIB = 2**30
 PATCH_BYTES = 128**3 * 4

@@ -7,14 +7,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from voxpipe.core.errors import StoreUnavailable, VolumeError
+from voxpipe.storage import retry
+from voxpipe.storage.fsspec_ranges import SerialFsspecRanges
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.remote import open_remote
+from voxpipe.storage.remote_lease import RemoteLease
+from voxpipe.storage.retry import Retry
 from voxpipe.volumes import Manifest, read_manifest, write_manifest
 from voxpipe.volumes.conversion.destination import RemoteDestination
-from voxpipe.volumes.stores import retry
-from voxpipe.volumes.stores.fsspec_ranges import SerialFsspecRanges
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.remote import open_remote
-from voxpipe.volumes.stores.remote_lease import RemoteLease
-from voxpipe.volumes.stores.retry import Retry
 
 PASSWORD = "of-the-store-7261"
 OPTIONS = {"password": PASSWORD}

@@ -4,13 +4,13 @@ import fsspec
 import pytest
 
 from voxpipe.core.errors import MissingDependency, VolumeReadError
+from voxpipe.storage.fsspec_ranges import FsspecRanges
+from voxpipe.storage.obstore_ranges import ObstoreRanges, settings_of
+from voxpipe.storage.ranges import LocalRanges, ReadRange
+from voxpipe.storage.remote import open_remote
+from voxpipe.storage.remote_ranges import RemoteRanges
 from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
 from voxpipe.testing.s3 import S3Server
-from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
-from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges, settings_of
-from voxpipe.volumes.stores.ranges import LocalRanges, ReadRange
-from voxpipe.volumes.stores.remote import open_remote
-from voxpipe.volumes.stores.remote_ranges import RemoteRanges
 
 KEYS = {"key": "k", "secret": "s"}
 

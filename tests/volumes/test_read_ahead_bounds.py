@@ -6,11 +6,11 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.read_ahead import AHEAD, ReadAhead, Tickets
+from voxpipe.storage.remote import open_remote
 from voxpipe.volumes.chunks.chunk_map import Lookup
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.read_ahead import AHEAD, ReadAhead, Tickets
-from voxpipe.volumes.stores.remote import open_remote
 
 CONTENT = os.urandom(1_000_000)
 

@@ -22,15 +22,15 @@ from voxpipe.core.errors import (
     VolumeReadError,
     VoxpipeError,
 )
+from voxpipe.storage.fsspec_ranges import FsspecRanges
+from voxpipe.storage.obstore_ranges import ObstoreRanges
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.remote import open_remote
+from voxpipe.storage.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
+from voxpipe.storage.remote_file import RemoteFile
+from voxpipe.storage.retry import MOST_MISSING, MOST_WRONG, Retry
 from voxpipe.testing.s3 import _BROKEN, Fault, FaultMix, S3Server
 from voxpipe.volumes import Volume, read_manifest
-from voxpipe.volumes.stores.fsspec_ranges import FsspecRanges
-from voxpipe.volumes.stores.obstore_ranges import ObstoreRanges
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.remote import open_remote
-from voxpipe.volumes.stores.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
-from voxpipe.volumes.stores.remote_file import RemoteFile
-from voxpipe.volumes.stores.retry import MOST_MISSING, MOST_WRONG, Retry
 
 CONTENT = bytes(n * n % 251 for n in range(20_000))
 QUICK = Retry(deadline=10.0, first=0.001, most=0.002)
@@ -135,7 +135,7 @@ ODD = ["page", "unsaid", "total", "etag", "redirect", "undated", "whole"]
 )
 def test_one_odd_answer_is_no_other_version(server, client, monkeypatch, scheme, kind):
     """Whether it is to the question how large the object is, or to one for its bytes."""
-    monkeypatch.setattr("voxpipe.volumes.stores.remote_objects.default_retry", lambda: QUICK)
+    monkeypatch.setattr("voxpipe.storage.remote_objects.default_retry", lambda: QUICK)
     if scheme == "http":
         monkeypatch.setenv("VOXPIPE_REMOTE", client.replace("obstore", ""))
     (server.bucket / "a").write_bytes(CONTENT)

@@ -9,13 +9,13 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core import Region
+from voxpipe.storage import decoded_cache
+from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.read_ahead import AHEAD
+from voxpipe.storage.remote import open_remote
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.cache import decoded_cache
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
-from voxpipe.volumes.stores.ranges import LocalRanges
-from voxpipe.volumes.stores.read_ahead import AHEAD
-from voxpipe.volumes.stores.remote import open_remote
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (24, 20, 16)

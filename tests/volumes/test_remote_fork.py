@@ -21,7 +21,7 @@ SCRIPT = textwrap.dedent("""
     from voxpipe.core import Region
     from voxpipe.core.errors import ForkUnsafe
     from voxpipe.volumes import Volume
-    from voxpipe.volumes.stores.remote import open_remote
+    from voxpipe.storage.remote import open_remote
 
     url, endpoint, what = sys.argv[1:]
     options = {"key": "k", "secret": "s", "endpoint_url": endpoint}

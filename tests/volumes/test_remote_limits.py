@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from voxpipe.core.errors import StoreUnavailable, VolumeReadError
+from voxpipe.storage import remote_ranges
+from voxpipe.storage.fsspec_ranges import with_defaults
+from voxpipe.storage.in_flight import InFlight
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.remote_answers import Answer
+from voxpipe.storage.remote_file import RemoteFile
+from voxpipe.storage.remote_objects import ObjectFacts
+from voxpipe.storage.remote_ranges import RemoteRanges
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes.catalog import find
-from voxpipe.volumes.stores import remote_ranges
-from voxpipe.volumes.stores.fsspec_ranges import with_defaults
-from voxpipe.volumes.stores.in_flight import InFlight
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.remote_answers import Answer
-from voxpipe.volumes.stores.remote_file import RemoteFile
-from voxpipe.volumes.stores.remote_objects import ObjectFacts
-from voxpipe.volumes.stores.remote_ranges import RemoteRanges
 
 
 def test_a_bucket_that_hangs_is_given_up(server, client, monkeypatch):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from voxpipe.core import Region
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.remote import open_remote
 
 moto = pytest.importorskip("moto.server")
 zarr = pytest.importorskip("zarr")

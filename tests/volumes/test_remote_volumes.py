@@ -6,9 +6,9 @@ import pytest
 
 from voxpipe.core import Region
 from voxpipe.core.errors import StoreUnavailable
+from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores.read_ahead import AHEAD
 
 zarr = pytest.importorskip("zarr")
 WHOLE = Region.of_shape((24, 20, 16))

@@ -11,10 +11,10 @@ from numcodecs import Delta
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
+from voxpipe.storage import remote_ranges
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import zarr_backend
-from voxpipe.volumes.stores import remote_ranges
 
 SHAPE = (24, 24, 24)
 CORNER, OTHER = Region((0, 0, 0), (4, 4, 4)), Region((8, 8, 8), (12, 12, 12))

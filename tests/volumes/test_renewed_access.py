@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from voxpipe.core.errors import AccessDenied, StoreUnavailable, VolumeReadError
+from voxpipe.storage.remote import open_remote
+from voxpipe.storage.retry import Retry
 from voxpipe.testing.s3 import Fault, S3Server
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores.remote import open_remote
-from voxpipe.volumes.stores.retry import Retry
 
 QUICK = Retry(deadline=2.0, first=0.001, most=0.002)
 

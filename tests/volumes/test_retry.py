@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import StoreUnavailable
-from voxpipe.volumes.stores import retry
-from voxpipe.volumes.stores.redaction import Secrets
-from voxpipe.volumes.stores.remote_answers import NoRanges, WrongAnswer
-from voxpipe.volumes.stores.remote_failure import Failure, failure_of
-from voxpipe.volumes.stores.retry import (
+from voxpipe.storage import retry
+from voxpipe.storage.redaction import Secrets
+from voxpipe.storage.remote_answers import NoRanges, WrongAnswer
+from voxpipe.storage.remote_failure import Failure, failure_of
+from voxpipe.storage.retry import (
     Attempts,
     Health,
     Retry,

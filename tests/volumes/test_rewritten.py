@@ -14,12 +14,12 @@ import zarr
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.remote import open_remote
+from voxpipe.storage.remote_file import RemoteFile
 from voxpipe.testing import s3_http
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.remote import open_remote
-from voxpipe.volumes.stores.remote_file import RemoteFile
 
 PART = Region((0, 0, 0), (12, 10, 9))
 

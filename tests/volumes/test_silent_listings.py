@@ -5,11 +5,11 @@ import pytest
 import voxpipe as vp
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.datapipes.iter import FSSpecFileLister
+from voxpipe.storage import fsspec_ranges
+from voxpipe.storage.remote import open_remote
+from voxpipe.storage.retry import LEAST_ATTEMPT, Attempts, Retry
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes.catalog import find
-from voxpipe.volumes.stores import fsspec_ranges
-from voxpipe.volumes.stores.remote import open_remote
-from voxpipe.volumes.stores.retry import LEAST_ATTEMPT, Attempts, Retry
 
 LISTING = {
     "keys": lambda url, options: list(open_remote(url, options).list()),

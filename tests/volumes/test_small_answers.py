@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume
+from voxpipe.storage.read_ahead import AHEAD, ReadAhead
+from voxpipe.storage.retry import MOST_MISSING
+from voxpipe.storage.small_answers import ENTRY_BYTES, SMALL_BYTES, SmallAnswers
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores.read_ahead import AHEAD, ReadAhead
-from voxpipe.volumes.stores.retry import MOST_MISSING
-from voxpipe.volumes.stores.small_answers import ENTRY_BYTES, SMALL_BYTES, SmallAnswers
 
 zarr = pytest.importorskip("zarr")
 EDGE = 32

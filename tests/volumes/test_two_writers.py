@@ -11,9 +11,9 @@ import pytest
 from nifti_files import numbered, write_nifti
 
 from voxpipe.core.errors import CacheBusy, DestinationBusy, VolumeError, VolumeReadError
+from voxpipe.storage.remote_lease import RemoteLease
 from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion import destination
-from voxpipe.volumes.stores.remote_lease import RemoteLease
 
 zarr = pytest.importorskip("zarr")
 SIZES = {"chunk": 2, "shard": 4}

@@ -11,7 +11,8 @@ from nifti_files import numbered, write_nifti
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import UnknownFormat
-from voxpipe.volumes import Volume, close_volumes, content, spill
+from voxpipe.storage import content
+from voxpipe.volumes import Volume, close_volumes, spill
 
 WHOLE = Region.of_shape((4, 5, 6))
 KINDS = [

@@ -14,9 +14,9 @@ from nifti_files import AFFINE, numbered, write_nifti
 
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import CorruptVolume, VolumeError, VolumeNotFound
+from voxpipe.storage import location
+from voxpipe.storage.location import public_name
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores import location
-from voxpipe.volumes.stores.location import public_name
 
 
 def test_a_missing_file_is_found_out_late_and_named(tmp_path):

@@ -12,6 +12,8 @@ from voxpipe.core import TALLY
 from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.remembered import Remembered
 from voxpipe.spatial.lazy import patch_facts
+from voxpipe.storage.content import content_key_now
+from voxpipe.storage.waiting import made_once
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
     AxisMap,
@@ -22,10 +24,8 @@ from voxpipe.volumes import (
     volume_histogram,
     volume_statistics,
 )
-from voxpipe.volumes.cache.waiting import made_once
 from voxpipe.volumes.catalog import histogram, occupied, statistics
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
-from voxpipe.volumes.content import content_key_now
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (8, 9, 10)

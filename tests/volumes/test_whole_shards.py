@@ -16,15 +16,15 @@ import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import AccessDenied, CorruptVolume, StoreUnavailable
 from voxpipe.reading_services.epochs import running
+from voxpipe.storage import obstore_ranges
+from voxpipe.storage.in_flight import InFlight, Later
+from voxpipe.storage.ranges import ReadRange
+from voxpipe.storage.read_ahead import AHEAD
+from voxpipe.storage.shared_answers import SharedAnswers
+from voxpipe.storage.small_answers import SMALL_BYTES
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.bringing import MOSTLY, mostly_asked
-from voxpipe.volumes.stores import obstore_ranges
-from voxpipe.volumes.stores.in_flight import InFlight, Later
-from voxpipe.volumes.stores.ranges import ReadRange
-from voxpipe.volumes.stores.read_ahead import AHEAD
-from voxpipe.volumes.stores.shared_answers import SharedAnswers
-from voxpipe.volumes.stores.small_answers import SMALL_BYTES
 
 zarr = pytest.importorskip("zarr")
 SHAPE = (64, 32, 32)

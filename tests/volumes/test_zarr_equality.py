@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
+from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import NotOurs, ZarrArray, open_node
 from voxpipe.volumes.formats.zarr_nodes import open_ranges_node
-from voxpipe.volumes.stores.ranges import LocalRanges
 
 zarr = pytest.importorskip("zarr")
 codecs = zarr.codecs

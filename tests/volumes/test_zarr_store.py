@@ -13,10 +13,10 @@ from voxpipe.core.errors import (
     UnknownFormat,
     VolumeNotFound,
 )
+from voxpipe.storage.ranges import LocalRanges
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import zarr_nodes
-from voxpipe.volumes.stores.ranges import LocalRanges
 
 zarr = pytest.importorskip("zarr")
 LocalStore, MemoryStore = zarr.storage.LocalStore, zarr.storage.MemoryStore

@@ -12,10 +12,10 @@ from nifti_files import numbered
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound
+from voxpipe.storage.ranges import LocalRanges, ReadRange
+from voxpipe.storage.zip_ranges import ZipRanges
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.stores.ranges import LocalRanges, ReadRange
-from voxpipe.volumes.stores.zip_ranges import ZipRanges
 
 zarr = pytest.importorskip("zarr")
 ARRAY = numbered((5, 6, 7), np.uint16)

@@ -8,12 +8,12 @@ from typing import Any
 
 from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
 from ...core.hidden import used_name
+from ...storage.content import content_key
+from ...storage.small_answers import DOCUMENTS
 from ..backend import Backend
-from ..content import content_key
 from ..formats.zarr_backend import documents_token
 from ..header import Header
 from ..source import LocatedSource, Options
-from ..stores.small_answers import DOCUMENTS
 from ..volume import Volume
 from .examine import Finding
 from .manifest import Entry, Manifest

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import VolumeNotFound
-from ..formats.zarr_nodes import METADATA_FILES
-from ..registry import BackendRequest, recognised
-from ..stores.fsspec_ranges import listed_by, reached
-from ..stores.location import (
+from ...storage.fsspec_ranges import listed_by, reached
+from ...storage.location import (
     absolute_place,
     is_url,
     local_path,
     public_name,
 )
-from ..stores.remote import open_remote
+from ...storage.remote import open_remote
+from ..formats.zarr_nodes import METADATA_FILES
+from ..registry import BackendRequest, recognised
 
 IMAGE = "image"
 """The key of a volume that is the only one of its case."""

@@ -22,9 +22,8 @@ import numpy as np
 from ...core.errors import BadManifest, VolumeNotFound
 from ...core.hidden import origin_of, used_name
 from ...core.sample import parse_json
-from ..cache.cache_directory import write_beside
-from ..header import Header
-from ..stores.location import (
+from ...storage.cache_directory import write_beside
+from ...storage.location import (
     absolute_place,
     file_system,
     is_url,
@@ -32,8 +31,9 @@ from ..stores.location import (
     public_name,
     remote_errors,
 )
-from ..stores.ranges import check_document, open_regular
-from ..stores.remote import open_remote
+from ...storage.ranges import check_document, open_regular
+from ...storage.remote import open_remote
+from ..header import Header
 from .stamps import Stamp
 from .statistics import Statistics
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from ...core.errors import VolumeNotFound
-from ..content import content_key
-from ..disk.local_file import file_stamp
+from ...storage.content import content_key
+from ...storage.location import file_system, remote_errors
+from ...storage.remote import RemoteStore, open_for_versions, open_remote
+from ...storage.remote_objects import Entry, version_of
+from ...storage.remote_ranges import RemoteRanges
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
+from ..local_file import file_stamp
 from ..source import LocatedSource
-from ..stores.location import file_system, remote_errors
-from ..stores.remote import RemoteStore, open_for_versions, open_remote
-from ..stores.remote_objects import Entry, version_of
-from ..stores.remote_ranges import RemoteRanges
 
 # A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
 # only the metadata are compared when the volume is opened.

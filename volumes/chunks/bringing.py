@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..stores.coalesce import Span
-from ..stores.in_flight import Later
-from ..stores.joining import Joining
-from ..stores.ranges import Joined, ReadRange
-from ..stores.read_ahead import AHEAD, AheadStore, lean
-from ..stores.retry import DAMAGED
-from ..stores.small_answers import SMALL_BYTES
+from ...storage.coalesce import Span
+from ...storage.in_flight import Later
+from ...storage.joining import Joining
+from ...storage.ranges import Joined, ReadRange
+from ...storage.read_ahead import AHEAD, AheadStore, lean
+from ...storage.retry import DAMAGED
+from ...storage.small_answers import SMALL_BYTES
 from .chunk_map import ChunkMap
 from .chunked_array import Index
 

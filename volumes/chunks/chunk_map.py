@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ..stores.coalesce import Span
-from ..stores.ranges import ReadRange
+from ...storage.coalesce import Span
+from ...storage.ranges import ReadRange
 from .chunked_array import Index
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...core import TALLY, OrientedBox, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
 from ...core.memory import usable_memory
-from ..stores.read_ahead import Closes, Tickets
+from ...storage.read_ahead import Closes, Tickets
 from .chunk_cache import ChunkCache
 from .cuts import Cuts, Pieces
 

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from ...core.errors import CorruptVolume, VoxpipeError
-from ..stores.joining import Joining, joining
-from ..stores.ranges import Joined, LocalRanges, RangeStore, ReadRange
-from ..stores.read_ahead import AHEAD, Ticket, works_ahead
-from ..stores.retry import LOOKS
-from ..stores.zip_ranges import ZipRanges
+from ...storage.joining import Joining, joining
+from ...storage.ranges import Joined, LocalRanges, RangeStore, ReadRange
+from ...storage.read_ahead import AHEAD, Ticket, works_ahead
+from ...storage.retry import LOOKS
+from ...storage.zip_ranges import ZipRanges
 from .bounded import most_between
 from .bringing import Bringing, forgotten
 from .chunk_map import ChunkMap

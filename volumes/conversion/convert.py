@@ -26,15 +26,15 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.sample import case_of
+from ...storage.cache_directory import CLOSED, FAILING, FULL
+from ...storage.content import content_key
+from ...storage.decoded_cache import LOCK_TIMEOUT
+from ...storage.location import absolute_place, is_url, public_name
 from ..backend import content_of
-from ..cache.cache_directory import CLOSED, FAILING, FULL
-from ..cache.decoded_cache import LOCK_TIMEOUT
 from ..catalog.stamps import stamp_at
-from ..content import content_key
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
 from ..source import LocatedSource
-from ..stores.location import absolute_place, is_url, public_name
 from ..volume import Volume
 from .convert_plan import ConvertPlan, plan_conversion
 from .destination import Destination, destination_of

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...core.errors import CacheBusy, CacheTooSmall, DestinationBusy, VolumeError, VoxpipeError
-from ..cache.cache_directory import (
+from ...storage.cache_directory import (
     BUDGET_VARIABLE,
     CLOSED,
     FAILING,
@@ -27,10 +27,10 @@ from ..cache.cache_directory import (
     own_folder,
     warn_unused,
 )
-from ..cache.cache_room import LOCKS, converted_held, decoded_held, make_room, size_of
-from ..cache.check_sums import SUMS, is_sound, seal
-from ..cache.decoded_cache import LOCK_TIMEOUT
-from ..cache.waiting import open_lock
+from ...storage.cache_room import LOCKS, converted_held, decoded_held, make_room, size_of
+from ...storage.check_sums import SUMS, is_sound, seal
+from ...storage.decoded_cache import LOCK_TIMEOUT
+from ...storage.waiting import open_lock
 from .convert import write_planned
 from .convert_plan import ConvertPlan
 from .destination import LocalDestination

@@ -22,20 +22,20 @@ from typing import Any, BinaryIO, Protocol
 
 from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
 from ...core.sample import parse_json
-from ..cache.cache_directory import sync_folder
-from ..cache.check_sums import boot, sync_files
-from ..cache.waiting import lock, open_lock
-from ..formats.zarr_nodes import METADATA_FILES
-from ..header import Triple
-from ..stores.location import (
+from ...storage.cache_directory import sync_folder
+from ...storage.check_sums import boot, sync_files
+from ...storage.location import (
     absolute_place,
     file_system,
     is_url,
     public_name,
     remote_errors,
 )
-from ..stores.ranges import open_regular
-from ..stores.remote_lease import LEASE_SECONDS, RemoteLease
+from ...storage.ranges import open_regular
+from ...storage.remote_lease import LEASE_SECONDS, RemoteLease
+from ...storage.waiting import lock, open_lock
+from ..formats.zarr_nodes import METADATA_FILES
+from ..header import Triple
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 
 from ...core.errors import UnknownFormat
+from ...storage.location import is_url, public_name
 from ..catalog.find import plain_name
 from ..registry import BackendRequest, recognised
-from ..stores.location import is_url, public_name
 
 _ZARR = ".zarr"
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from ...core import OrientedBox, Region
 from ...core.errors import CorruptVolume
+from ...storage.cache_directory import cache_budget, cache_directory
+from ...storage.cache_room import CONVERTED
+from ...storage.content import content_key, opened_key
+from ...storage.ranges import LocalRanges, ReadRange
 from ..backend import Backend, Channels
-from ..cache.cache_directory import cache_budget, cache_directory
-from ..cache.cache_room import CONVERTED
 from ..chunks.chunk_cache import CHUNKS
-from ..content import content_key, opened_key
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend
 from ..header import Header, affine_entries
 from ..source import LocatedSource
-from ..stores.ranges import LocalRanges, ReadRange
 from ..volume import Volume
 from ..voxels import Voxels
 from .convert import version_of

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from ...core import TALLY
 from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
+from ...storage.content import content_key
 from ..backend import no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.cuts import Cuts
-from ..content import content_key
-from ..disk.local_file import LocalFile, file_stamp, open_local
-from ..disk.mapped import MAPS
 from ..header import IDENTITY, Header
+from ..local_file import LocalFile, file_stamp, open_local
+from ..mapped import MAPS
 from ..voxels import refuse_unreadable
 from .chunked_backend import ChunkedBackend
 from .zarr_layout import plain_layout

@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 
 from ...core import TALLY, Region
 from ...core.errors import BadHeader, CacheTooSmall, TruncatedVolume, VolumeNotFound
+from ...storage.cache_directory import cache_budget, cache_directory
+from ...storage.compressed_streams import copy
+from ...storage.decoded_cache import DecodedCache
+from ...storage.location import remote_errors
+from ...storage.remote_file import RemoteFile
+from ...storage.retry import DAMAGED, read_anew
 from ..backend import Channels, no_options
-from ..cache.cache_directory import cache_budget, cache_directory
-from ..cache.compressed_streams import copy
-from ..cache.decoded_cache import DecodedCache
 from ..header import IDENTITY, Header
-from ..stores.location import remote_errors
-from ..stores.remote_file import RemoteFile
-from ..stores.retry import DAMAGED, read_anew
 from ..voxels import Voxels, refuse_unreadable
 from .blosc2_array import Blosc2Backend
 from .blosc2_frame import HEAD_BYTES, FrameHeader, frame_sizes, read_frame_header

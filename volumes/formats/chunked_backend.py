@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import OrientedBox, Region
+from ...storage.read_ahead import Closes
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray
 from ..chunks.cuts import Needed
 from ..header import Header
-from ..stores.read_ahead import Closes
 from ..voxels import Voxels, plain
 from .zarr_layout import Layout
 

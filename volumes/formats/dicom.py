@@ -16,9 +16,9 @@ import numpy as np
 from ...core import TALLY
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeChanged
 from ..backend import Backend
-from ..disk.local_file import open_local
-from ..disk.raw_header import RawHeader
 from ..header import affine_entries, affine_matrix
+from ..local_file import open_local
+from ..raw_header import RawHeader
 from .itk import header_of, is_installed, planes_of, simpleitk
 from .itk_ends import check_claims, check_ratio
 from .raw_backends import DecodedRaw

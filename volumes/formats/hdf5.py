@@ -25,15 +25,15 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.origin import shorten
+from ...storage.content import content_key
+from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
-from ..content import content_key
-from ..disk.local_file import LocalFile, file_stamp, open_local, stamp_of_all
-from ..disk.local_voxels import ArrayFile, io_of
-from ..disk.mapped import MAPS, MappedBackend
 from ..header import IDENTITY, Access, Header, affine_entries
-from ..stores.ranges import Folder, open_regular
+from ..local_file import LocalFile, file_stamp, open_local, stamp_of_all
+from ..local_voxels import ArrayFile, io_of
+from ..mapped import MAPS, MappedBackend
 from ..voxels import Voxels, plain, refuse_unreadable
 from .chunked_backend import ChunkedBackend
 from .hdf5_filters import DeflatedChunks

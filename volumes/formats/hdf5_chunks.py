@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...storage.ranges import ReadRange
+from ...storage.read_ahead import Ticket
 from ..chunks.bounded import inflated
 from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import Index
 from ..chunks.ranged_chunks import RangedChunks
-from ..stores.ranges import ReadRange
-from ..stores.read_ahead import Ticket
 
 # HDF5's numbers of filters, H5Zpublic.h.
 _DEFLATE, _SHUFFLE = 1, 2

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from ...core.errors import BadHeader
-from ..stores.coalesce import Span
-from ..stores.range_file import RangeFile
-from ..stores.remote_file import Piece, RemoteFile
+from ...storage.coalesce import Span
+from ...storage.range_file import RangeFile
+from ...storage.remote_file import Piece, RemoteFile
 
 T = TypeVar("T")
 

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 from ...core import TALLY, Region
 from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
+from ...storage.coalesce import Span
+from ...storage.content import content_key
+from ...storage.location import remote_errors
+from ...storage.remote_file import RemoteFile
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray
-from ..content import content_key
 from ..header import Header
-from ..stores.coalesce import Span
-from ..stores.location import remote_errors
-from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels, plain
 from .hdf5 import (
     CACHE_BYTES,

@@ -26,8 +26,8 @@ from ...core.errors import (
 from ...core.memory import usable_memory
 from ..array_source import ArraySource
 from ..backend import Backend
-from ..disk.raw_header import RawHeader, fold
 from ..header import affine_entries
+from ..raw_header import RawHeader, fold
 from .itk_axes import world_affine
 from .itk_ends import check_claims, check_end
 from .raw_backends import DecodedRaw

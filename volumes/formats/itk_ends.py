@@ -14,7 +14,7 @@ import struct
 from typing import Any, BinaryIO
 
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
-from ..disk.local_file import open_local
+from ..local_file import open_local
 from .hdf5 import refuse_leading_on
 from .stored_file import StoredFile
 

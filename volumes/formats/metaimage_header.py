@@ -13,8 +13,8 @@ import numpy as np
 
 from ...core import Affine
 from ...core.errors import BadHeader
-from ..disk.raw_header import RawHeader
 from ..header import affine_entries
+from ..raw_header import RawHeader
 from .itk_axes import world_affine
 from .itk_only import ItkOnly
 from .spread import listed_files

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ..backend import Backend
-from ..disk.raw_header import RawHeader
 from ..header import affine_entries
+from ..raw_header import RawHeader
 from .nifti import HEAD_BYTES, decoded_head
 from .raw_backends import open_raw
 from .stand_ins import what_to_do

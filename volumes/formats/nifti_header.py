@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
-from ..disk.raw_header import RawHeader
 from ..header import affine_entries
+from ..raw_header import RawHeader
 from ..voxels import refuse_unreadable
 from .stand_ins import what_to_do
 

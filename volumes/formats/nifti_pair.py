@@ -8,9 +8,9 @@ from typing import Any
 
 from ...core.errors import BadHeader, MissingDependency
 from ..backend import Backend
-from ..disk.local_file import open_local
-from ..disk.raw_header import RawHeader
 from ..header import affine_entries
+from ..local_file import open_local
+from ..raw_header import RawHeader
 from .nifti import HEAD_BYTES, decoded_head
 from .nifti_header import (
     NIFTI1_BYTES,

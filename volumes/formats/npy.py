@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ...core import TALLY
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
+from ...storage.local_io import IoChoice
 from ..backend import Backend
-from ..disk.local_file import LocalFile, file_stamp, open_local
-from ..disk.local_io import IoChoice
-from ..disk.local_voxels import ArrayFile, io_of, placed_layout
-from ..disk.mapped import MAPS, MappedBackend
 from ..header import IDENTITY, Header, channels_first
+from ..local_file import LocalFile, file_stamp, open_local
+from ..local_voxels import ArrayFile, io_of, placed_layout
+from ..mapped import MAPS, MappedBackend
 from ..scheme import StoreLayout
 from ..voxels import refuse_unreadable
 from .zarr_layout import Layout, plain_layout

@@ -11,14 +11,14 @@ import numpy as np
 
 from ...core import TALLY, OrientedBox, Region
 from ...core.errors import TruncatedVolume
+from ...storage.box_blocks import rows_of_box
+from ...storage.coalesce import Span, coalesce
+from ...storage.joining import REMOTE_RUN, Joining, joining
+from ...storage.read_ahead import Ticket
+from ...storage.remote_file import RemoteFile
 from ..backend import Channels
-from ..disk.box_blocks import rows_of_box
 from ..header import IDENTITY, Header, channels_first
-from ..scheme import REMOTE_ROWS_GAP, REMOTE_RUN
-from ..stores.coalesce import Span, coalesce
-from ..stores.joining import Joining, joining
-from ..stores.read_ahead import Ticket
-from ..stores.remote_file import RemoteFile
+from ..scheme import REMOTE_ROWS_GAP
 from ..voxels import Voxels, plain
 from .npy import read_npy_header
 from .one_remote_file import OneRemoteFile

@@ -6,8 +6,8 @@ from collections.abc import Hashable
 
 from ...core import OrientedBox, Region
 from ...core.remembered import cached_property
+from ...storage.remote_file import RemoteFile
 from ..backend import Backend, Channels
-from ..stores.remote_file import RemoteFile
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend
 

@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 
 from ...core import TALLY, OrientedBox, Region
 from ...core.errors import TruncatedVolume
+from ...storage.cache_directory import cache_budget, cache_directory
+from ...storage.coalesce import Span, coalesce
+from ...storage.compressed_streams import BEST_RATIOS, decompress
+from ...storage.decoded_cache import DecodedCache, is_in_memory
+from ...storage.hints import Hint
+from ...storage.joining import REMOTE_RUN, Joining, joining
+from ...storage.read_ahead import Ticket
+from ...storage.remote_file import Piece, RemoteFile
+from ...storage.retry import read_anew
 from ..backend import Backend, Channels
-from ..cache.cache_directory import cache_budget, cache_directory
-from ..cache.compressed_streams import BEST_RATIOS, decompress
-from ..cache.decoded_cache import DecodedCache, is_in_memory
-from ..disk.hints import Hint
-from ..disk.local_voxels import RawFile, placed_layout
-from ..disk.raw_header import RawHeader, check_length
 from ..fetched import touch
-from ..scheme import REMOTE_ROWS_GAP, REMOTE_RUN, StoreLayout
-from ..stores.coalesce import Span, coalesce
-from ..stores.joining import Joining, joining
-from ..stores.read_ahead import Ticket
-from ..stores.remote_file import Piece, RemoteFile
-from ..stores.retry import read_anew
+from ..local_voxels import RawFile, placed_layout
+from ..raw_header import RawHeader, check_length
+from ..scheme import REMOTE_ROWS_GAP, StoreLayout
 from ..voxels import Voxels, plain
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 

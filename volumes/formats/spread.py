@@ -8,9 +8,9 @@ from typing import BinaryIO
 
 from ...core import TALLY
 from ...core.errors import BadHeader, TruncatedVolume
+from ...storage.compressed_streams import copy, decompress
 from ..backend import Backend
-from ..cache.compressed_streams import copy, decompress
-from ..disk.raw_header import RawHeader
+from ..raw_header import RawHeader
 from .raw_backends import DecodedRaw
 from .stored_file import StoredFile
 

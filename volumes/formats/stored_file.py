@@ -20,13 +20,13 @@ from ...core.errors import (
 )
 from ...core.origin import shorten
 from ...core.remembered import cached_property
+from ...storage.content import content_key
+from ...storage.location import is_url, public_name
+from ...storage.ranges import Folder, leads_outside
+from ...storage.remote_file import RemoteFile
 from ..backend import Backend
-from ..content import content_key
-from ..disk.local_file import file_stamp, is_changed_since, open_local, stamp_of
+from ..local_file import file_stamp, is_changed_since, open_local, stamp_of
 from ..registry import BackendRequest
-from ..stores.location import is_url, public_name
-from ..stores.ranges import Folder, leads_outside
-from ..stores.remote_file import RemoteFile
 
 
 class StoredFile(Protocol):

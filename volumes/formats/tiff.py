@@ -21,22 +21,22 @@ from ...core.errors import (
     VolumeNotFound,
     VoxpipeError,
 )
+from ...storage.content import content_key
+from ...storage.in_flight import Later
+from ...storage.location import file_system
+from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
+from ...storage.remote import RemoteStore
+from ...storage.remote_file import RemoteFile
+from ...storage.remote_ranges import RemoteRanges
 from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.ranged_chunks import RangedChunks
-from ..content import content_key
-from ..disk.local_file import LocalFile, file_stamp, open_local
-from ..disk.local_voxels import ArrayFile, io_of
-from ..disk.mapped import MAPS, MappedBackend
 from ..header import Header
-from ..stores.in_flight import Later
-from ..stores.location import file_system
-from ..stores.ranges import LocalRanges, RangeStore, ReadRange, check_document
-from ..stores.remote import RemoteStore
-from ..stores.remote_file import RemoteFile
-from ..stores.remote_ranges import RemoteRanges
+from ..local_file import LocalFile, file_stamp, open_local
+from ..local_voxels import ArrayFile, io_of
+from ..mapped import MAPS, MappedBackend
 from ..voxels import refuse_unreadable
 from .chunked_backend import ChunkedBackend
 from .one_remote_file import RemoteChunks

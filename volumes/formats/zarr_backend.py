@@ -27,25 +27,25 @@ from ...core.errors import (
 )
 from ...core.origin import warn
 from ...core.remembered import cached_property
+from ...storage.content import content_key, folder_key, listing_key
+from ...storage.file_system import file_system_at
+from ...storage.location import remote_errors
+from ...storage.ranges import LocalRanges, cannot_open
+from ...storage.read_ahead import Closes
+from ...storage.remote import open_remote
+from ...storage.remote_file import RemoteFile
+from ...storage.remote_objects import RemoteObjects
+from ...storage.remote_ranges import RemoteRanges
+from ...storage.retry import LOOKS, MOST_MISSING, read_anew
+from ...storage.small_answers import DOCUMENTS
+from ...storage.zip_ranges import ZipRanges
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.cuts import Cuts, Needed
-from ..content import content_key, folder_key, listing_key
-from ..disk.file_system import file_system_at
-from ..disk.local_file import file_stamp, is_changed_since
 from ..fetched import fetch_chunks
 from ..header import Header, Triple
+from ..local_file import file_stamp, is_changed_since
 from ..scheme import StoreLayout
-from ..stores.location import remote_errors
-from ..stores.ranges import LocalRanges, cannot_open
-from ..stores.read_ahead import Closes
-from ..stores.remote import open_remote
-from ..stores.remote_file import RemoteFile
-from ..stores.remote_objects import RemoteObjects
-from ..stores.remote_ranges import RemoteRanges
-from ..stores.retry import LOOKS, MOST_MISSING, read_anew
-from ..stores.small_answers import DOCUMENTS
-from ..stores.zip_ranges import ZipRanges
 from ..voxels import Voxels, plain, refuse_unreadable
 from .one_remote_file import OneRemoteFile
 from .zarr_array import NotOurs, ZarrArray, open_node

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeNotFound, VoxpipeError
 from ...core.sample import parse_json
-from ..content import content_key, folder_key, listing_key
-from ..stores.ranges import LocalRanges, RangeStore
-from ..stores.remote_objects import version_of
+from ...storage.content import content_key, folder_key, listing_key
+from ...storage.ranges import LocalRanges, RangeStore
+from ...storage.remote_objects import version_of
 
 Read = Callable[[str], bytes | None]
 """Returns the content of a file below the node, None where there is none."""

@@ -1,0 +1,128 @@
+"""A realizing part that needs no torch: instructions, each from a list of items to a list.
+
+A chain of pipes becomes a recipe where each pipe says what it does as instructions. It is
+what a worker is sent: frozen values of a few hundred bytes, instead of pipes, which are torch's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from ..core import TALLY
+from ..core.errors import PLACED, GraphError, placed
+from ..core.ledger import LEDGER, Entry
+from ..core.remembered import cached_property
+from ..core.resident import SAMPLED, array_bytes, resident_bytes
+from .failing import Outcome
+from .job import Job
+from .standing import NOWHERE, STANDING
+
+
+class Transform(Protocol):
+    """A frozen, picklable value that makes items of items. It remembers nothing."""
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return what ``items`` become."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Enter in the ledger what the instructions since the last watch took."""
+
+    profile: str
+    """Whose entry."""
+    pipe: str
+    """The pipe as the user wrote it."""
+    memory: bool = False
+    """Whether to look at every item by how much the process grew."""
+
+
+Instruction: TypeAlias = "Transform | Watch"
+"""One thing to do with the items at hand."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Turns jobs into batches.
+
+    Examples
+    --------
+    >>> from voxpipe.batching import Gather
+    >>> batch = Recipe((Gather(),)).run(Job(0, ({"a": 1}, {"a": 2})), seed=0, epoch=0)
+    >>> batch["a"].array.tolist()
+    [1, 2]
+    """
+
+    instructions: tuple[Instruction, ...]
+    """In the order of the chain."""
+
+    @cached_property
+    def _looks_at_memory(self) -> bool:
+        return any(isinstance(one, Watch) and one.memory for one in self.instructions)
+
+    def run(self, job: Job, seed: int, epoch: int) -> Any:
+        """Return the batch of ``job``; seed and epoch are in its items already."""
+        items: Sequence[Any] = job.items
+        clock = _Clock(memory=self._looks_at_memory)
+        try:
+            for number, instruction in enumerate(self.instructions):
+                STANDING.at(number)
+                if isinstance(instruction, Watch):
+                    clock.enter(instruction, items)
+                else:
+                    items = instruction(items)
+        except PLACED as error:
+            raise placed(error, case=job.cases(), item=job.place())  # noqa: B904  the very same error
+        finally:
+            STANDING.at(NOWHERE)
+        return the_batch(job, items)
+
+
+def the_batch(job: Job, made: Sequence[Any], *, sifts: bool = False) -> Any:
+    """Return the one item that was made of a job; with ``sifts`` there may be none.
+
+    Raises
+    ------
+    GraphError
+        If there is none, or more than one.
+    """
+    if not made and sifts:
+        return Outcome(None, (), is_empty=True)
+    if len(made) != 1:
+        of = f" ({job.cases()})" if job.cases() else ""
+        msg = f"batch {job.index}{of} became {len(made)} items instead of one"
+        raise GraphError(msg, do="A pipe after the cut must yield one item for each it takes.")
+    return made[0]
+
+
+class _Clock:
+    """Time and counts since the last watch."""
+
+    def __init__(self, *, memory: bool) -> None:
+        self._memory = memory
+        self._first = time.perf_counter()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._held = resident_bytes() if self._memory else 0
+        self._started, self._before = time.perf_counter(), TALLY.snapshot()
+
+    def enter(self, watch: Watch, items: Sequence[Any]) -> None:
+        """Put down what was done since the last time."""
+        seconds, tally = time.perf_counter() - self._started, TALLY.snapshot() - self._before
+        held = {os.getpid(): resident_bytes()} if self._memory else SAMPLED.read()
+        entry = Entry(
+            len(items),
+            seconds,
+            tally,
+            wait=self._started - self._first,
+            bytes_out=array_bytes(items),
+            resident=held,
+            grown=sum(held.values()) - self._held if self._memory else 0,
+        )
+        LEDGER.add((watch.profile, watch.pipe), entry)
+        self._begin()

@@ -1,0 +1,214 @@
+"""Paths and URLs: telling them apart, showing them without secrets, reaching them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote, urljoin, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from ..core.errors import (
+    AccessDenied,
+    MissingDependency,
+    VolumeNotFound,
+    VolumeReadError,
+    VoxpipeError,
+)
+from ..core.hidden import public_name, public_text, urls_in
+
+__all__ = [
+    "absolute_place",
+    "file_system",
+    "is_url",
+    "local_path",
+    "public_name",
+    "remote_errors",
+]
+
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
+_LOCAL = re.compile(r"^(file|local)://")
+
+
+def is_url(location: str) -> bool:
+    """Whether ``location`` names something to be reached through fsspec.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/a.nii"), is_url("/data/a.nii"), is_url("file:///data/a.nii")
+    (True, False, False)
+    """
+    return bool(_URL.match(location)) and not _LOCAL.match(location)
+
+
+def local_path(location: str) -> str:
+    """Return a local path, without ``file://`` and with ``~`` expanded."""
+    return os.path.expanduser(_LOCAL.sub("", location))
+
+
+def absolute_place(location: str | os.PathLike[str]) -> str:
+    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere.
+
+    Examples
+    --------
+    >>> absolute_place("file:///data/kept/"), absolute_place("s3://bucket/kept")
+    ('/data/kept', 's3://bucket/kept')
+    """
+    place = os.fspath(location)
+    return place if is_url(place) else os.path.abspath(local_path(place))
+
+
+@contextmanager
+def remote_errors(
+    name: str, options: Mapping[str, Any] | None = None, doing: str = "reading", url: str = ""
+) -> Iterator[None]:
+    """Turn what a remote file system raises into errors that name ``name`` and no secret.
+
+    Parameters
+    ----------
+    name
+        What errors call the place: its URL, or a text of ours.
+    options
+        Those of fsspec: their values are cut out of what the file system says.
+    doing
+        What is tried.
+    url
+        As the user wrote it, where ``name`` is not that: its credentials are cut out as well.
+    """
+    from .redaction import Secrets
+    from .remote_failure import Failure, failure_of
+
+    secrets = Secrets(options or {}, name, url)
+    name = public_name(name)
+    try:
+        yield
+    except (VoxpipeError, MemoryError):
+        raise
+    except FileNotFoundError:
+        raise VolumeNotFound(
+            f"there is nothing at {name}.", do="Check the URL and the storage_options."
+        ) from None
+    except ImportError as error:
+        raise MissingDependency(
+            f"reaching {name} needs a package that is not installed: {secrets.cut(str(error))}.",
+            do="Install the file system package that fsspec asks for.",
+        ) from error
+    except Exception as error:
+        # Not chained: the text of the original may hold a signed URL or a key.
+        if failure_of(error) is Failure.DENIED:
+            raise AccessDenied(
+                f"{doing} {name} was refused: {secrets.describe(error)}.",
+                do="Check the credentials in storage_options or in the environment.",
+            ) from None
+        raise VolumeReadError(
+            f"{doing} {name} failed: {secrets.describe(error)}.",
+            do="Check the URL, the storage_options and the connection.",
+        ) from None
+
+
+def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL and the path in it.
+
+    fsspec keeps one file system per process and arguments, and makes a fresh one
+    after a fork, so this is cheap and safe to call again.
+    """
+    import fsspec
+
+    _refuse_split(url)
+    _quiet_logs()
+    with remote_errors(url, options):
+        system, path = fsspec.core.url_to_fs(url, **options)
+    return system, path
+
+
+class _Redacted(logging.Filter):
+    """Takes the credentials of URLs out of what a client logs: its users see DEBUG of all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        shown = public_text(text)
+        if shown != text:
+            record.msg, record.args = shown, ()
+        return True
+
+
+# Every logger that shows URLs: a filter is of one logger, and not of those below it.
+_LOGGERS = (
+    "fsspec",
+    *("fsspec.asyn", "fsspec.cached", "fsspec.caching", "fsspec.generic", "fsspec.http"),
+    *("fsspec.local", "fsspec.mapping", "fsspec.memoryfs", "fsspec.reference", "fsspec.sftp"),
+    *("s3fs", "gcsfs", "adlfs", "tar", "webhdfs"),
+)
+_REDACTED = _Redacted()
+
+
+def _quiet_logs() -> None:
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_REDACTED)  # once, however often
+
+
+def _refuse_split(url: str) -> None:
+    """Raise for a password that clients do not take for one: its / ends the server's name."""
+    for part in urls_in(url):
+        if part.splits:
+            raise VolumeReadError(
+                f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
+                "clients.",
+                do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
+                "the password in storage_options.",
+            )
+
+
+def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Return the web address of an object or folder of S3; empty for other stores.
+
+    Examples
+    --------
+    >>> s3_address("s3://scans/a b.nii", {"endpoint_url": "http://minio:9000"}, {})
+    'http://minio:9000/scans/a%20b.nii'
+    >>> s3_address("s3://scans", {}, {}), s3_address("https://host/a.nii", {}, {})
+    ('https://s3.amazonaws.com/scans', '')
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("s3", "s3a"):
+        return ""
+    client = options.get("client_kwargs") or {}
+    said = [options.get("endpoint_url"), client.get("endpoint_url")]
+    said += map(environment.get, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = next(filter(None, said), "https://s3.amazonaws.com")
+    return f"{str(endpoint).rstrip('/')}/{quote(rest)}"
+
+
+class _Stay(HTTPRedirectHandler):
+    """Follows no redirect: that is an error."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def redirect_of(address: str) -> str:
+    """Return the host to which a web address leads who asks for it; empty for none.
+
+    Asked without credentials, once, and no longer than a few seconds.
+    """
+    if not address.startswith(("http://", "https://")):
+        return ""
+    try:
+        with build_opener(_Stay).open(Request(address, headers=_ONE_BYTE), timeout=_PROBE):
+            return ""
+    except HTTPError as error:
+        with error:
+            location = error.headers.get("Location") or ""
+            found = urlsplit(urljoin(address, location)) if 300 <= error.code < 400 else None
+            return (found.hostname or "") if found is not None else ""
+    except (OSError, ValueError, HTTPException):
+        return ""
+
+
+_ONE_BYTE = {"Range": "bytes=0-0"}
+_PROBE = 5.0

@@ -1,0 +1,598 @@
+"""Objects in buckets and behind web servers, in ranges, through obstore: the usual way.
+
+Used for what its options can say exactly as the user said it to fsspec (:func:`settings_of`);
+everything else goes the other way, and so does what turns out not to be for it: odd keys, buckets
+in another region than was said, servers that do not know ranges, folders of web servers.
+
+Its own coroutines end in its threads, which then touch Python: a process that exits at that
+moment is aborted (8 of 20, measured right after the last answer). So its plain calls are made, in
+threads of ours (:mod:`.call_threads`). Its threads do not survive a fork, and nothing in a child
+can start them again: a child goes on with fsspec, or is refused where obstore was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from ..core.errors import ForkUnsafe
+from .call_threads import THREADS
+from .content import content_key
+from .fsspec_ranges import CONNECTING, open_fsspec
+from .in_flight import MOST_REQUESTS
+from .remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
+from .remote_failure import Failure, failure_of, has_expired, is_of_page
+from .remote_objects import Entry, ObjectFacts
+from .remote_ranges import RemoteRanges
+from .retry import LEAST_ATTEMPT, TRIES, Retry
+
+T = TypeVar("T")
+
+# fsspec's word and obstore's, by provider.
+_S3 = {
+    "key": "access_key_id",
+    "username": "access_key_id",
+    "secret": "secret_access_key",
+    "password": "secret_access_key",
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+    "requester_pays": "request_payer",
+    "profile": "profile",
+}
+_S3_CLIENT = {
+    "endpoint_url": "endpoint",
+    "region_name": "region",
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+    "verify": "verify",
+}
+_AZURE = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_token": "sas_token",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+}
+_NAMES: dict[str, dict[str, str]] = {"s3": _S3, "gs": {}, "az": _AZURE, "http": {}}
+# Of fsspec and its file systems: how they keep, buffer and write, which changes no GET.
+_OF_FSSPEC = {
+    *("asynchronous", "batch_size", "block_size", "cache_options", "cache_regions", "cache_type"),
+    *("default_block_size", "default_cache_type", "default_fill_cache", "dircache"),
+    *("listings_expiry_time", "max_concurrency", "max_paths", "project", "access", "simple_links"),
+    *("same_scheme", "size_policy", "skip_instance_cache", "use_listings_cache"),
+}
+_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "abfs": "az",
+    "http": "http",
+    "https": "http",
+}
+# What says where and how to connect, and only the other clients know.
+_ELSEWHERE = {"gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_CONNECTION_STRING"}
+# As botocore.
+_CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_AZURE_SECRETS = ("account_key", "sas_token", "client_secret")
+_AZURE_VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET")
+# Where a custom endpoint is, or nothing is said: as botocore. S3 tells who is wrong.
+_USUAL_REGION = "us-east-1"
+# Neither an ARN nor a directory bucket, which have ways of their own.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?<!--x-s3)")
+# obstore refuses these in a key; and what some servers take out.
+_ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]|[\ud800-\udfff]")
+# S3 knows the bucket, in another region than was said: s3fs goes there.
+_OTHER_REGION = re.compile(r"redirect without LOCATION|AuthorizationHeaderMalformed")
+
+
+class Settings(NamedTuple):
+    """How obstore reaches a place."""
+
+    config: dict[str, Any]
+    """What the store is made with."""
+    session: dict[str, Any] | None = None
+    """What botocore looks for credentials with, where they are not among those."""
+    headers: dict[str, str] | None = None
+    """Sent with each request."""
+    verify: bool | str | None = None
+    """Whether certificates are looked at, or the file of those that are believed."""
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(sorted(self.config))})"
+
+
+def settings_of(
+    url: str, options: Mapping[str, Any], environment: Mapping[str, str]
+) -> Settings | str:
+    """Return obstore's settings for a URL and fsspec's options, or why there are none.
+
+    Examples
+    --------
+    >>> given = {"key": "k", "secret": "s", "endpoint_url": "https://h"}
+    >>> settings_of("s3://b/a", given, {}).config
+    {'access_key_id': 'k', 'secret_access_key': 's', 'endpoint': 'https://h', 'region': 'us-east-1'}
+    >>> settings_of("s3://b/a", {"profile": "lab"}, {}).session
+    {'profile': 'lab'}
+    >>> settings_of("s3://b/a", {"anon": True, "config_kwargs": {}}, {})
+    'it has no option config_kwargs'
+    >>> settings_of("sftp://h/a", {}, {})
+    'it is not used for sftp://'
+    """
+    scheme, _, rest = url.partition("://")
+    provider = _SCHEMES.get(scheme)
+    if provider is None or "::" in url:
+        return f"it is not used for {scheme}://"
+    bucket = rest.partition("/")[0]
+    if provider != "http" and not _BUCKET.fullmatch(bucket):
+        return "the bucket is no plain one"
+    elsewhere = _ELSEWHERE.get(provider, "")
+    if environment.get(elsewhere):
+        return f"it does not know the variable {elsewhere}"
+    found = _mapped(provider, options)
+    if isinstance(found, str):
+        return found
+    if provider == "s3":
+        return _of_s3(found, environment)
+    if provider == "az":
+        return _of_azure(found, environment)
+    return Settings({}, headers=found) if provider == "http" else Settings(found)
+
+
+def _mapped(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | str:
+    """Return options in obstore's words; of a web server, the headers."""
+    names, found = _NAMES[provider], dict[str, Any]()
+    for name, value in options.items():
+        nested = _nested(provider, name, value)
+        if isinstance(nested, str):
+            return nested
+        if nested is not None:
+            found.update(nested)
+        elif value is None or name in _OF_FSSPEC or (name, value) == ("requester_pays", False):
+            continue
+        elif name in names:
+            found[names[name]] = value
+        else:
+            return f"it has no option {name}"
+    return found
+
+
+def _nested(provider: str, name: str, value: Any) -> dict[str, Any] | str | None:
+    """Return what an option stands for that is no plain value; None if it is one."""
+    if name == "anon" and provider in ("s3", "az"):
+        return {"skip_signature": bool(value)}
+    if provider == "gs" and name == "token":
+        return _google(value)
+    inner = _S3_CLIENT if provider == "s3" else {}
+    if name == "client_kwargs" and provider in ("s3", "http") and isinstance(value, Mapping):
+        if provider == "http" and set(value) <= {"headers"}:
+            return dict(value.get("headers") or {})
+        unknown = set(value) - set(inner)
+        if unknown:
+            return f"it has no option {min(unknown)}"
+        return {inner[key]: given for key, given in value.items() if given is not None}
+    if provider == "http" and name == "headers" and isinstance(value, Mapping):
+        return dict(value)
+    return None
+
+
+def _google(token: Any) -> dict[str, Any] | str:
+    if token in (None, "google_default", "cloud"):
+        return {}  # what it finds by itself
+    if token == "anon":
+        return {"skip_signature": True}
+    if isinstance(token, Mapping) and token.get("type") == "service_account":
+        return {"service_account_key": json.dumps(dict(token))}
+    if isinstance(token, str) and token.endswith(".json"):
+        return {"service_account": token}
+    return "it does not know this kind of token"
+
+
+def _of_s3(found: dict[str, Any], environment: Mapping[str, str]) -> Settings | str:
+    profile = found.pop("profile", None)
+    session: dict[str, Any] | None = None
+    if found.pop("skip_signature", False):
+        found["skip_signature"] = True
+    elif "access_key_id" in found:
+        if "session_token" not in found and environment.get("AWS_SESSION_TOKEN"):
+            return "AWS_SESSION_TOKEN is of other credentials"  # and it would add it
+    elif profile or not environment.get("AWS_ACCESS_KEY_ID"):
+        session = {"profile": profile}
+    verify = found.pop("verify", None)
+    if verify in (None, True):
+        verify = _first(environment, _CERTIFICATES) or None
+    endpoint = found.get("endpoint") or _first(environment, _ENDPOINTS)
+    region = found.get("region") or _first(environment, _REGIONS)
+    if endpoint:
+        found["endpoint"] = endpoint
+    if session is None or region:
+        # A profile may say another one.
+        found["region"] = region or _USUAL_REGION
+    return Settings(found, session, verify=verify)
+
+
+def _of_azure(found: dict[str, Any], environment: Mapping[str, str]) -> Settings | str:
+    given = any(name in found for name in _AZURE_SECRETS) or _first(environment, _AZURE_VARIABLES)
+    anonymous = found.pop("skip_signature", None)
+    if anonymous or (anonymous is None and not given):
+        return Settings({**found, "skip_signature": True})  # as adlfs
+    return Settings(found) if given else "it looks for credentials in other places"
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next(filter(None, map(environment.get, names)), None) or ""
+
+
+class _Client(NamedTuple):
+    """obstore's store, and what it is made for."""
+
+    process: int
+    secrets: dict[str, Any] | None
+    """Credentials that may be others at the next request."""
+    store: Any
+
+    def __repr__(self) -> str:
+        return "_Client()"
+
+
+class ObstoreRanges(RemoteRanges):
+    """A prefix of a bucket or of a web server, through obstore."""
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any],
+        settings: Settings,
+        retry: Retry | None = None,
+        *,
+        only: bool = False,
+    ) -> None:
+        super().__init__(url, options, retry)
+        scheme, _, rest = url.partition("://")
+        self._kind = _SCHEMES[scheme]
+        self._has_ranges = self._kind != "http"
+        bucket, _, prefix = rest.partition("/")
+        self._prefix = "" if self._kind == "http" else prefix.strip("/")
+        self._bucket = url if self._kind == "http" else bucket
+        self._url, self._options, self._only = url, options, only
+        self._settings, self._session = settings, _session(settings.session)
+        self._other: RemoteRanges | None = None
+        # Not merely for what obstore cannot do.
+        self._always_fsspec = False
+        self._client: _Client | None = None
+        self._refuse_after_fork()
+
+    @property
+    def versions_as_fsspec(self) -> bool:
+        """Whether versions are told in the words of fsspec's client: S3 has one ETag for all."""
+        return self._kind == "s3"
+
+    @property
+    def limits_listing(self) -> bool:
+        """Not of buckets: each page has its own limit, and there may be a thousand of them."""
+        return self._kind == "http"  # by fsspec
+
+    def after_fork(self) -> None:
+        """Go on with fsspec, if the parent has used any store of this kind, or refuse."""
+        self._refuse_after_fork()
+        self._always_fsspec |= not is_usable()
+        if self._other is not None:
+            self._other.after_fork()
+
+    def _refuse_after_fork(self) -> None:
+        if self._only and not is_usable():
+            raise ForkUnsafe(
+                f"{self.name} was to be read in a forked process, and its parent has used "
+                "obstore, whose threads do not survive a fork.",
+                do='Start workers with "forkserver" or "spawn", or set VOXPIPE_REMOTE=fsspec.',
+            )
+
+    def _check_owner(self) -> None:
+        super()._check_owner()
+        if not self._always_fsspec:
+            _mark_used()
+
+    def _by_fsspec(self) -> RemoteRanges:
+        """Return the other way to the same objects."""
+        if self._other is None:
+            other = open_fsspec(self._url, self._options, self._retry)
+            assert isinstance(other, RemoteRanges)
+            self._other = other
+        return self._other
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Send one request."""
+        path = self._path(asked.key)
+        here = partial(self._get, path, asked) if self._is_plain(path) else None
+        return await self._either(here, lambda other: other.ask(asked))
+
+    async def ask_facts(self, key: str) -> ObjectFacts:
+        """Ask for size and version."""
+        path = self._path(key)
+        here = partial(self._facts, path) if self._is_plain(path) else None
+        return await self._either(here, lambda other: other.ask_facts(key))
+
+    async def ask_entry(self, key: str) -> Entry:
+        """Ask for one object, in the words of a listing."""
+        path = self._path(key)
+
+        def entry() -> Entry:
+            facts = self._facts(path)
+            return Entry(key, facts.size, facts.version)
+
+        here = entry if self._is_plain(path) else None
+        return await self._either(here, lambda other: other.ask_entry(key))
+
+    async def ask_keys(self, prefix: str) -> list[str]:
+        """List everything below."""
+        if self._kind == "http":
+            return await self._by_fsspec().ask_keys(prefix)
+        here = partial(self._listed_below, prefix.rstrip("/"), None)
+        found = await self._either(here, lambda other: _keys_of(other, prefix))
+        return [entry.key for entry in found]
+
+    async def ask_entries(self, most: int | None) -> list[Entry]:
+        """List everything, or at least one more than ``most``."""
+        here = None if self._kind == "http" else partial(self._listed_below, "", most)
+        return await self._either(here, lambda other: other.ask_entries(most))
+
+    async def _either(
+        self, here: Callable[[], T] | None, there: Callable[[RemoteRanges], Awaitable[T]]
+    ) -> T:
+        """Return what obstore brings, or fsspec where it cannot."""
+        sends_all = False
+        if here is not None and not self._always_fsspec:
+            try:
+                return await THREADS.run(here)
+            except Exception as error:
+                sends_all = failure_of(error) is Failure.NO_RANGES and not self._has_ranges
+                if self._is_of_other_region(error):
+                    self._always_fsspec = True  # or each request was sent in vain first
+                elif self._kind != "http" and is_of_page(error):
+                    raise WrongAnswer("it sent a web page") from None
+                elif not self._is_for_others(error):
+                    if not (has_expired(error) and self._renewed()):
+                        raise
+                    return await THREADS.run(here)
+        try:
+            found = await there(self._by_fsspec())
+        except NoRanges:
+            self._always_fsspec |= sends_all
+            raise
+        head = found.head if isinstance(found, Answer) else None
+        if head is not None and (head.start, head.stop) == (0, head.total):
+            self._always_fsspec |= sends_all  # to both: or each range was asked for twice
+        return found
+
+    def _renewed(self) -> bool:
+        """Forget credentials that were found in files, roles or services; say if there are any."""
+        if self._settings.session is None:
+            return False
+        _SESSIONS.pop((os.getpid(), _session_name(self._settings.session)), None)
+        return True
+
+    def _is_plain(self, path: str) -> bool:
+        """Whether obstore can say which object is meant, or the URL of a web server itself is."""
+        return (self._kind == "http" and not path) or not _ODD_KEY.search(path)
+
+    def _is_for_others(self, error: Exception) -> bool:
+        """Whether fsspec can do this one thing that obstore cannot; a bad proxy may say so once."""
+        if self._kind == "http":
+            return failure_of(error) is Failure.NO_RANGES
+        return "InvalidPathError" in {kind.__name__ for kind in type(error).__mro__}
+
+    def _is_of_other_region(self, error: Exception) -> bool:
+        """Whether the bucket is not where obstore looks for it: s3fs goes where it is."""
+        return self._kind != "http" and bool(_OTHER_REGION.search(str(error)))
+
+    # What follows runs in threads of ours, and waits.
+
+    def _get(self, path: str, asked: Asked) -> Answer:
+        import obstore
+
+        # A web server need not know ranges.
+        options = _options(asked, always=self._kind != "http")
+        found = obstore.get(self._store(), path, options=options)
+        head = _head(found)
+        asked.check(head)
+        return Answer(_body(found, head.stop - head.start), head)
+
+    def _facts(self, path: str) -> ObjectFacts:
+        import obstore
+
+        if self._kind == "http":
+            # Not HEAD: a signed URL is for GET only, and now the server shows that it knows ranges.
+            try:
+                meta = obstore.get(self._store(), path, options={"range": (0, 1)}).meta
+            except Exception as error:
+                if failure_of(error) is not Failure.BEYOND:
+                    raise
+                meta = obstore.head(self._store(), path)  # an empty file
+        else:
+            meta = self._head(path)
+        etag, written = meta["e_tag"] or "", meta["last_modified"]
+        # 1970 stands for a web server that does not say when.
+        modified = written.timestamp()
+        version = etag or (str(written) if modified else "")
+        return ObjectFacts(int(meta["size"]), version, etag, modified)
+
+    def _head(self, path: str) -> Any:
+        """Return what HEAD says. A refusal has no body, which would say whose it is: GET's has."""
+        import obstore
+
+        try:
+            return obstore.head(self._store(), path)
+        except Exception as error:
+            if failure_of(error) is not Failure.DENIED:
+                raise
+        return obstore.get(self._store(), path, options={"range": (0, 1)}).meta
+
+    def _listed_below(self, prefix: str, most: int | None) -> list[Entry]:
+        import obstore
+
+        found: list[Entry] = []
+        for page in obstore.list(self._store(), self._path(prefix) or None, chunk_size=1000):
+            found += map(self._entry, page)
+            if most is not None and len(found) > most:
+                break
+        return found
+
+    def _entry(self, meta: Mapping[str, Any]) -> Entry:
+        version = meta["e_tag"] or str(meta["last_modified"])
+        return Entry(self._key(meta), int(meta["size"]), version)
+
+    def _store(self) -> Any:
+        """Return the client, with credentials that have not expired."""
+        secrets = None if self._session is None else self._session()
+        held = self._client
+        if held is not None and (held.process, held.secrets) == (os.getpid(), secrets):
+            return held.store
+        config = {**self._settings.config, **(secrets or {})}
+        store = _store(self._kind, self._bucket, config, self._settings, self._retry)
+        self._client = _Client(os.getpid(), secrets, store)
+        return store
+
+    def _key(self, meta: Mapping[str, Any]) -> str:
+        key: str = meta["path"]
+        return key[len(self._prefix) + 1 :] if self._prefix else key
+
+    def _path(self, key: str) -> str:
+        return "/".join(part for part in (self._prefix, key) if part)
+
+
+async def _keys_of(store: RemoteRanges, prefix: str) -> list[Entry]:
+    return [Entry(key, 0, "") for key in await store.ask_keys(prefix)]
+
+
+def _options(asked: Asked, *, always: bool) -> Any:
+    """Return the options of a GET.
+
+    Whole objects are asked for as a range as well, where ``always`` is true: only answers to that
+    say where they begin and end.
+    """
+    options: dict[str, Any] = {}
+    if asked.stop is not None:
+        options["range"] = (asked.start, asked.stop)
+    elif asked.start or always:
+        options["range"] = {"suffix": -asked.start} if asked.start < 0 else {"offset": asked.start}
+    if asked.condition:
+        options["if_match"] = asked.condition
+    return options
+
+
+def _head(found: Any) -> Head:
+    meta = found.meta
+    start, stop = found.range
+    written = meta["last_modified"]
+    return Head(start, stop, int(meta["size"]), meta["e_tag"] or "", written.timestamp())
+
+
+def _body(found: Any, expected: int) -> bytes:
+    """Return a body piece by piece: one that goes on is not taken in, whatever it says to be."""
+    pieces = found.stream(min_chunk_size=max(1, min(expected, _PIECE_BYTES)))
+    got: list[bytes] = []
+    length = 0
+    for piece in pieces:
+        got.append(piece)
+        length += len(piece)
+        if length > expected:
+            break
+    return got[0] if len(got) == 1 else b"".join(got)
+
+
+# Larger answers come in pieces: a length that is claimed reserves nothing.
+_PIECE_BYTES = 16 * 1024**2
+
+
+def _session(wanted: Mapping[str, Any] | None) -> Callable[[], dict[str, Any]] | None:
+    """Return what gives botocore's credentials, those of profiles, roles and single sign-on.
+
+    They are made anew before they expire.
+    """
+    if wanted is None:
+        return None
+    return partial(_credentials, _session_name(wanted), wanted)
+
+
+def _session_name(wanted: Mapping[str, Any]) -> str:
+    return content_key("", tuple(sorted(wanted.items())))
+
+
+def _credentials(name: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    held = _SESSIONS.get((os.getpid(), name))
+    if held is None:
+        from botocore.session import Session
+
+        session = Session(**wanted)
+        profile = session.get_scoped_config()
+        region = session.get_config_variable("region") or _USUAL_REGION
+        found = {"region": region}
+        if profile.get("endpoint_url"):
+            found["endpoint"] = profile["endpoint_url"]
+        held = _SESSIONS[os.getpid(), name] = session.get_credentials(), found
+    holder, found = held
+    if holder is None:
+        raise PermissionError("no credentials were found in the environment, profiles or roles")
+    now = holder.get_frozen_credentials()
+    secrets = {
+        "access_key_id": now.access_key,
+        "secret_access_key": now.secret_key,
+        "session_token": now.token,
+    }
+    return {**found, **{key: value for key, value in secrets.items() if value}}
+
+
+_SESSIONS: dict[tuple[int, str], tuple[Any, dict[str, Any]]] = {}
+"""botocore's holder of credentials, region and endpoint of each profile."""
+_used_by: int | None = None
+"""The process that first sent a request through obstore, as this process knows."""
+_STORES: dict[str, Any] = {}
+"""One client per bucket and settings, so that volumes share its connections."""
+
+
+def is_usable() -> bool:
+    """Whether no parent of this process has used obstore before it forked."""
+    return _used_by in (None, os.getpid())
+
+
+def _mark_used() -> None:
+    global _used_by
+    _used_by = os.getpid()
+
+
+def _store(kind: str, bucket: str, config: Mapping[str, Any], how: Settings, retry: Retry) -> Any:
+    from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+    limit = min(retry.attempt, max(retry.deadline, LEAST_ATTEMPT))
+    # Digested: the settings hold credentials.
+    told = (os.getpid(), kind, sorted(config.items()), how.headers, how.verify, limit)
+    key = content_key(bucket, told)
+    if key not in _STORES:
+        client: dict[str, Any] = {
+            "timeout": f"{limit:g}s",
+            "connect_timeout": f"{min(CONNECTING, max(retry.deadline / TRIES, LEAST_ATTEMPT)):g}s",
+            "pool_max_idle_per_host": str(MOST_REQUESTS),
+        }
+        if str(config.get("endpoint", bucket)).startswith("http://"):
+            client["allow_http"] = True
+        elif isinstance(how.verify, str):
+            client["root_certificate"] = Path(how.verify).read_bytes()
+        elif how.verify is False:
+            client["allow_invalid_certificates"] = True
+        if how.headers:
+            client["default_headers"] = dict(how.headers)
+        made: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "http": HTTPStore}[kind]
+        _STORES[key] = made(
+            bucket, client_options=client, retry_config={"max_retries": 0}, **config
+        )
+    return _STORES[key]

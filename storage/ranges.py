@@ -1,0 +1,389 @@
+"""Ranges of bytes of named objects: all that a chunked format asks of a disk or a bucket."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from ..core.errors import (
+    AccessDenied,
+    BadHeader,
+    CorruptVolume,
+    LeadsOutside,
+    VolumeError,
+    VolumeReadError,
+)
+from .coalesce import coalesce
+
+# ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
+_MOST_UNCHECKED = 4 * 1024**2
+
+
+MOST_DOCUMENT_BYTES = 8 * 1024**2
+"""Of metadata: ten thousand arrays take as much, and in Python up to twenty times that."""
+
+
+def check_document(size: int, name: str, most: int = MOST_DOCUMENT_BYTES) -> None:
+    """Raise ``BadHeader`` for metadata of a size that none have."""
+    if size > most:
+        raise BadHeader(
+            f"{name} takes {size} bytes, and metadata take {most} at most.",
+            do="Write the volume again, or open the array in it by its path.",
+        )
+
+
+class ReadRange(NamedTuple):
+    """Bytes ``start`` to ``stop`` of one object; ``start < 0`` counts from its end."""
+
+    object: str
+    """Key below the root of the store."""
+    start: int = 0
+    """First byte, or how many bytes before the end."""
+    stop: int | None = None
+    """One past the last byte; None for the end."""
+
+    @property
+    def length(self) -> int | None:
+        """How many bytes these are; None where only the object tells."""
+        return None if self.stop is None or self.start < 0 else self.stop - self.start
+
+
+class RangeStore(Protocol):
+    """Objects under one root, read in ranges. Safe to use from several threads."""
+
+    @property
+    def name(self) -> str:
+        """Root, without credentials."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return a whole object; None where there is none."""
+
+    def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
+        """Return the bytes of each range, side by side where that is faster.
+
+        None for an object that is not there. A range that goes on beyond the end of its
+        object comes back short.
+        """
+
+    def size(self, key: str) -> int:
+        """Return the size of an object in bytes; ``FileNotFoundError`` where there is none."""
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the keys below ``prefix``, in any order."""
+
+
+class LocalRanges:
+    """Files below a folder, read with ``pread``: no handle is kept, no offset shared.
+
+    Parameters
+    ----------
+    root
+        The folder, which may be a link itself.
+    contained
+        Whether a key or a link that leads out of the folder is refused: ``LeadsOutside``.
+    """
+
+    # Between two ranges of a file the kernel reads ahead this much anyway.
+    gap = 64 * 1024
+    most = 4 * 1024**2
+
+    def __init__(self, root: str, *, contained: bool = False) -> None:
+        self._root = root
+        self._contained = Folder(root) if contained else None
+        self.newest = 0
+        """When the last change was made to files that were read in ranges, or to folders in which
+        some were missing: nanoseconds since 1970, by the clock of the file system."""
+        self.absences = 0
+        """How often a file of which ranges were asked for was not there."""
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return self._root
+
+    def get(self, key: str) -> bytes | None:
+        """Return a whole small file, such as metadata; None where there is none.
+
+        ``BadHeader`` where it has more than :data:`MOST_DOCUMENT_BYTES`.
+        """
+        try:
+            with os.fdopen(self._open(key), "rb", buffering=0) as file:
+                check_document(os.fstat(file.fileno()).st_size, self._path(key))
+                # One that grows has no end either.
+                return file.read(MOST_DOCUMENT_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range, opening each file once.
+
+        ``CorruptVolume`` for a whole file of more than ``most`` bytes, unless that is 0.
+        """
+        found: list[bytes | None] = [None] * len(ranges)
+        by_object: dict[str, list[int]] = {}
+        missing: set[str] = set()
+        for place, wanted in enumerate(ranges):
+            by_object.setdefault(wanted.object, []).append(place)
+        for key, places in by_object.items():
+            try:
+                fd = self._open(key)
+            except (FileNotFoundError, NotADirectoryError):
+                missing.add(os.path.dirname(key))
+                self.absences += 1
+                continue
+            try:
+                for place in places:
+                    found[place] = _read(fd, ranges[place], most, self._path(key))
+                self.newest = max(self.newest, changed_at(os.fstat(fd)))
+            finally:
+                os.close(fd)
+        for folder in missing:
+            self.newest = max(self.newest, self._changed(folder))
+        return found
+
+    def _changed(self, folder: str) -> int:
+        """Return when something was added to a folder, or removed; of one that is gone, above."""
+        while True:
+            try:
+                return changed_at(os.stat(self._path(folder)))
+            except (FileNotFoundError, NotADirectoryError):
+                if not folder:
+                    return 0
+                folder = os.path.dirname(folder)
+
+    def will_need(self, ranges: Sequence[ReadRange]) -> None:
+        """Tell the system to bring in these ranges; it does so beside everything else."""
+        if not hasattr(os, "posix_fadvise"):
+            return
+        by_object: dict[str, list[tuple[int, int]]] = {}
+        for key, start, stop in Joined(ranges, self.gap, self.most).requests:
+            length = 0 if stop is None else stop - start  # 0 is everything
+            by_object.setdefault(key, []).append((max(start, 0), length))
+        for key, spans in by_object.items():
+            try:
+                fd = self._open(key)
+            except (OSError, VolumeError):
+                continue  # whoever reads it will say so
+            try:
+                for start, length in spans:
+                    os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(fd)
+
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes."""
+        return os.stat(self._path(key)).st_size
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the files below a folder, as keys."""
+        for folder, _, files in os.walk(self._path(prefix)):
+            inside = os.path.relpath(folder, self._root)
+            for file in files:
+                yield file if inside == "." else f"{inside}/{file}".replace(os.sep, "/")
+
+    def _open(self, key: str) -> int:
+        path = self._path(key)
+        fd = open_regular(path)
+        if self._contained is not None:
+            try:
+                self._contained.check_open(fd, path)
+            except BaseException:
+                os.close(fd)
+                raise
+        return fd
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._root, key) if key else self._root
+
+
+def changed_at(status: os.stat_result) -> int:
+    """Return when a file was changed last, in nanoseconds since 1970, no times to come.
+
+    Who copies a file (``rsync -a``, ``cp -p``, ``tar x``) may set back its time of writing, but not
+    the time at which the file system was told so, which links and permissions change as well.
+    """
+    now = time.time_ns()
+    return max((t for t in (status.st_mtime_ns, status.st_ctime_ns) if t <= now), default=0)
+
+
+FOLLOW = ("beside", "anywhere")
+"""How far what a header names is followed: to files beside it and below, or anywhere."""
+
+
+class Folder:
+    """A folder that what is stored in it must not lead out of.
+
+    Examples
+    --------
+    >>> scans = Folder("/scans")
+    >>> scans.holds("/scans/a/b.raw"), scans.holds("/scans/../etc/passwd")
+    (True, False)
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path or "."
+        self._real = os.path.join(os.path.realpath(self._path), "")
+
+    def holds(self, path: str) -> bool:
+        """Whether a path leads to a place in the folder, all links followed."""
+        return os.path.join(os.path.realpath(path), "").startswith(self._real)
+
+    def check(self, path: str, name: str) -> None:
+        """Raise ``LeadsOutside``, which names the target, unless a path leads into the folder."""
+        if not self.holds(path):
+            raise leads_outside(name, os.path.realpath(path))
+
+    def check_open(self, fd: int, path: str) -> None:
+        """Do the same for an open file: of which no link can change any more."""
+        try:
+            found = os.readlink(f"/proc/self/fd/{fd}")  # two microseconds, where all links take 30
+        except OSError:  # not Linux
+            found = os.path.realpath(path)
+        # The folder itself may have been moved, or the link to it set anew.
+        if not found.startswith(self._real) and not found.startswith(Folder(self._path)._real):
+            raise leads_outside(path, found)
+
+
+def leads_outside(name: str, target: str) -> LeadsOutside:
+    """Return the error for what names a target outside its folder."""
+    return LeadsOutside(
+        f"{name} leads out of its folder, to {target}.",
+        do='If you trust who made it: open_volume(follow="anywhere"), or Volume(...) likewise.',
+    )
+
+
+def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
+    """Open a local file for reading and return its descriptor; also an ``opener`` of ``open()``.
+
+    Every file of a volume is opened here: a pipe in its place would wait for a writer for ever, and
+    a device may give bytes without an end.
+
+    Raises
+    ------
+    BadHeader
+        It is a folder, a pipe, a socket or a device.
+    FileNotFoundError, NotADirectoryError
+        There is none.
+    AccessDenied
+        It may not be read.
+    VolumeReadError
+        The system cannot open it, for instance links that lead in a circle.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    # Without it, opening a pipe waits. Reading a regular file does not change.
+    try:
+        fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise cannot_open(path, error) from error
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    kind = "no regular file, but a pipe, a socket or a device"
+    raise BadHeader(
+        f"{os.fspath(path)} is {'a folder' if stat.S_ISDIR(mode) else kind}.",
+        do="Put a file in its place.",
+    )
+
+
+def cannot_open(path: str | os.PathLike[str], error: OSError) -> VolumeReadError:
+    """Return the error for a local file that is there and that the system does not open."""
+    what = f"{os.fspath(path)} cannot be opened: {error.strerror}."
+    if isinstance(error, PermissionError):
+        return AccessDenied(what, do="Check who may read it.")
+    return VolumeReadError(what, do="Check the file, and what its links lead to.")
+
+
+def check_whole(size: int, most: int, name: str) -> None:
+    """Raise ``CorruptVolume`` for an object of more bytes than its content can need."""
+    if 0 < most < size:
+        raise CorruptVolume(
+            f"{name} takes {size} bytes, and a chunk that is stored in it at most {most}.",
+            do="Copy or write this file again.",
+        )
+
+
+def _read(fd: int, wanted: ReadRange, most: int, name: str) -> bytes:
+    start, stop = wanted.start, wanted.stop
+    if start < 0 or stop is None or stop - start > _MOST_UNCHECKED:
+        size = os.fstat(fd).st_size
+        if start == 0 and stop is None:
+            check_whole(size, most, name)
+        start = max(0, size + start) if start < 0 else start
+        stop = size if stop is None else min(stop, size)
+    pieces = []
+    while start < stop:
+        piece = os.pread(fd, stop - start, start)
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class Joined:
+    """Ranges joined into requests: neighbours in one.
+
+    Parameters
+    ----------
+    ranges
+        In any order; those with a negative start or an open end are asked for alone.
+    gap
+        Bytes between two ranges of one object that are worth reading for nothing.
+    most
+        Longest joined range, in bytes.
+
+    Examples
+    --------
+    >>> plan = Joined([ReadRange("a", 0, 4), ReadRange("a", 6, 8)], gap=2, most=100)
+    >>> plan.requests
+    [ReadRange(object='a', start=0, stop=8)]
+    >>> [bytes(piece) for piece in plan.split([b"01234567"])]
+    [b'0123', b'67']
+    """
+
+    def __init__(self, ranges: Sequence[ReadRange], gap: int, most: int) -> None:
+        self._count = len(ranges)
+        self._alone: list[int] = []
+        self._spans: dict[str, list[tuple[int, int, int]]] = {}
+        for place, (key, start, stop) in enumerate(ranges):
+            if start < 0 or stop is None:
+                self._alone.append(place)
+            else:
+                self._spans.setdefault(key, []).append((start, stop, place))
+        self._joined: list[ReadRange] = []
+        for key, spans in self._spans.items():
+            spans.sort()
+            runs = coalesce([span[:2] for span in spans], gap, most)
+            self._joined += [ReadRange(key, start, stop) for start, stop in runs]
+        self.requests = [*(ranges[place] for place in self._alone), *self._joined]
+
+    def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
+        """Return the bytes of each range, of those of each request."""
+        found: list[memoryview | None] = [None] * self._count
+        for place, answer in zip(self._alone, answers, strict=False):
+            found[place] = None if answer is None else memoryview(answer)
+        at = dict.fromkeys(self._spans, 0)
+        for run, answer in zip(self._joined, answers[len(self._alone) :], strict=True):
+            spans, n = self._spans[run.object], at[run.object]
+            whole = None if answer is None else memoryview(answer)
+            while n < len(spans) and spans[n][1] <= (run.stop or 0) and spans[n][0] >= run.start:
+                start, stop, place = spans[n]
+                if whole is not None:
+                    found[place] = whole[start - run.start : stop - run.start]
+                n += 1
+            at[run.object] = n
+        return found
+
+
+def read_joined(
+    store: RangeStore, ranges: Sequence[ReadRange], gap: int, most: int
+) -> list[memoryview | None]:
+    """Return the bytes of each range, neighbours in one request; see :class:`Joined`."""
+    plan = Joined(ranges, gap, most)
+    return plan.split(store.get_ranges(plan.requests))

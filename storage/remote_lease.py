@@ -1,0 +1,199 @@
+"""One writer at a time in a bucket, which has no locks: an object that its owner keeps renewing.
+
+The lease is an object that is made only where there is none (``If-None-Match``). While it is held,
+a thread writes it again and again; one that stays the same for as long as a lease lasts belongs
+to a writer that is dead, and whoever waits takes it over. Only this waiting is measured: the
+clocks of two machines never meet. Who takes a lease over first makes an object that is named by
+its last owner, the claim, so that of several that wait one succeeds. A claim that stays belongs to
+a taker that is dead, and is taken over in the same way, by an object named by both.
+
+Whoever begins looks first and makes its object only where there is none, so a store that knows no
+conditional requests does not lose a lease that is held. What was made there is read again, which
+finds all but two writers that begin within the same moment.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ..core.errors import CacheBusy
+from ..core.sample import parse_json
+from .location import remote_errors
+from .remote_failure import is_conflict
+
+# Three beats may fail in a row. A killed writer makes the next one wait this long.
+LEASE_SECONDS = 60.0
+_BEATS = 4
+# While a lease lasts; each costs a request, two where a claim is watched.
+_LOOKS = 60
+# Leases to wait for a killed writer and a killed taker, and for the requests meanwhile.
+_PATIENCE = 3
+
+
+class RemoteLease:
+    """The right to write at one place.
+
+    Parameters
+    ----------
+    system, path
+        An fsspec file system, and the object that stands for the right.
+    name
+        What errors call the place.
+    seconds
+        How long a lease lasts that is not renewed.
+    options
+        Those of the file system, whose values errors do not show.
+    """
+
+    def __init__(
+        self,
+        system: Any,
+        path: str,
+        name: str,
+        seconds: float = LEASE_SECONDS,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._system, self._path, self._name = system, path, name
+        self._options = dict(options or {})
+        self._seconds = seconds
+        self._owner = uuid.uuid4().hex
+        self._beat = 0
+
+    @contextmanager
+    def held(self, timeout: float) -> Iterator[None]:
+        """Take the lease, waiting for another writer if need be, and renew it meanwhile.
+
+        Raises
+        ------
+        CacheBusy
+            Another writer kept it for longer than ``timeout`` seconds.
+        """
+        with remote_errors(self._name, self._options):
+            self._take(time.monotonic() + timeout)
+        ended = threading.Event()
+        beating = threading.Thread(target=self._renew, args=(ended,), daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            beating.join()
+            with remote_errors(self._name, self._options):
+                if self._is_ours(self._read()):
+                    with suppress(FileNotFoundError):
+                        self._system.rm_file(self._path)
+
+    def check(self) -> None:
+        """Raise ``CacheBusy`` where the lease is not ours any more: another writer goes on."""
+        if not self._is_ours(self._read()):
+            raise CacheBusy(
+                f"another process took over writing {self._name}, because this one had not said "
+                f"for {self._seconds:g} s that it is alive.",
+                do="Let the other one finish; what was written here is continued there.",
+            )
+
+    def _take(self, deadline: float) -> None:
+        # The lease, and the claims of takers that did not finish; the last is being watched.
+        chain: list[bytes] = []
+        unchanged = 0
+        while True:
+            found, now = self._read(), time.monotonic()
+            if found is None and self._create(self._path):
+                return
+            if found is not None and self._stands(chain, found):
+                unchanged += 1
+            else:
+                chain, unchanged = [] if found is None else [found], 0
+            # Looks are counted, not seconds: a machine that slept would find every lease old.
+            if unchanged >= _LOOKS:
+                if self._take_over(chain):
+                    return
+                claim, unchanged = self._get(self._claim(chain)), 0
+                chain = [*chain, claim] if claim is not None else []
+            if now >= deadline:
+                raise CacheBusy(
+                    f"another process is writing {self._name}.",
+                    do="Wait for it. If it was killed, give a timeout of more than "
+                    f"{_PATIENCE * self._seconds:g} s, or remove {self._path} yourself; what it "
+                    "has written will be continued.",
+                )
+            time.sleep(min(self._seconds / _LOOKS, max(0.0, deadline - now)))
+
+    def _stands(self, chain: Sequence[bytes], found: bytes) -> bool:
+        """Whether the lease, and the claim that is watched, are what they were."""
+        if not chain or chain[0] != found:
+            return False
+        return len(chain) == 1 or self._get(self._claim(chain[:-1])) == chain[-1]
+
+    def _take_over(self, chain: Sequence[bytes]) -> bool:
+        """Put our lease in the place of a dead one, unless somebody else does."""
+        claim = self._claim(chain)
+        if not self._create(claim):
+            return False
+        # Who was faster may have finished taking it over before the claim was made.
+        taken = self._read() == chain[0]
+        if taken:
+            self._system.pipe_file(self._path, self._content())
+        # From the last: who finds the first one gone finds our lease.
+        dead = [self._claim(chain[:end]) for end in range(len(chain) - 1, 0, -1)] if taken else []
+        for path in (claim, *dead):
+            with suppress(FileNotFoundError):
+                self._system.rm_file(path)
+        return taken
+
+    def _claim(self, chain: Sequence[bytes]) -> str:
+        """Return the object that succeeds a dead lease and dead claims of it."""
+        return ".".join((self._path, *map(_owner_of, chain)))
+
+    def _renew(self, ended: threading.Event) -> None:
+        while not ended.wait(self._seconds / _BEATS):
+            # One that fails is followed by others; ``check`` tells if all of them did.
+            with suppress(Exception):
+                if not self._is_ours(self._read()):
+                    return
+                self._beat += 1
+                self._system.pipe_file(self._path, self._content())
+
+    def _content(self) -> bytes:
+        return json.dumps({"owner": self._owner, "beat": self._beat}).encode()
+
+    def _is_ours(self, content: bytes | None) -> bool:
+        return content is not None and _owner_of(content) == self._owner
+
+    def _create(self, path: str) -> bool:
+        """Make an object of ours where there is none; say whether it is there."""
+        content = self._content()
+        try:
+            self._system.pipe_file(path, content, mode="create")
+        except OSError as error:  # FileExistsError, or whatever a client makes of status 412
+            found = self._get(path)
+            # What was in the way may be gone by now; anything else is a failure.
+            if found is None and not is_conflict(error):
+                raise
+            # Ours if the answer to the first attempt was lost.
+            return found == content
+        # A store may not know the condition.
+        return self._get(path) == content
+
+    def _read(self) -> bytes | None:
+        return self._get(self._path)
+
+    def _get(self, path: str) -> bytes | None:
+        try:
+            found: bytes = self._system.cat_file(path)
+        except FileNotFoundError:
+            return None
+        return found
+
+
+def _owner_of(content: bytes) -> str:
+    """Return who holds a lease; an object that is none belongs to nobody."""
+    with suppress(ValueError, TypeError, KeyError):
+        return str(uuid.UUID(parse_json(content)["owner"]).hex)
+    return "nobody"

@@ -1,0 +1,546 @@
+"""Ranges of remote objects, many at once: what every client of an object store shares.
+
+A client says how one range is asked for, once. Here are the check of what it answers, the bound on
+what is under way, the time limit of an attempt, the retries, and errors that name the object and
+no secret. Requests run in the event loop that fsspec keeps in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+from ..core.errors import (
+    AccessDenied,
+    VolumeChanged,
+    VolumeNotFound,
+    VolumeReadError,
+    VoxpipeError,
+)
+from .in_flight import InFlight, Later
+from .location import redirect_of, s3_address
+from .ranges import ReadRange, check_document
+from .remote_answers import Answer, Asked, Gone, Head, OtherVersion, TooLong, WrongAnswer
+from .remote_failure import Failure, failure_of, has_expired, is_of_no_bucket, told_of
+from .remote_objects import Entry, ObjectFacts, RemoteObjects
+from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, hedged, retried
+
+T = TypeVar("T")
+
+# Of 200 bytes each. Of more objects, those that were read longest ago may be written unnoticed.
+_MOST_SEEN = 16_384
+# A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
+_USUAL_BYTES = 512 * 1024
+# What is said not to be there is asked for again where others are: so often at once, and then once
+# for ten that are. A full volume has no such answers, and one of which little is stored is not
+# asked for twice.
+DOUBTS_AT_ONCE, DOUBT_SHARE = 4, 0.1
+# So often an answer that denies the version is not believed, because the store says that it has it.
+_MOST_MISLED = 2
+# An object that was written so many seconds before it was read has one version of that second.
+_SETTLED = 60.0
+
+
+class RemoteRanges(RemoteObjects):
+    """Objects below a URL. Safe to use from several threads, and in a forked child.
+
+    Parameters
+    ----------
+    url
+        Of the root.
+    options
+        Storage options, as the user wrote them.
+    retry
+        When a failed request is sent again; by default that of the process.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
+        super().__init__(url, options, retry)
+        self._owner = os.getpid()
+        self._address = s3_address(url, options, os.environ)
+        self._expected: dict[str, ObjectFacts] = {}
+        self.rewritten: set[str] = set()
+        """Objects of which another version was found than the expected one."""
+        self._seen: dict[str, _Seen] = {}
+        # By what it has answered; of S3 and its like it is known before.
+        self._has_ranges = False
+        self._doubts = float(DOUBTS_AT_ONCE)
+        self.newest = 0.0
+        """When the last change was made to objects that were read, by the clock of the store, in
+        seconds since 1970."""
+        # Twice in a row by one request; from then on it is believed at once.
+        self._lacks_ranges = False
+        self._gone: set[str] = set()
+        self.replaced = 0
+        """When the older version was read last of objects of which two were read, by our clock, in
+        nanoseconds since 1970; 0 if there are none."""
+
+    def expect(self, key: str, facts: ObjectFacts) -> None:
+        """Read only this version of an object from now on; ``VolumeChanged`` for another one.
+
+        It is told by its size, and by its ETag, or by its time of writing where there is none; as
+        far as the client sees those of answers.
+        """
+        self._expected[key] = facts
+        self.rewritten.discard(key)
+
+    @abstractmethod
+    async def ask(self, asked: Asked) -> Answer:
+        """Send one request; checks the head of the answer, where there is one, before the body."""
+
+    @abstractmethod
+    async def ask_facts(self, key: str) -> ObjectFacts:
+        """Ask once what the store knows of an object."""
+
+    @abstractmethod
+    async def ask_keys(self, prefix: str) -> list[str]:
+        """Ask once for all keys below a prefix."""
+
+    async def ask_entry(self, key: str) -> Entry:
+        """Ask once what a listing would say of one object; ``FileNotFoundError`` for a folder."""
+        facts = await self.ask_facts(key)
+        return Entry(key, facts.size, facts.version)
+
+    async def ask_entries(self, most: int | None) -> list[Entry]:
+        """Ask once for all objects; of more than ``most`` at least one more."""
+        return [Entry(key, 0, "") for key in await self.ask_keys("")]
+
+    @property
+    def limits_listing(self) -> bool:
+        """Whether one listing has a limit; not where each of its requests has one of its own."""
+        return True
+
+    def after_fork(self) -> None:
+        """Prepare for use in a forked child, or raise ``ForkUnsafe``."""
+
+    def get_ranges(
+        self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; all requests are sent at once, within the bounds."""
+        if not ranges:
+            return []
+        limit = self._limit(whole, limit)
+
+        def read(wanted: Sequence[ReadRange]) -> list[bytes | None]:
+            return self._wait(self.get_ranges_async(wanted, whole=whole, limit=limit))
+
+        return self._documented(ranges, read) if self._documents else read(ranges)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
+        self._check_owner()
+        return asyncio.run_coroutine_threadsafe(work, _loop())
+
+    async def get_ranges_async(
+        self,
+        ranges: Sequence[ReadRange],
+        *,
+        ahead: Later | None = None,
+        whole: int = 0,
+        limit: int = 0,
+    ) -> list[bytes | None]:
+        """Return the bytes of each range; for coroutines given to :meth:`begin`.
+
+        Parameters
+        ----------
+        ranges
+            All are asked for at once, within the bounds.
+        ahead
+            What they belong to where nobody waits for them yet; whoever waits goes first.
+        whole
+            Bytes that a range without an end has at most; 0 if that is not known.
+        limit
+            Bytes of which no whole object has more: ``BadHeader``; 0 for no limit.
+        """
+        if len(ranges) == 1:
+            return [await self._one(ranges[0], ahead, whole, limit)]
+        tasks = [asyncio.ensure_future(self._one(each, ahead, whole, limit)) for each in ranges]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            await _ended(tasks)
+            raise
+        finally:
+            # What one of them raised holds this call, which shall not hold what others brought.
+            del tasks
+
+    def hurry(self, ahead: Later) -> None:
+        """Let what was asked for ahead go first: somebody waits for it. From any thread."""
+        _loop().call_soon_threadsafe(lambda: _in_flight().hurry(ahead))
+
+    def facts(self, key: str) -> ObjectFacts:
+        """Return size and version of an object; ``VolumeNotFound`` where there is none."""
+        found = self._wait(self._facts_async(key))
+        if found is None:
+            raise VolumeNotFound(
+                f"there is nothing at {self._place(key)}.",
+                do="Check the URL and the storage_options.",
+            )
+        return found
+
+    async def _facts_async(self, key: str) -> ObjectFacts | None:
+        """Return what the store says of an object twice, where it tells no version of it.
+
+        That may be somebody else's page. A store that tells versions is asked once.
+        """
+
+        async def agreed() -> ObjectFacts:
+            facts = await self.ask_facts(key)
+            if not facts.version and facts != await self.ask_facts(key):
+                raise WrongAnswer("it says something else of the object each time")
+            return facts
+
+        found: ObjectFacts | None = await self._tried(key, agreed, 0)
+        return found
+
+    def entries(self, most: int | None = None) -> list[Entry]:
+        """Return what lies below the root; of more than ``most`` objects at least one more."""
+        return self._wait(self.entries_async(most))
+
+    async def entries_async(self, most: int | None = None) -> list[Entry]:
+        """Return the same; for coroutines given to :meth:`begin`."""
+        asked = self._listed("", lambda: self.ask_entries(most))
+        return await asked or []
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the objects below a prefix, as keys."""
+        asked = self._listed(prefix, lambda: self.ask_keys(prefix))
+        yield from self._wait(asked) or ()
+
+    async def entry_async(self, key: str) -> Entry | None:
+        """Return what a listing says of one object, None where there is none; for :meth:`begin`."""
+        found: Entry | None = await self._tried(key, lambda: self.ask_entry(key), 0)
+        return found
+
+    async def _one(
+        self, wanted: ReadRange, ahead: Later | None, whole: int, limit: int
+    ) -> bytes | None:
+        if wanted.start == wanted.stop:
+            return b""
+        for left in reversed(range(_MOST_MISLED + 1)):
+            asked = self._asked(wanted, whole)._replace(limit=limit)
+            try:
+                return await self._checked(asked, ahead, whole)
+            except VolumeChanged:
+                if not left or not await self._was_misled(asked):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _checked(self, asked: Asked, ahead: Later | None, whole: int) -> bytes | None:
+        """Return the bytes of the version that is asked for."""
+        key, start, stop = asked.key, asked.start, asked.stop
+        unknown = max(0, (asked.size or whole or _USUAL_BYTES) - start)
+        size = -start if start < 0 else unknown if stop is None else stop - start
+        doubted = False
+
+        async def checked() -> Any:
+            nonlocal doubted
+            try:
+                answer = await self.ask(asked)
+                asked.check_body(answer)
+            except Exception as error:
+                self._refuse_contradiction(key, error)
+                if failure_of(error) is Failure.NO_RANGES and not (doubted or self._lacks_ranges):
+                    doubted = True  # a page of somebody on the way looks like that, too
+                    raise WrongAnswer("it sent all of the object instead of a part") from None
+                self._lacks_ranges |= failure_of(error) is Failure.NO_RANGES
+                raise
+            if answer.head is not None:
+                self._refuse_other_size(key, answer.head)
+                self._note(key, answer.head)
+            self._doubts = min(DOUBTS_AT_ONCE, self._doubts + DOUBT_SHARE)
+            return answer.body
+
+        found: bytes | None = await self._tried(key, checked, size, ahead=ahead)
+        looks = 1
+        while found is None and looks < MOST_MISSING and self._may_doubt():
+            found = await self._tried(key, checked, size, ahead=ahead)
+            looks += 1
+        self.absences += found is None
+        return found
+
+    def _may_doubt(self) -> bool:
+        """Whether what was said not to be there is asked for again; counts it.
+
+        Not of documents: which of them are there says of which kind a volume is.
+        """
+        if self._documents or self._doubts < 1:
+            return False
+        self._doubts -= 1
+        return True
+
+    async def _was_misled(self, asked: Asked) -> bool:
+        """Whether the store still has the version that is asked for, though an answer denied it.
+
+        A real change is one of which two answers say the same.
+        """
+        key = asked.key
+        if key in self._gone:
+            return False
+        now = await self._facts_async(key)
+        if now is None:
+            return False
+        is_odd = asked.is_of(now) or now != await self._facts_async(key)
+        if not is_odd and not self._seen_as(key, now):
+            return False
+        self.rewritten.discard(key)
+        return True
+
+    def _seen_as(self, key: str, now: ObjectFacts) -> bool:
+        """Take the ETag of an object for what one answer called otherwise, and the time did not.
+
+        Whoever reads an object long after it was written reads what it is of that time.
+        """
+        seen = self._seen.get(key)
+        if key in self._expected or seen is None or not (seen.modified and seen.once):
+            return False
+        if (seen.total, int(seen.modified)) != (now.size, int(now.modified)):
+            return False
+        if seen.at / 1e9 - seen.modified < _SETTLED:
+            return False
+        self._seen[key] = seen._replace(etag=now.etag)
+        return True
+
+    def _asked(self, wanted: ReadRange, whole: int = 0) -> Asked:
+        """Return what is asked for, with what is known of the object."""
+        known = self._expected.get(wanted.object)
+        if known is not None:
+            return Asked(*wanted, etag=known.etag, modified=known.modified, size=known.size)
+        seen = self._seen.get(wanted.object)
+        if seen is None or (wanted.start == 0 and wanted.stop is None):
+            return Asked(*wanted, most=whole)
+        # Parts of one object are of one version: what an index says holds for no other.
+        return Asked(*wanted, etag=seen.etag, modified=seen.required, most=whole)
+
+    def _refuse_contradiction(self, key: str, error: Exception) -> None:
+        """Raise ``WrongAnswer`` for what cannot be, after what the store has answered before."""
+        failure = failure_of(error)
+        if failure is Failure.ABSENT and (key in self._expected or key in self._seen):
+            raise Gone("it is not there any more") from None
+        if failure is Failure.NO_RANGES and self._has_ranges:
+            raise WrongAnswer("it sent all of the object instead of a part") from None
+
+    def _refuse_other_size(self, key: str, head: Head) -> None:
+        """Raise ``WrongAnswer`` where one version of an object has two sizes; the newer counts."""
+        seen = self._seen.get(key)
+        if seen is None or not head.etag or head.etag != seen.etag:
+            return
+        if None not in (seen.total, head.total) and seen.total != head.total:
+            # Which of the two is wrong is not known: the next answer has to say the same.
+            self._seen[key] = seen._replace(total=head.total)
+            raise WrongAnswer("it says another size of the same version")
+
+    def _note(self, key: str, head: Head) -> None:
+        """Note which version of an object was read, and whether it was another one before.
+
+        Told by time and size: an answer that passes may name a wrong ETag.
+        """
+        before = self._seen.pop(key, None)
+        if before is not None and not before.agrees_with(head):
+            self.replaced = max(self.replaced, before.at)
+        elif before is None and len(self._seen) >= _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        self._has_ranges |= head.total not in (None, head.stop - head.start)
+        modified = head.modified
+        self._health.wrote(modified, time.time())
+        once = before is None or before.etag != head.etag
+        self._seen[key] = _Seen(head.etag, head.total, modified, time.time_ns(), modified, once)
+        self.newest = max(self.newest, head.modified)
+
+    @property
+    def ahead(self) -> float:
+        """Seconds by which the clock of the store is ahead of ours, as far as that is known."""
+        return self._health.ahead
+
+    def forget_versions(self) -> None:
+        """Take any version from now on of objects that were read in part."""
+        for key, seen in list(self._seen.items()):
+            self._seen[key] = seen._replace(etag="", required=0.0)
+
+    async def _listed(self, prefix: str, call: Callable[[], Awaitable[T]]) -> T | Any:
+        """Return what a listing returns; it is not sent twice."""
+        return await self._tried(prefix, call, 0, once=True, limited=self.limits_listing)
+
+    async def _tried(
+        self,
+        key: str,
+        call: Callable[[], Awaitable[T]],
+        size: int,
+        *,
+        ahead: Later | None = None,
+        once: bool = False,
+        limited: bool = True,
+    ) -> T | Any:
+        """Return what ``call`` returns after as many attempts as allowed; None if absent."""
+        room, health = _in_flight(), self._health
+        wrong, doubted = 0, False
+
+        async def looked_at() -> T:
+            nonlocal wrong, doubted
+            try:
+                return await call()
+            except Exception as error:
+                wrong += failure_of(error) is Failure.WRONG
+                if self._may_be_elsewhere(error) and not doubted:
+                    doubted = True
+                    raise WrongAnswer("it refused, maybe by another host") from None
+                host = await self._redirect(key) if wrong == MOST_WRONG else ""
+                if host:
+                    raise WrongAnswer(
+                        f"the store redirects to {host} (is the region or endpoint_url another?)"
+                    ) from None
+                raise
+
+        await room.enter(size, ahead=ahead)
+        try:
+            # The time begins here: what waits for others has not failed.
+            what = f"reading {self._place(key)}"
+            describe = self._secrets.describe
+            attempts = Attempts(self._retry, what, describe, health=health, size=size)
+            if once:
+                return await retried(looked_at, attempts, limited=limited)
+            each = partial(hedged, looked_at, health)
+            return await retried(lambda: each(attempts.limit), attempts, limited=False)
+        except (VoxpipeError, MemoryError):
+            raise
+        except Exception as error:
+            host = await self._redirect(key) if self._may_be_elsewhere(error) else ""
+            if host:
+                raise AccessDenied(
+                    f"reading {self._place(key)} was refused by {host}, to which the store "
+                    "redirects.",
+                    do="Check the region and the endpoint_url.",
+                ) from None
+            return self._answer_to(error, key)
+        finally:
+            room.leave(size)
+
+    def _may_be_elsewhere(self, error: Exception) -> bool:
+        """Whether a refusal may be that of a host to which S3 redirected the request."""
+        is_refusal = failure_of(error) is Failure.DENIED and not has_expired(error)
+        return bool(self._address) and is_refusal
+
+    async def _redirect(self, key: str) -> str:
+        """Return the host to which S3 sends who asks for an object; empty for none.
+
+        Clients follow it, and do not say so: what comes then is not of the store.
+        """
+        address = self._address and f"{self._address}/{quote(key)}".rstrip("/")
+        return await asyncio.to_thread(redirect_of, address)
+
+    def _answer_to(self, error: Exception, key: str) -> bytes | None:
+        failure = failure_of(error)
+        if failure is Failure.ABSENT:
+            return None
+        if failure is Failure.BEYOND:
+            return b""
+        place, told = self._place(key), self._secrets.describe(told_of(error))
+        if isinstance(error, TooLong):
+            check_document(error.size, place, error.most)
+        if failure is Failure.CHANGED or isinstance(error, OtherVersion):
+            self.rewritten.add(key)
+            if isinstance(error, Gone):
+                self._gone.add(key)
+            how = "removed" if isinstance(error, Gone) else "written again"
+            raise VolumeChanged(
+                f"{place} was {how} since its header was read.",
+                do="Make a new Volume once the file is written.",
+            ) from None
+        if failure is Failure.NO_RANGES:
+            raise VolumeReadError(
+                f"the server of {place} sends all of it when asked for a part: it does not know "
+                "ranges.",
+                do="Copy the file to a local disk or to an object store.",
+            ) from None
+        if failure is Failure.DENIED:
+            raise AccessDenied(
+                f"reading {place} was refused: {told}.",
+                do="Check the credentials in storage_options or in the environment.",
+            ) from None
+        if failure is Failure.UNTRUSTED:
+            raise VolumeReadError(
+                f"the certificate of the server of {place} is not believed: {told}.",
+                do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
+                'its certificate, or client_kwargs={"verify": file} for S3.',
+            ) from None
+        kind = VolumeNotFound if is_of_no_bucket(error) else VolumeReadError
+        # Not chained: the text of the original may hold a signed URL or a key.
+        raise kind(
+            f"reading {place} failed: {told}.",
+            do="Check the URL, the storage_options and the connection.",
+        ) from None
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            future = self.begin(work)
+        except BaseException:
+            work.close()  # or it warns that nobody awaited it
+            raise
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C ends the wait; the requests go too
+            raise
+        finally:
+            # What it raised holds this call and its callers, with the voxels that they have.
+            del future
+
+    def _check_owner(self) -> None:
+        if self._owner != os.getpid():
+            self.after_fork()
+            self._owner = os.getpid()
+
+
+class _Seen(NamedTuple):
+    """What the last answer said of an object."""
+
+    etag: str
+    total: int | None
+    modified: float
+    at: int
+    """When it came, in nanoseconds since 1970."""
+    required: float
+    """When parts that are asked for now have to be written; 0.0 for any time."""
+    once: bool = True
+    """Whether no answer before had this ETag."""
+
+    def agrees_with(self, head: Head) -> bool:
+        """Whether an answer may be of the same version."""
+        if None not in (self.total, head.total) and self.total != head.total:
+            return False
+        if self.modified and head.modified:
+            return self.modified == head.modified
+        return not (self.etag and head.etag) or self.etag == head.etag
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    import fsspec.asyn
+
+    loop: asyncio.AbstractEventLoop = fsspec.asyn.get_loop()
+    return loop
+
+
+_IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDictionary()
+
+
+def _in_flight() -> InFlight:
+    """Return the bound of this process: a forked child has another loop."""
+    loop = asyncio.get_running_loop()
+    found = _IN_FLIGHT.get(loop)
+    if found is None:
+        found = _IN_FLIGHT[loop] = InFlight()
+    return found

@@ -1,0 +1,588 @@
+"""How often a request to a remote store is tried again: until a deadline, with growing pauses.
+
+One policy for every client. Those that retry by themselves are told not to: where two layers
+retry, their counts multiply, and a store that is down for good is noticed after 25 requests.
+The first pauses are left out where the store answers others and does not ask for fewer requests.
+A request that takes longer than others is sent once more beside itself, and the first answer
+counts. Of a store that kept failing until the deadline who asks next gets one short attempt, and
+those right behind it none: it is told after one deadline, however many files are asked for.
+Bytes that came and make no sense are read again, too, before a file is called damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Generic, TypeVar
+
+from ..core.errors import (
+    BadHeader,
+    CorruptVolume,
+    StoreUnavailable,
+    TruncatedVolume,
+    VolumeChanged,
+)
+from .remote_answers import Gone, OtherVersion
+from .remote_failure import Failure, failure_of, wants_pause
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+DEADLINE_VARIABLE = "VOXPIPE_REMOTE_DEADLINE"
+"""Seconds that a request which keeps failing may take."""
+HEDGE_VARIABLE = "VOXPIPE_REMOTE_HEDGE"
+"""``0``: no request is sent a second time because its answer takes long."""
+# A bucket that scales up answers SlowDown for seconds, not minutes.
+_DEADLINE = 30.0
+# What an attempt is given at least: to find a server and to connect takes a part of it.
+LEAST_ATTEMPT = 1.0
+# Attempts, one after the other, before the deadline, whether a server is silent or sends drop by
+# drop: one that went away in between answers the next.
+TRIES = 3
+# A connection in bytes per second that is slow and not broken.
+_SLOWEST = 0.8e6
+# A proxy that spoils a fifth of the answers gives a wrong one to all of these in three of a million
+# requests; a store that means it gives no other. An object that was there and is missing is told
+# sooner: nobody hides many.
+MOST_WRONG = 8
+MOST_MISSING = 3
+# So often in a row a request is sent again without a pause: a fifth of bad answers makes three in
+# a row rare.
+AT_ONCE = 2
+# Each answer pays for so many of these, and so many can be saved up: where a third of the requests
+# or more fails, or all at once, there are pauses.
+_AT_ONCE_SHARE, _AT_ONCE_SAVED = 0.5, 16.0
+# A second request beside the first: after so many times what the slow ones of the recent requests
+# took, or the usual ones where those vary a lot; at least, and before anything is known. Less is
+# what a busy machine takes to look at an answer.
+HEDGE_SLOW = 1.5
+HEDGE_USUAL = 4.0
+HEDGE_LEAST = 0.05
+HEDGE_UNKNOWN = 0.5
+# The slow ones: one of sixteen is slower still.
+_RECENT, _KNOWN, _SLOWER = 32, 3, 16
+# Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
+_HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
+# A clock that nobody sets is off by half a second or a second a day: by this in a month. An object
+# that is written later still, by its clock, is another one.
+MOST_AHEAD = 30.0
+# How often bytes are read that make no sense, before the file is called damaged.
+LOOKS = 3
+DAMAGED = (BadHeader, CorruptVolume, TruncatedVolume)
+"""What is told of bytes that make no sense."""
+# How long a store that kept failing gets short attempts only, in seconds, or until it answers: what
+# a loader takes to be opened and to begin an epoch.
+OUTAGE = 60.0
+# How long nobody looks again whether a store is back that kept failing, in seconds.
+OUTAGE_PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class Retry:
+    """When a failed request is sent again.
+
+    Examples
+    --------
+    >>> policy = Retry(first=1.0, most=5.0)
+    >>> [policy.pause(n, draw=1.0) for n in (1, 2, 3, 4)]
+    [1.0, 2.0, 4.0, 5.0]
+    """
+
+    deadline: float = _DEADLINE
+    """Seconds after the first attempt at which a request that keeps failing is given up."""
+    first: float = 0.1
+    """Longest first pause, in seconds; it doubles each time."""
+    most: float = 5.0
+    """Longest pause of all, in seconds."""
+    attempt: float = 20.0
+    """Most seconds that one attempt may take: 16 MiB at 0.8 MB/s."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                msg = f"{name} is a positive number of seconds, got {value!r}"
+                raise ValueError(msg)
+
+    def pause(self, pauses: int, draw: float) -> float:
+        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd.
+
+        At least half of the longest, because a store that asks for less gets none otherwise.
+        """
+        longest = min(self.most, self.first * 2.0 ** min(pauses - 1, 60))
+        return longest * (1 + draw) / 2
+
+    def limit(self, size: int) -> float:
+        """Return how long one attempt at so many bytes may take, in seconds.
+
+        Examples
+        --------
+        >>> [Retry(deadline=30.0).limit(size) for size in (0, 150_000, 12_000_000, 10**9)]
+        [10.0, 10.0, 15.0, 20.0]
+        """
+        share = max(self.deadline / TRIES, LEAST_ATTEMPT)
+        return min(self.attempt, max(share, size / _SLOWEST))
+
+
+def default_retry() -> Retry:
+    """Return the policy of this process: the deadline may be set in the environment."""
+    return Retry(deadline=float(os.environ.get(DEADLINE_VARIABLE) or _DEADLINE))
+
+
+class Attempts:
+    """The attempts at one request so far; says how long to wait, or raises.
+
+    Parameters
+    ----------
+    policy
+        When to try again.
+    what
+        What is asked for, for the message; no credentials.
+    describe
+        Returns the text of an error without secrets.
+    clock, draw
+        Return the time in seconds, and a random number in 0..1.
+    setting
+        What to set for another deadline, for the message.
+    health
+        That of the store.
+    size
+        Bytes that an answer has at most, where that is known.
+    """
+
+    def __init__(
+        self,
+        policy: Retry,
+        what: str,
+        describe: Callable[[BaseException], str],
+        clock: Clock = time.monotonic,
+        draw: Callable[[], float] = random.random,
+        setting: str = DEADLINE_VARIABLE,
+        health: Health | None = None,
+        size: int = 0,
+    ) -> None:
+        self._policy, self._what, self._describe = policy, what, describe
+        self._setting, self._size = setting, size
+        self._clock, self._draw = clock, draw
+        self._begin = clock()
+        self._failures = self._wrong = self._pauses = 0
+        self._version: tuple[str, int | None, float] | None = None
+        self._health = Health(clock) if health is None else health
+        self._health.refuse(what)
+        self._looks = self._health.is_out
+
+    @property
+    def limit(self) -> float:
+        """Seconds that the next attempt may take."""
+        if self._looks:
+            return LEAST_ATTEMPT
+        left = self._begin + self._policy.deadline - self._clock()
+        return min(self._policy.limit(self._size), max(left, LEAST_ATTEMPT))
+
+    @property
+    def rest(self) -> float | None:
+        """Seconds until the deadline, where an attempt has failed; None for the first one.
+
+        For what takes many requests, each with a limit of its own: while they are answered it may
+        take as long as it takes.
+        """
+        if not self._failures and not self._looks:
+            return None
+        return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
+
+    def succeeded(self) -> None:
+        """Note that the store has answered."""
+        self._health.answered()
+
+    def failed(self, error: BaseException) -> float:
+        """Return the pause before the next attempt.
+
+        Raises
+        ------
+        StoreUnavailable
+            The next attempt would begin behind the deadline.
+        Exception
+            The error itself, where trying again would not help.
+        """
+        try:
+            return self._pause(error)
+        finally:
+            # Its traceback holds this call, which shall not hold it: all that was read
+            # on the way here would wait for a collection of garbage.
+            del error
+
+    def _pause(self, error: BaseException) -> float:
+        try:
+            failure = failure_of(error)
+            if failure not in (Failure.TRANSIENT, Failure.WRONG):
+                self._health.answered()
+                raise error
+            self._failures += 1
+            self._wrong = self._wrong + 1 if failure is Failure.WRONG else 0
+            pause = 0.0
+            if not self._goes_on_at_once(failure, error):
+                self._pauses += 1
+                pause = self._policy.pause(self._pauses, self._draw())
+            spent = self._clock() - self._begin
+            if self._agrees_with_an_earlier_one(error):
+                raise error
+            if self._wrong >= (MOST_MISSING if isinstance(error, Gone) else MOST_WRONG):
+                if isinstance(error, OtherVersion):
+                    raise error
+                do = "Look for a proxy or a cache on the way to the store that changes answers."
+                raise self._told(spent, error, do) from None
+            if spent + pause >= self._policy.deadline or self._looks or self._health.is_out:
+                raise self._given_up(spent, error) from None
+            return pause
+        finally:
+            del error
+
+    def _agrees_with_an_earlier_one(self, error: BaseException) -> bool:
+        """Whether two attempts found the same other version: then there is one."""
+        version = error.version if isinstance(error, OtherVersion) else None
+        if version is None or version == self._version:
+            return version is not None
+        self._version = version
+        return False
+
+    def _goes_on_at_once(self, failure: Failure, error: BaseException) -> bool:
+        """Whether the next attempt needs no pause: the store answers, and asks for no less."""
+        if self._failures > AT_ONCE or wants_pause(error):
+            return False
+        return failure is Failure.WRONG or self._health.may_go_on_at_once()
+
+    def _given_up(self, spent: float, error: BaseException) -> StoreUnavailable:
+        deadline = self._policy.deadline
+        do = f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
+        told = self._told(spent, error, do)
+        if self._looks:
+            self._health.looked(self._describe(error))
+        else:
+            self._health.gave_up(self._begin, deadline)
+        return told
+
+    def _told(self, spent: float, error: BaseException, do: str) -> StoreUnavailable:
+        times = "once" if self._failures == 1 else f"{self._failures} times"
+        # Not chained: the text of the original may hold a signed URL or a key.
+        return StoreUnavailable(
+            f"{self._what} failed {times} in {spent:.1f} s, at last with {self._describe(error)}.",
+            do=do,
+        )
+
+
+class Health:
+    """How one store answers: how long it takes, and whether it kept failing until a deadline.
+
+    Parameters
+    ----------
+    clock
+        Returns the time in seconds.
+
+    Examples
+    --------
+    >>> health = Health(lambda: 100.0)
+    >>> health.hedge_after
+    0.5
+    >>> for seconds in (0.05, 0.05, 0.08):
+    ...     health.took(seconds)
+    >>> round(health.hedge_after, 2)
+    0.12
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._new, self._slow = 0, 0.0
+        self._hedges = _HEDGES_AT_ONCE
+        self._at_once = 0.0
+        self._answered = -float("inf")
+        self._out_until = self._quiet_until = -float("inf")
+        self._told = ""
+        self.ahead = 0.0
+        """Seconds by which its clock is ahead of ours at least, as its answers tell."""
+
+    @property
+    def hedge_after(self) -> float:
+        """Seconds after which a request is sent once more."""
+        if len(self._recent) < _KNOWN:
+            return HEDGE_UNKNOWN
+        if 4 * self._new >= len(self._recent):  # sorted again for each fourth, not for each
+            self._new, self._slow = 0, self._slow_now()
+        return max(HEDGE_LEAST, self._slow)
+
+    def _slow_now(self) -> float:
+        """Return how long a request takes that is slow, by those that were answered lately."""
+        slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
+        return min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
+
+    def wrote(self, modified: float, now: float) -> None:
+        """Learn of its clock from an object that it says to have written at some moment.
+
+        That was before now, so what seems to be still to come tells how far it is ahead, at least.
+
+        Examples
+        --------
+        >>> health = Health()
+        >>> for modified in (90.0, 108.0, 104.0, 400.0):
+        ...     health.wrote(modified, now=100.0)
+        >>> health.ahead
+        8.0
+        """
+        ahead = modified - now
+        if self.ahead < ahead <= MOST_AHEAD:
+            self.ahead = ahead
+
+    def may_hedge(self) -> bool:
+        """Whether one more request may be sent a second time; counts it."""
+        if self._hedges < 1 or os.environ.get(HEDGE_VARIABLE) == "0":
+            return False
+        self._hedges -= 1
+        return True
+
+    def took(self, seconds: float) -> None:
+        """Note how long an answer took."""
+        self._recent.append(seconds)
+        self._new += 1
+        self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
+
+    def may_go_on_at_once(self) -> bool:
+        """Whether one more request may be sent again without a pause; counts it."""
+        if self._at_once < 1:
+            return False
+        self._at_once -= 1
+        return True
+
+    def answered(self) -> None:
+        """Note that the store answers."""
+        self._at_once = min(_AT_ONCE_SAVED, self._at_once + _AT_ONCE_SHARE)
+        self._answered = self._clock()
+        self._out_until = -float("inf")
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it kept failing and has not answered since: one attempt has to do."""
+        return self._clock() < self._out_until
+
+    def gave_up(self, begin: float, deadline: float) -> None:
+        """Note that a request which began at ``begin`` was given up after its deadline."""
+        if self._answered < begin:  # else it answers others
+            self._out_until = self._clock() + max(OUTAGE, deadline)
+
+    def looked(self, told: str) -> None:
+        """Note that a request which looked whether it is back failed, and what was told of it."""
+        self._quiet_until, self._told = self._clock() + OUTAGE_PAUSE, told
+
+    def refuse(self, what: str) -> None:
+        """Raise ``StoreUnavailable`` where somebody looked a moment ago."""
+        if self.is_out and self._clock() < self._quiet_until:
+            raise StoreUnavailable(
+                f"{what} was not tried: the store failed a moment ago, with {self._told}.",
+                do="Check the store, and try again.",
+            )
+
+
+async def retried(
+    call: Callable[[], Awaitable[T]],
+    attempts: Attempts,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    *,
+    limited: bool = True,
+) -> T:
+    """Return what ``call`` returns, trying again as ``attempts`` says.
+
+    Parameters
+    ----------
+    call
+        Begins one attempt.
+    attempts
+        Decides after each failure.
+    sleep
+        Waits.
+    limited
+        Whether one attempt has a limit; where its requests have limits of their own, only those
+        after the first one, which end at the deadline.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(attempts.limit if limited else attempts.rest):
+                found = await call()
+            attempts.succeeded()
+            return found
+        except Exception as error:
+            pause = attempts.failed(error)
+        if pause:
+            await sleep(pause)
+
+
+async def hedged(
+    call: Callable[[], Awaitable[T]], health: Health, limit: float = float("inf")
+) -> T:
+    """Return what ``call`` returns, called once more beside itself where that takes long.
+
+    After ``limit`` seconds there is a ``TimeoutError``: one timer serves both.
+
+    The first that succeeds counts; the others are given up. Where none has come after twice the
+    time, another is sent, and at once in the place of one that fails. Where all fail, the first
+    error counts; once there is one, the others get no more time than they had.
+    """
+    hedge = _Hedge(call, health, limit)
+    try:
+        return await _timed(call, health)
+    except asyncio.CancelledError:
+        if not (hedge.has_won or hedge.is_late) or hedge.uncancel():
+            raise
+        if hedge.is_late:
+            raise TimeoutError from None
+        return await hedge.answer()
+    except Exception:
+        if not hedge.stop():
+            raise
+        with suppress(Exception):
+            return await hedge.answer()
+        raise
+    finally:
+        hedge.close()
+
+
+class _Hedge(Generic[T]):
+    """The requests beside the first. A timer begins them, because nearly none is needed."""
+
+    def __init__(self, call: Callable[[], Awaitable[T]], health: Health, limit: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] | None = task
+        self._call, self._health = call, health
+        self._others: list[asyncio.Future[T]] = []
+        self._pause = health.hedge_after
+        self._loop = task.get_loop()
+        self._end = self._loop.time() + limit
+        self._timer: asyncio.Handle = self._loop.call_later(min(self._pause, limit), self._look)
+        self._stopped = self._replaced = False
+        self.has_won = False
+        """Whether one of them was answered, and the task cancelled for that."""
+        self.is_late = False
+        """Whether none was answered within the limit, and the task cancelled for that."""
+
+    def uncancel(self) -> int:
+        """Take the cancelling back; return how often others asked for it."""
+        assert self._task is not None
+        return self._task.uncancel()
+
+    def stop(self) -> bool:
+        """Begin none, and cancel nothing any more; say whether any is under way."""
+        self._stopped = True
+        self._timer.cancel()
+        return bool(self._others)
+
+    async def answer(self) -> T:
+        """Return what the first of them brings that succeeds; ``ConnectionError`` if none does."""
+        waiting = set(self._others)
+        pause = self._health.hedge_after
+        while waiting:
+            done, waiting = await asyncio.wait(
+                waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            for each in done:
+                if not each.cancelled() and each.exception() is None:
+                    return each.result()
+        raise ConnectionError("none was answered")
+
+    def close(self) -> None:
+        """Give up what nobody waits for."""
+        self.stop()
+        for each in self._others:
+            each.cancel()
+        # The task holds what it raised, and that this: a circle.
+        self._task = None
+        self._others.clear()
+
+    def _look(self) -> None:
+        # A loop that was busy finds the answer and the timer at once: the answer goes first.
+        self._timer = self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        left = self._end - self._loop.time()
+        if left <= 0:
+            assert self._task is not None
+            self.is_late = True
+            self._task.cancel()
+            return
+        if self._health.may_hedge():
+            other = asyncio.ensure_future(_timed(self._call, self._health))
+            other.add_done_callback(self._ended)
+            self._others.append(other)
+        self._pause *= 2
+        self._timer = self._loop.call_later(min(self._pause, left), self._look)
+
+    def _ended(self, other: asyncio.Future[T]) -> None:
+        # Looking at an error says that somebody did: nobody else may.
+        failed = other.cancelled() or other.exception() is not None
+        if self._stopped or self._task is None or self.has_won or self.is_late:
+            return
+        if failed:
+            self._others.remove(other)
+            if not self._replaced:  # the next ones that fail are followed when it is their time
+                self._replaced = True
+                self._timer.cancel()
+                self._pause /= 2
+                self._start()
+        else:
+            self.has_won = True
+            self._timer.cancel()
+            for each in self._others:
+                if each is not other:
+                    each.cancel()
+            self._others = [other]
+            self._task.cancel()
+
+
+async def _timed(call: Callable[[], Awaitable[T]], health: Health) -> T:
+    begin = time.monotonic()
+    found = await call()
+    health.took(time.monotonic() - begin)
+    return found
+
+
+def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
+    """Return what ``read`` makes of remote bytes; once more, and again, where they make no sense.
+
+    A bad proxy or a cut connection gives such bytes, and the next one does not.
+
+    Parameters
+    ----------
+    read
+        Reads and decodes.
+    forget
+        Drops what is kept of the bytes that were read.
+    """
+    for _ in range(LOOKS - 1):
+        try:
+            return read()
+        except VolumeChanged:  # nobody brings the version back that is gone
+            raise
+        except DAMAGED:
+            forget()
+    return read()
+
+
+def retried_here(
+    call: Callable[[], T], attempts: Attempts, sleep: Callable[[float], None] = time.sleep
+) -> T:
+    """Return what ``call`` returns, trying again in this thread; it cannot be interrupted."""
+    while True:
+        try:
+            found = call()
+            attempts.succeeded()
+            return found
+        except Exception as error:
+            pause = attempts.failed(error)
+        if pause:
+            sleep(pause)

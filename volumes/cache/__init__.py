@@ -1,1 +1,0 @@
-"""What is kept on this machine between runs: where, how much, and how it gets there."""

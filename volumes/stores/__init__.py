@@ -1,1 +1,0 @@
-"""Bytes of named objects, local or remote: ranges, retries, limits, read-ahead."""
