@@ -1,7 +1,7 @@
-"""Count the functions that a remote range and a batch pass through: ``sys.setprofile`` in all threads.
+"""Count the functions of the package that a remote range and a batch enter, in all threads.
 
-``python tools/count_calls.py`` prints the table; ``--list`` names the functions. Each is counted in
-steady state, after `WARM` others of its kind. A comprehension belongs to the function around it.
+``python tools/count_calls.py`` prints the table; ``--list`` names the functions. Each is counted by
+``sys.setprofile`` in steady state, after `WARM` others of its kind. A comprehension belongs to the function around it.
 """
 
 from __future__ import annotations
@@ -69,11 +69,12 @@ class Calls:
 
 @contextmanager
 def bucket_server(root: Path) -> Iterator[None]:
-    """Serve the folders of ``root`` as buckets, from another process, whose calls are not counted."""
+    """Serve the folders of ``root`` as buckets from another process: its calls do not count."""
     command = [sys.executable, "-m", "voxpipe.testing.s3", str(root)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
-        assert server.stdout is not None and server.stdin is not None
+        assert server.stdout is not None
+        assert server.stdin is not None
         server.stdout.readline()
         before = dict(os.environ)
         os.environ.update(json.loads(server.stdout.readline()))
