@@ -1,7 +1,8 @@
 """Count the functions of the package that a remote range and a batch enter, in all threads.
 
 ``python tools/count_calls.py`` prints the table; ``--list`` names the functions. Each is counted by
-``sys.setprofile`` in steady state, after `WARM` others of its kind. A comprehension belongs to the function around it.
+``sys.setprofile`` in steady state, after `WARM` others of its kind. A comprehension belongs to the
+function around it.
 """
 
 from __future__ import annotations
@@ -118,10 +119,13 @@ def count_batch(calls: Calls) -> dict[str, set[str]]:
     with tempfile.TemporaryDirectory() as folder:
         voxels = np.random.default_rng(0).integers(-999, 999, SHAPE).astype(np.int16)
         zarr.create_array(Path(folder) / "ct.zarr", data=voxels, chunks=CHUNK, shards=SHAPE)
-        pipe = vp.from_cases([{"image": f"{folder}/ct.zarr"}]).open_volume()
-        pipe = pipe.lazy_patch(PATCH, samples_per_volume=2 * WARM)
-        pipe = pipe.augment(rotate=(-15, 15)).batch_patches(1)
-        with vp.DataLoader2(pipe, seed=1) as loader:
+        patches = (
+            vp.from_cases([{"image": f"{folder}/ct.zarr"}])
+            .open_volume()
+            .lazy_patch(PATCH, samples_per_volume=2 * WARM)
+            .augment(rotate=(-15, 15))
+        )
+        with vp.DataLoader2(patches.batch_patches(1), seed=1) as loader:
             batches = iter(loader)
             for _ in range(WARM):
                 next(batches)
