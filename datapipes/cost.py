@@ -27,15 +27,13 @@ from ..graph import (
 )
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.made_volume import (
-    StoredRead,
+from ..spatial.lazy.patch_report import (
     asks_voxels,
     breaks,
     interpolations,
     kept,
-    stored_reads,
+    left_to_numpy,
 )
-from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
@@ -295,7 +293,7 @@ def may_look_ahead(planner: Pipe) -> bool:
     every = list(walk(planner))
     sources = [pipe for pipe in every if not parents_of(pipe)]
     again = all(isinstance(pipe, (FromCases, ListCases, FromManifest)) for pipe in sources)
-    return again and not any(traits_of(p).opaque or not traits_of(p).known for p in every)
+    return again and not any(traits_of(p).runs_user_code or not traits_of(p).known for p in every)
 
 
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
@@ -400,23 +398,17 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
     if not samples:
         return None
     every = [patch for patches in samples for patch in patches]
-    read = [one for patch in every for one in stored_reads(patch)]
+    read = [one for patch in every for one in patch.reads()]
     count = len(samples)
     interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
     return Cost(
         patches=count,
         reads=sum(not one.region.is_empty for one in read) / count,
-        bytes_needed=sum(_bytes(one, whole_chunks=False) for one in read) / count,
-        bytes_read=sum(_bytes(one, whole_chunks=True) for one in read) / count,
+        bytes_needed=sum(one.read_bytes(whole_chunks=False) for one in read) / count,
+        bytes_read=sum(one.read_bytes(whole_chunks=True) for one in read) / count,
         interpolations=interpolated / count,
         copies=copies / count,
     )
-
-
-def _bytes(read: StoredRead, *, whole_chunks: bool) -> int:
-    volume, needed = read.volume, read.needed if whole_chunks else None
-    voxels = read.region.size * volume.shape[0] if needed is None else needed.voxels
-    return int(voxels * volume.disk_dtype.itemsize)
 
 
 def explain(pipe: Pipe) -> str:
