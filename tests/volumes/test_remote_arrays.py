@@ -12,7 +12,7 @@ from s3_server import Fault
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeReadError
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats.blosc2_frame import read_frame_header
+from voxpipe.volumes.formats.blosc2 import read_frame_header
 
 ARRAY = numbered((32, 32, 32))
 
