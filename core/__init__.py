@@ -4,23 +4,23 @@ from . import errors
 from .chunk_grid import ChunkGrid
 from .grid import Affine, Grid
 from .oriented_box import OrientedBox
-from .origin import Origin
+from .origin import CallSite
 from .region import Region
 from .sample import META, Sample
 from .stream import Stream
-from .tally import TALLY, Tally
+from .tally import IO_COUNTERS, IOCounters
 
 __all__ = [
+    "IO_COUNTERS",
     "META",
-    "TALLY",
     "Affine",
+    "CallSite",
     "ChunkGrid",
     "Grid",
+    "IOCounters",
     "OrientedBox",
-    "Origin",
     "Region",
     "Sample",
     "Stream",
-    "Tally",
     "errors",
 ]

@@ -13,18 +13,18 @@ from typing import Any, TypeGuard
 import numpy as np
 
 Range = tuple[float, float]
-Entry = float | Range
+ParameterRange = float | Range
 """A scalar, or a range (low, high) to draw from uniformly."""
 
 
-def as_entry(
+def parse_range(
     name: str,
     value: Any,
     *,
     positive: bool = False,
     least: float = -math.inf,
     forms: str = "a number or (low, high)",
-) -> Entry:
+) -> ParameterRange:
     """Return what the user gave as a float or a pair of floats.
 
     Parameters
@@ -47,7 +47,7 @@ def as_entry(
 
     Examples
     --------
-    >>> as_entry("std", [0, 0.1], least=0)
+    >>> parse_range("std", [0, 0.1], least=0)
     (0.0, 0.1)
     """
     pair = entries_of(value)
@@ -156,18 +156,18 @@ def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
     return tuple(sorted(words)) if isinstance(several, (set, frozenset)) else words
 
 
-def entry_at(entry: Entry, u: float) -> float:
+def value_at(entry: ParameterRange, u: float) -> float:
     """Return the number that a uniform one from [0, 1) stands for."""
-    low, high = ends_of(entry)
+    low, high = bounds_of(entry)
     return low + (high - low) * u
 
 
-def ends_of(entry: Entry) -> Range:
+def bounds_of(entry: ParameterRange) -> Range:
     """Return the least and the most that an entry stands for.
 
     Examples
     --------
-    >>> ends_of(3.0), ends_of((1.0, 2.0))
+    >>> bounds_of(3.0), bounds_of((1.0, 2.0))
     ((3.0, 3.0), (1.0, 2.0))
     """
     return entry if isinstance(entry, tuple) else (entry, entry)

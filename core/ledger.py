@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .tally import Tally
+from .tally import IOCounters
 from .turns import ForkSafeLock
 
 Key = tuple[str, str]
@@ -16,14 +16,14 @@ Key = tuple[str, str]
 
 
 @dataclass
-class Entry:
+class PipeCounts:
     """What one pipe did."""
 
     items: int = 0
     """Items it yielded."""
     seconds: float = 0.0
     """Wall time spent in the pipe itself, its parents' time taken off."""
-    tally: Tally = field(default_factory=Tally)
+    tally: IOCounters = field(default_factory=IOCounters)
     """Reads, bytes and interpolations of the pipe itself."""
     wait: float = 0.0
     """Wall time for which it waited for what comes before it."""
@@ -34,7 +34,7 @@ class Entry:
     grown: int = 0
     """Bytes by which processes grew while it worked; less what they gave back."""
 
-    def add(self, other: Entry) -> None:
+    def add(self, other: PipeCounts) -> None:
         """Add what another process counted."""
         self.items += other.items
         self.seconds += other.seconds
@@ -46,30 +46,30 @@ class Entry:
             self.resident[pid] = max(held, self.resident.get(pid, 0))
 
 
-class Ledger:
+class PipeStats:
     """Entries by pipe; safe to add to from several threads."""
 
     def __init__(self) -> None:
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[Key, PipeCounts] = {}
         self._lock = ForkSafeLock()
 
-    def add(self, key: Key, entry: Entry) -> None:
+    def add(self, key: Key, entry: PipeCounts) -> None:
         """Add to what is known of one pipe."""
         with self._lock:
-            self._entries.setdefault(key, Entry()).add(entry)
+            self._entries.setdefault(key, PipeCounts()).add(entry)
 
-    def merge(self, entries: dict[Key, Entry]) -> None:
+    def merge(self, entries: dict[Key, PipeCounts]) -> None:
         """Add what another process took."""
         for key, entry in entries.items():
             self.add(key, entry)
 
-    def take(self) -> dict[Key, Entry]:
+    def take(self) -> dict[Key, PipeCounts]:
         """Return everything and start again from nothing."""
         with self._lock:
             entries, self._entries = self._entries, {}
         return entries
 
-    def of(self, profile: str) -> dict[str, Entry]:
+    def of(self, profile: str) -> dict[str, PipeCounts]:
         """Return the entries of one profile by pipe."""
         with self._lock:
             return {pipe: e for (name, pipe), e in self._entries.items() if name == profile}
@@ -80,5 +80,5 @@ class Ledger:
             self._entries = {k: e for k, e in self._entries.items() if k[0] != profile}
 
 
-LEDGER = Ledger()
+PIPE_STATS = PipeStats()
 """The ledger of this process."""

@@ -19,14 +19,14 @@ _OF_ANY_LENGTH = ("axes", "flip")
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedDraw:
     """A draw that was kept; a step that has one draws nothing itself."""
 
     drawn: Mapping[str, Any] | None
     """The parameters; None where the op did not act."""
 
 
-def refuse_unlike(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
+def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
     """Refuse a record that ``op`` could not have drawn, by what it draws itself.
 
     Parameters
@@ -79,7 +79,7 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
         _refuse_length(op, f"drawn[{number}]", each, len(chain))
         for place, ((_, one), values) in enumerate(zip(chain, each, strict=True)):
             try:
-                refuse_unlike(one, values, draw)
+                check_record(one, values, draw)
             except BadRecord as error:
                 path = f"drawn[{number}][{place}]"
                 joint = "." if error.what.startswith("drawn[") else ": "

@@ -26,7 +26,7 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-class Sampled:
+class MemorySampler:
     """Reads what is held from time to time.
 
     Parameters
@@ -48,7 +48,7 @@ class Sampled:
         return {os.getpid(): resident_bytes()}
 
 
-SAMPLED = Sampled()
+MEMORY_SAMPLER = MemorySampler()
 """That of this process."""
 
 

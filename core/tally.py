@@ -15,13 +15,13 @@ _LOCK = ForkSafeLock()
 
 
 @dataclass
-class Tally:
+class IOCounters:
     """Running totals since the process started.
 
     Examples
     --------
-    >>> before = Tally(reads=2, bytes_read=100)
-    >>> (Tally(reads=5, bytes_read=160) - before).bytes_read
+    >>> before = IOCounters(reads=2, bytes_read=100)
+    >>> (IOCounters(reads=5, bytes_read=160) - before).bytes_read
     60
     """
 
@@ -40,11 +40,11 @@ class Tally:
     value_passes: int = 0
     """Times that a value op went over a patch; what the resampler does in passing is none."""
 
-    def __sub__(self, other: Tally) -> Tally:
-        return Tally(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __sub__(self, other: IOCounters) -> IOCounters:
+        return IOCounters(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: IOCounters) -> IOCounters:
+        return IOCounters(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def count(self, **counts: int) -> None:
         """Add to the named counts; safe from several threads."""
@@ -52,14 +52,14 @@ class Tally:
             for name, number in counts.items():
                 setattr(self, name, getattr(self, name) + number)
 
-    def snapshot(self) -> Tally:
+    def snapshot(self) -> IOCounters:
         """Return a copy that stays as it is."""
-        return Tally(*astuple(self))
+        return IOCounters(*astuple(self))
 
     def to_json(self) -> dict[str, int]:
         """Return the counts by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-TALLY = Tally()
+IO_COUNTERS = IOCounters()
 """The counts of this process."""

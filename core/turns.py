@@ -63,14 +63,14 @@ class ForkSafeLock:
         self._lock = threading.RLock()
 
 
-class LongTurn(ForkSafeLock):
+class ReentrantDeferredLock(ForkSafeLock):
     """A lock that is held for long, and acts that wait for it without keeping anybody waiting.
 
     Examples
     --------
-    >>> turn = LongTurn()
+    >>> turn = ReentrantDeferredLock()
     >>> with turn:
-    ...     turn.soon(lambda: print("this thread is inside: at once"))
+    ...     turn.defer(lambda: print("this thread is inside: at once"))
     this thread is inside: at once
     >>> turn.acquire(0.0)
     True
@@ -93,7 +93,7 @@ class LongTurn(ForkSafeLock):
         self._lock.release()
         self._settle()
 
-    def soon(self, act: Callable[[], object]) -> None:
+    def defer(self, act: Callable[[], object]) -> None:
         """Do something inside: now, or as soon as the thread that is there leaves."""
         self._due.append(act)
         self._settle()
@@ -108,16 +108,16 @@ class LongTurn(ForkSafeLock):
                 self._lock.release()
 
 
-class Turns:
+class DeferredLock:
     """A lock, and acts that wait for it without keeping anybody waiting.
 
     Examples
     --------
-    >>> turns, done = Turns(), []
+    >>> turns, done = DeferredLock(), []
     >>> with turns:
-    ...     turns.soon(lambda: done.append("act"))
+    ...     turns.defer(lambda: done.append("act"))
     ...     done.append("inside")
-    >>> turns.soon(lambda: done.append("at once"))
+    >>> turns.defer(lambda: done.append("at once"))
     >>> done
     ['inside', 'act', 'at once']
     """
@@ -133,7 +133,7 @@ class Turns:
         self._lock.release()
         self._settle()
 
-    def soon(self, act: Callable[[], object]) -> None:
+    def defer(self, act: Callable[[], object]) -> None:
         """Do something that needs the lock: now, or as soon as whoever has it leaves.
 
         ``act`` must not fail, and must not enter by itself.

@@ -6,12 +6,12 @@ from __future__ import annotations
 LONGEST_SECONDS = 7 * 24 * 3600.0
 
 
-def wait_of(seconds: float) -> float | None:
+def timeout_or_none(seconds: float) -> float | None:
     """Return how long to wait at most, as the standard library wants it: None without a limit.
 
     Examples
     --------
-    >>> wait_of(-0.5), wait_of(60.0), wait_of(float("inf"))
+    >>> timeout_or_none(-0.5), timeout_or_none(60.0), timeout_or_none(float("inf"))
     (0.0, 60.0, None)
     """
     return None if seconds > LONGEST_SECONDS else max(0.0, seconds)

@@ -8,7 +8,7 @@ from typing import Any
 from .origin import shorten
 
 
-def whole(
+def validate_int(
     name: str, value: Any, *, least: int, below: int | None = None, unit: str = "", do: str = ""
 ) -> int:
     """Return ``value`` as an ``int``.
@@ -35,9 +35,9 @@ def whole(
 
     Examples
     --------
-    >>> whole("num_workers", 2, least=0)
+    >>> validate_int("num_workers", 2, least=0)
     2
-    >>> whole("num_workers", 1.5, least=0)
+    >>> validate_int("num_workers", 1.5, least=0)
     Traceback (most recent call last):
         ...
     TypeError: num_workers is a whole number of at least 0, got 1.5

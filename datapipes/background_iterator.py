@@ -24,7 +24,7 @@ from typing import Any
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ..core.errors import PrefetchTimeoutError
-from ..core.waits import wait_of
+from ..core.waits import timeout_or_none
 from .tensors import bytes_of
 from .thread_shutdown import going_on, wait_for, warn_of
 
@@ -89,7 +89,7 @@ class Ahead:
         self._refuse_child()
         going_on()
         with self._changed:
-            if not self._changed.wait_for(self._is_settled, wait_of(timeout)):
+            if not self._changed.wait_for(self._is_settled, timeout_or_none(timeout)):
                 raise PrefetchTimeoutError(timeout)
             if self._held:
                 item, size = self._held.popleft()

@@ -16,8 +16,8 @@ import torch
 
 from ..core import Sample
 from ..core.amounts import count_text
-from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
-from ..core.hidden import Hidden, public_name
+from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, add_location
+from ..core.hidden import Redacted, public_name
 from ..storage.fsspec_ranges import listed_by, reached
 from ..storage.location import is_url
 from .case_names import (
@@ -171,7 +171,7 @@ class ListCases(Seeded):
         super().__init__()
         self.url = None if url is None else os.fspath(url)
         self.patterns = dict(patterns)
-        self.storage_options = Hidden(storage_options or {})
+        self.storage_options = Redacted(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._cases: list[dict[str, str]] | None = None
         self._check()
@@ -301,7 +301,7 @@ class ListCases(Seeded):
             if not names:
                 raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
         except Exception as error:
-            raise placed(error, self.origin)  # noqa: B904  the very same error
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
         return [
             {CASE: name, **{k: found[name] for k, found in by_key.items() if name in found}}
             for name in names
@@ -468,4 +468,4 @@ def list_cases(
     Listing happens once, at the first iteration, with one glob per key. A star never stands for
     a hidden name, such as macOS's ``._ct.nii``.
     """
-    return ListCases(url, patterns, Hidden(storage_options or {}), optional)
+    return ListCases(url, patterns, Redacted(storage_options or {}), optional)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import Sample
 from ..core.errors import VoxpipeError
-from ..core.hidden import Hidden, public_name
+from ..core.hidden import Redacted, public_name
 from ..volumes import Entry, Manifest, Volume, catalogued, read_manifest
 from .cases import Seeded, imports_for
 
@@ -26,7 +26,7 @@ class FromManifest(Seeded):
         follow: str = "beside",
     ) -> None:
         super().__init__()
-        self.storage_options = Hidden(storage_options or {})
+        self.storage_options = Redacted(storage_options or {})
         try:
             self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
         except VoxpipeError as error:
@@ -108,4 +108,4 @@ def from_manifest(
     StaleEntry
         Later, where voxels are read: the volume has changed since; the message says how.
     """
-    return FromManifest(location, Hidden(storage_options or {}), follow)
+    return FromManifest(location, Redacted(storage_options or {}), follow)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from ..batching import Instruction
-from ..core.whole import whole
+from ..core.whole import validate_int
 from ..graph import Pipe, Traits
 from .background_iterator import Ahead, Ended
 from .datapipe import length_of
@@ -59,8 +59,8 @@ class Prefetcher(RunningAhead):
     ) -> None:
         super().__init__()
         self.parent = source_datapipe
-        self.buffer_size = whole("buffer_size", buffer_size, least=1)
-        self.buffer_bytes = whole("buffer_bytes", buffer_bytes, least=1, unit="bytes")
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
+        self.buffer_bytes = validate_int("buffer_bytes", buffer_bytes, least=1, unit="bytes")
         self.fresh()
 
     def change(self) -> Callable[[Any], Any] | None:

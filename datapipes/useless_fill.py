@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..core import Origin
+from ..core import CallSite
 from ..core.errors import PolicyConflict
 from ..graph import Pipe, traits_of, walk
 from ..spatial.ops.op import is_hard
@@ -20,7 +20,7 @@ _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
 def refuse_useless_fill(
-    sampling: Sampling, origin: Origin, parent: Pipe, ops: Iterable[Any]
+    sampling: Sampling, origin: CallSite, parent: Pipe, ops: Iterable[Any]
 ) -> None:
     """Raise if a pipe asks for a fill that some volume certainly does not use.
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from ..core import Origin
+from ..core import CallSite
 from ..core.origin import shorten
 from .settings import call_arguments, call_of_function
 
@@ -154,10 +154,10 @@ def swap_parents(pipe: Pipe, swap: Mapping[int, Pipe]) -> None:
             vars(pipe)[name] = changed
 
 
-def origin_of(pipe: Pipe) -> Origin | None:
+def origin_of(pipe: Pipe) -> CallSite | None:
     """Return where the user wrote ``pipe``; a foreign pipe does not know."""
     origin = vars(pipe).get("origin")
-    return origin if isinstance(origin, Origin) else None
+    return origin if isinstance(origin, CallSite) else None
 
 
 def describe(pipe: Pipe) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from ...batching import Job
 from ...core.errors import NotPicklable, VolumeChanged, WorkerDied
-from ...core.ledger import LEDGER
+from ...core.ledger import PIPE_STATS
 from ...core.origin import warn
 from ...datapipes.datapipe import without_opening
 from ..place import Place
@@ -106,7 +106,7 @@ class PooledEpoch:
         VolumeChanged
             It reads another version of a volume than another worker.
         """
-        LEDGER.merge(answer.report.ledger)
+        PIPE_STATS.merge(answer.report.ledger)
         for opened in answer.report.versions:
             if self._versions.setdefault(hash(opened.key), opened.version) != opened.version:
                 self._pool.broken = True

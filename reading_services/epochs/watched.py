@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ...adapters import Limits
 from ...batching import NOWHERE, STANDING
 from ...core.errors import ItemTimeout
-from ...core.waits import wait_of
+from ...core.waits import timeout_or_none
 from ...datapipes.tensors import bytes_of
 from ...datapipes.thread_shutdown import going_on, wait_for
 from ...graph import standing_at, working_at
@@ -130,7 +130,7 @@ class Watched:
             left = end - time.monotonic()
             try:
                 wait = left if self._poll is None else min(left, self._poll)
-                return self._answers.get(timeout=wait_of(wait))
+                return self._answers.get(timeout=timeout_or_none(wait))
             except queue.Empty:
                 now = time.monotonic()
             if now >= end:

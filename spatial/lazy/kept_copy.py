@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.errors import CacheBusy, DestinationBusy, GraphError
-from ...core.remembered import Remembered, cached_property
+from ...core.remembered import LRUCache, cached_property
 from ...storage.content import content_key, opened_key
 from ...storage.decoded_cache import LOCK_TIMEOUT
 from ...storage.location import absolute_place, is_url
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _REVISION = 1
 # Voxels in memory are looked at piece by piece: each is copied if it is not contiguous.
 _PIECE_BYTES = 32 * 1024**2
-_DIGESTS: Remembered[str] = Remembered()
+_DIGESTS: LRUCache[str] = LRUCache()
 
 
 class KeptCopy(Volume):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, OrientedBox, Region
-from ...core.remembered import Remembered, cached_property
+from ...core.remembered import LRUCache, cached_property
 from ...volumes.chunks.cuts import Needed
 from ...volumes.header import Header, Triple, affine_entries
 from ..ops.op import is_hard
@@ -43,7 +43,7 @@ def _bytes(array: NDArray[Any]) -> int:
     return array.nbytes
 
 
-TILES: Remembered[NDArray[Any]] = Remembered(most=0, weigh=_bytes)
+TILES: LRUCache[NDArray[Any]] = LRUCache(most=0, weigh=_bytes)
 """The tiles that this process keeps in memory, for chains that ask for it."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ...core.recorded import Recorded
+from ...core.recorded import RecordedDraw
 from ...intensity import ValueStep
 from ..ops.op import Step
 from .lazy_patch import LazyPatch, patches_of
@@ -132,4 +132,4 @@ def streams_of(patch: LazyPatch) -> set[str]:
 def _recorded(step: S, draws: Mapping[str, Any]) -> S:
     if step.stream_name not in draws:
         return step
-    return replace(step, recorded=Recorded(draws[step.stream_name]))
+    return replace(step, recorded=RecordedDraw(draws[step.stream_name]))

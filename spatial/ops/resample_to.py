@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid
 from ...core.errors import BadHeader
-from ...core.rows import rows_of
+from ...core.rows import affine3x4
 from ..plans.clip import Clip
 from ..plans.displacement import Displacement
 from ..plans.plan import SpatialPlan
@@ -118,4 +118,4 @@ def onto(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
     if plan.affine_rows == grid.rows:
         return plan.then(np.eye(4), grid.shape, lattice=False)
     step = np.linalg.solve(plan.affine, grid.affine)
-    return plan.then(rows_of(step), grid.shape, lattice=False)
+    return plan.then(affine3x4(step), grid.shape, lattice=False)

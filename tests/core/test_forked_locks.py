@@ -16,8 +16,8 @@ from voxpipe.core import turns
 
 SCRIPT = """
 import os, threading
-from voxpipe.core import TALLY
-from voxpipe.core.ledger import LEDGER, Entry
+from voxpipe.core import IO_COUNTERS
+from voxpipe.core.ledger import PIPE_STATS, PipeCounts
 from voxpipe.core.remembered import cached_property
 from voxpipe.core.tally import _LOCK
 from voxpipe.core.turns import ForkSafeLock
@@ -37,7 +37,7 @@ class Two:
         return object()
 
 def hold():
-    with lock, _LOCK, LEDGER._lock:
+    with lock, _LOCK, PIPE_STATS._lock:
         one = Two(True)
         assert one.made is one.made
 
@@ -47,8 +47,8 @@ inside.wait()
 child = os.fork()
 if not child:
     Two(False).made
-    TALLY.count(reads=1)
-    LEDGER.add(("", ""), Entry())
+    IO_COUNTERS.count(reads=1)
+    PIPE_STATS.add(("", ""), PipeCounts())
     with lock:
         os._exit(7)
 forked.set()

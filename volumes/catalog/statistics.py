@@ -19,7 +19,7 @@ import numpy as np
 
 from ...core import Region
 from ...core.errors import VolumeError
-from ...core.remembered import Remembered
+from ...core.remembered import LRUCache
 from ...core.sample import parse_json
 from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key_now, version_key
@@ -121,7 +121,7 @@ def _box(numbers: Sequence[Any]) -> Box:
 _NUMBERS = ("mean", "std", "minimum", "maximum")
 
 
-_REMEMBERED: Remembered[Statistics] = Remembered()
+_REMEMBERED: LRUCache[Statistics] = LRUCache()
 
 
 def volume_statistics(volume: Volume) -> Statistics:

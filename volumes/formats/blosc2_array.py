@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, VoxpipeError
 from ...storage.content import content_key
 from ..backend import no_options
@@ -65,7 +65,7 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
                 f"speaks of {expected}.",
                 do="Copy or write the file again.",
             )
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         self.blocks = Blocks(mapped, stored, name)
         # Blocks are what is decoded; whole chunks only where they are one block.
         array = ChunkedArray(

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
 from ...core.errors import BadHeader, CacheTooSmall, TruncatedVolume, VolumeNotFound
 from ...storage.cache_directory import cache_budget, cache_directory
 from ...storage.compressed_streams import copy
@@ -47,7 +47,7 @@ class RemoteBlosc2(OneRemoteFile):
             frame = _frame(self._file)
         refuse_unreadable(frame.dtype, name)
         layout = plain_layout(frame.shape, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         chunks = layout.spatial_part(frame.blocks)
         super().__init__(Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream"), name)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -90,7 +90,7 @@ def open_hdf5(
                 stamp = file_stamp(path)
             others = reach.others(path)
             header = replace(header, stamp=(*stamp, *stamp_of_all(path, others)[len(stamp) :]))
-            TALLY.count(headers=1)
+            IO_COUNTERS.count(headers=1)
             offset = plain_offset(dataset)
     except BaseException:
         file.close()

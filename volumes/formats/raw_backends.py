@@ -10,7 +10,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...storage.cache_directory import cache_budget, cache_directory
 from ...storage.coalesce import Span, coalesce
@@ -61,7 +61,7 @@ def open_raw(
     TruncatedVolume
         The file is too short for what the header speaks of.
     """
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     if encoding != "raw":
         _check_ratio(fields, files[-1].size - skip, encoding, name)
 

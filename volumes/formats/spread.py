@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, TruncatedVolume
 from ...storage.compressed_streams import copy, decompress
 from ..backend import Backend
@@ -113,5 +113,5 @@ def open_spread(
                 else:
                     decompress(stream, raw, encoding, part, file.name)
 
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     return DecodedRaw(fields, [header, *files], header.name, write)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -88,7 +88,7 @@ class ZarrBackend(Backend):
         no_options(options, name, _OPTIONS)
         level = options.get("level", 0)
         image = image_of(node, level, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         dtype = np.dtype(image.array.dtype)
         refuse_unreadable(dtype, name)
         if min(image.layout.shape) < 1:
