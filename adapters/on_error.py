@@ -8,7 +8,7 @@ from typing import Any
 from ..batching import DATA_ERRORS, ErrorPolicy
 from ..batching.failing import ACTIONS, RAISE
 from ..core.errors import GraphError
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Rewritten, origin_of
 from ..graph.served import split_of
 from .adapter import Adapter

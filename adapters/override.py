@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..core.call_site import caller
 from ..core.errors import SampleError
-from ..core.origin import caller
 from ..datapipes.batch_patches import override_rule
 from ..datapipes.sampling import refuse_no_policies
 from ..graph import Rule

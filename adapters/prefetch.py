@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import BUFFER_BYTES
 from ..graph import Change, Pipe, Rewritten, chained_name, describe, parents_of, walk

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.ledger import PIPE_STATS, PipeCounts
+from ..core.counters import PIPE_STATS, PipeCounts
 from ..graph import (
     Pipe,
     Refused,
@@ -105,7 +105,7 @@ class Profile(Adapter):
         return [(name, known.get(name, PipeCounts())) for name in dict.fromkeys(self._pipes)]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return one dict per pipe: what the table shows, the counts of an IOCounters, the processes.
+        """Return one dict per pipe: what the table shows, its IOCounters, the processes.
 
         ``resident`` is by process id, in bytes; JSON has it as text.
         """

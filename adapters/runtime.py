@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..core.errors import GraphError
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..datapipes.iter import BatchPatches, Realize
 from ..datapipes.tensors import need_cuda
 from ..graph import (

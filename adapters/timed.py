@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from ..batching import Watch
 from ..core import IO_COUNTERS, IOCounters
-from ..core.ledger import PIPE_STATS, PipeCounts
-from ..core.resident import MEMORY_SAMPLER, array_bytes, resident_bytes
+from ..core.counters import PIPE_STATS, PipeCounts
+from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from ..datapipes.datapipe import DataPipe, length_of
 from ..graph import Pipe, Traits, describe, parents_of, rebuilt
 

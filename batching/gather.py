@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import META, CallSite, Sample
+from ..core.call_site import WarnOnce, is_looking_ahead, warn
 from ..core.errors import (
     LikelyLabel,
     PatchSizeError,
@@ -23,7 +24,6 @@ from ..core.errors import (
 )
 from ..core.likely_mistakes import Glimpse, classes, glimpse, many_values
 from ..core.memory import refuse_beyond_memory
-from ..core.origin import WarnOnce, is_looking_ahead, warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
 from ..spatial.lazy.levels import stored_shown_to

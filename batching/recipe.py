@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ..core import IO_COUNTERS
+from ..core.counters import PIPE_STATS, PipeCounts
 from ..core.errors import LOCATABLE, GraphError, add_location
-from ..core.ledger import PIPE_STATS, PipeCounts
-from ..core.remembered import cached_property
-from ..core.resident import MEMORY_SAMPLER, array_bytes, resident_bytes
+from ..core.lru_cache import cached_property
+from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
 from .failing import Outcome
 from .job import Job
 from .standing import NOWHERE, STANDING

@@ -76,8 +76,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .hidden import public_name, public_text
-from .origin import CallSite
+from .call_site import CallSite
+from .redact import public_name, public_text
 
 
 class VoxpipeError(Exception):

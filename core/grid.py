@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .affine3x4 import Affine3x4, affine3x4, apply, determinant, inverse, linear_of, product
+from .lru_cache import cached_property
 from .region import Region
-from .remembered import cached_property
-from .rows import Affine3x4, affine3x4, apply, determinant, inverse, linear_of, product
 
 Affine = NDArray[np.float64]
 """A 4x4 matrix of float64 that acts on homogeneous column vectors."""

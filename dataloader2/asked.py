@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.origin import shorten
+from ..core.call_site import shorten
 from ..core.stream import MAX_EPOCH
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..graph import is_pipe, traits_of, walk
 from ..reading_services import ReadingServiceInterface
 from ..reading_services.written import WrittenService

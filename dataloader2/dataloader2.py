@@ -14,10 +14,10 @@ from itertools import count
 from typing import Any, NoReturn
 
 from ..batching import ErrorPolicy, Failure
+from ..core.call_site import WarnOnce
 from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
-from ..core.origin import WarnOnce
-from ..core.turns import ForkSafeLock
-from ..core.whole import validate_int
+from ..core.locks import ForkSafeLock
+from ..core.validate import validate_int
 from ..datapipes.thread_shutdown import STOP_SECONDS
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk

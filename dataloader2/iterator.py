@@ -13,7 +13,7 @@ from typing import Any
 from ..batching import ErrorPolicy, Outcome
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
-from ..core.turns import ReentrantDeferredLock
+from ..core.locks import ReentrantDeferredLock
 from ..datapipes.tensors import with_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave

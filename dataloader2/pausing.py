@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 
 
 class PauseIteration(StopIteration):

@@ -24,7 +24,7 @@ from typing import Any
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ..core.errors import PrefetchTimeoutError
-from ..core.waits import timeout_or_none
+from ..core.locks import timeout_or_none
 from .tensors import bytes_of
 from .thread_shutdown import going_on, wait_for, warn_of
 

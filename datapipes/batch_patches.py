@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from ..batching import Gather, InThreads, JoinReads, RealizePatches
 from ..core import CallSite
+from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError
-from ..core.origin import WarnOnce, warn
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.replayed import in_batch

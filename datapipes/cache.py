@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..core import CallSite, Sample
-from ..core.amounts import as_keys
 from ..core.errors import GraphError, SampleError, add_location, missing_key_hint
-from ..core.hidden import Redacted
 from ..core.memory import usable_memory
-from ..core.whole import validate_int
+from ..core.redact import Redacted
+from ..core.validate import as_keys, validate_int
 from ..graph import Pipe, Traits, describe
 from ..spatial import LazyPatch, PendingPlan
 from ..spatial.lazy.kept_copy import kept_in

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from ..core import Sample
-from ..core.amounts import count_text
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, add_location
-from ..core.hidden import Redacted, public_name
+from ..core.redact import Redacted, public_name
+from ..core.validate import count_text
 from ..storage.fsspec_ranges import listed_by, reached
 from ..storage.location import is_url
 from .case_names import (

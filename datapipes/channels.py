@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..core import Sample
-from ..core.amounts import as_keys
 from ..core.errors import PatchSizeError, SampleError, add_location, missing_key_hint
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of

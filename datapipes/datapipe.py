@@ -21,9 +21,9 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from ..batching import Failure, Instruction
 from ..batching.failing import failure_of
 from ..core import CallSite
+from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, add_location
-from ..core.hidden import has_secrets, public_value
-from ..core.origin import CREDENTIALS, call_text, caller
+from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
 from ..graph.node import swap_parents

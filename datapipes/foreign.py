@@ -11,8 +11,8 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
+from ..core.call_site import call_text, caller
 from ..core.errors import SampleError
-from ..core.origin import call_text, caller
 from ..graph import Traits, is_pipe, register_traits, walk
 from ..spatial import LazyPatch
 from .datapipe import DataPipe

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core import CallSite
+from ..core.call_site import warn
 from ..core.errors import LikelyMistake
-from ..core.origin import warn
 from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
 
 # The fields that are never told apart by their place, whatever else an op has.

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import Sample
 from ..core.errors import VoxpipeError
-from ..core.hidden import Redacted, public_name
+from ..core.redact import Redacted, public_name
 from ..volumes import Entry, Manifest, Volume, catalogued, read_manifest
 from .cases import Seeded, imports_for
 

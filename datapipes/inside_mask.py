@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core import CallSite, Sample
+from ..core.call_site import warn
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError, missing_key_hint
-from ..core.origin import warn
 from ..spatial import LazyPatch, MaskedPatch, WeightedPatch, refuse_changed, stored_labels
 from ..spatial.placing.weight_index import OTHER, Classes
 from ..volumes import Volume

@@ -14,11 +14,11 @@ import numpy as np
 
 from ..batching import LikelyLabels
 from ..core import CallSite, Sample
-from ..core.amounts import as_keys
+from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
-from ..core.hidden import Redacted, origin_of
 from ..core.likely_mistakes import colours
-from ..core.origin import WarnOnce, is_looking_ahead, shorten
+from ..core.redact import Redacted, origin_of
+from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ..spatial.lazy.realized_volume import in_memory, opened_again, realized_patch

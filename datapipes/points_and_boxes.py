@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
-from ..core.amounts import is_number
 from ..core.errors import SampleError, missing_key_hint
+from ..core.validate import is_number
 from ..graph import Pipe
 from ..spatial import LazyPatch, SpatialPlan
 from .datapipe import PerItem, wrong_item

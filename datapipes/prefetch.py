@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from ..batching import Instruction
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..graph import Pipe, Traits
 from .background_iterator import Ahead, Ended
 from .datapipe import length_of

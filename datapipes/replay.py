@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..core import Grid, Sample
+from ..core.draws import check_record
 from ..core.errors import BadRecord, SampleError
-from ..core.recorded import check_record
 from ..graph import Pipe, walk
 from ..intensity import ValueOp, ValueStep
 from ..spatial import SpatialPlan, Step

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..core import Sample
-from ..core.amounts import as_keys
 from ..core.errors import SampleError, VoxpipeError, missing_key_hint
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..spatial import LazyPatch, ResampleTo
 from ..spatial.lazy.lazy_patch import patches_of

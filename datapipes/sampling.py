@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core import CallSite
-from ..core.amounts import as_flag
+from ..core.call_site import shorten
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
-from ..core.origin import shorten
+from ..core.validate import as_flag
 from ..graph import Pipe, parents_of, walk
 from ..spatial import LazyPatch, Policy
 from ..spatial.lazy.stack import StackedPatch

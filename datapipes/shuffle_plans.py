@@ -13,9 +13,9 @@ import numpy as np
 
 from ..batching.touched import planned_apart, touched
 from ..core import Sample, Stream
+from ..core.call_site import caller, shorten
 from ..core.errors import GraphError, SampleError
-from ..core.origin import caller, shorten
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
 from ..graph.served import split_of
 from ..spatial import without_reading

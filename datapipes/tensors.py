@@ -12,9 +12,9 @@ import torch
 
 from ..batching import Realized, Transform
 from ..core import Sample
+from ..core.call_site import shorten
 from ..core.errors import NoDevice
-from ..core.origin import shorten
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 
 
 def as_tensors(thing: Any) -> Any:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 
-from ..core.origin import warn
+from ..core.call_site import warn
 
 STOP_SECONDS = 2.0
 """For how long one thread is waited for, unless told otherwise."""

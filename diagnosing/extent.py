@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 
 BATCHES = 8
 """Batches whose plans are looked at: enough that their mean says something."""

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..core import CallSite
-from ..core.origin import shorten
+from ..core.call_site import shorten
 from .settings import call_arguments, call_of_function
 
 Pipe: TypeAlias = IterDataPipe[Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from ..core.origin import shorten
+from ..core.call_site import shorten
 
 _TORCH = "torch.utils.data."
 _LOOKS_LIKE_URL = "://"

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.amounts import ParameterRange, is_integer, parse_range, value_at
 from ..core.errors import BadRecord
+from ..core.validate import ParameterRange, is_integer, parse_range, value_at
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts
 

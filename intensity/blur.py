@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.amounts import ParameterRange
+from ..core.validate import ParameterRange
 from .filter_axis import filter_axis, gaussian, reach
 from .random_op import FROM_0, RandomValueOp
 from .value_op import Drawn, Facts, Halo

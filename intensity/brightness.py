@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..core.amounts import ParameterRange
+from ..core.validate import ParameterRange
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .random_op import ANY

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import ParameterRange, as_flag, as_number
+from ..core.validate import ParameterRange, as_flag, as_number
 from .affine_value_op import AffineValueOp
 from .epilogue import Epilogue
 from .random_op import FROM_0, VOLUME, as_over, channel_range

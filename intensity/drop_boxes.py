@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import ParameterRange, as_number, bounds_of, parse_range
+from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
 from .counter_noise import philox
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import ParameterRange, as_flag
+from ..core.validate import ParameterRange, as_flag
 from .random_op import ABOVE_0, PATCH, VOLUME, RandomValueOp, as_over, channel_range
 from .rescale import as_rising
 from .value_op import Drawn, Facts

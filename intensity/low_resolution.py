@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.amounts import ParameterRange, entries_of, is_integer, is_number
+from ..core.validate import ParameterRange, entries_of, is_integer, is_number
 from .coarsen_axis import coarsen_axis
 from .random_op import RandomValueOp
 from .value_op import Drawn, Facts, Halo

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from ..core.amounts import ParameterRange
+from ..core.validate import ParameterRange
 from .counter_noise import add_gaussian, make_rician
 from .random_op import ANY, FROM_0, RandomValueOp
 from .value_op import Drawn, Facts

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.amounts import as_probability, parse_range, value_at
+from ..core.validate import as_probability, parse_range, value_at
 from .value_op import Drawn, ValueOp
 
 ABOVE_0: Mapping[str, Any] = {"positive": True}

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import IO_COUNTERS, CallSite, Grid
+from ..core.draws import RecordedDraw, check_record
 from ..core.errors import VoxpipeError, add_location
-from ..core.recorded import RecordedDraw, check_record
 from ..core.stream import is_random
 from .epilogue import Epilogue
 from .value_op import NO_HALO, Drawn, Facts, Halo, ValueOp

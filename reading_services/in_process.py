@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
-from ..core.origin import warn
-from ..core.whole import validate_int
+from ..core.call_site import warn
+from ..core.validate import validate_int
 from ..datapipes.epoch import set_epoch
 from ..datapipes.tensors import as_tensors
 from ..datapipes.thread_shutdown import leaving

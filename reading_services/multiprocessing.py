@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from ..batching import usable_cores
+from ..core.call_site import WarnOnce, warn
 from ..core.errors import IdleWorkers
-from ..core.origin import WarnOnce, warn
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
 from .elsewhere import refuse_unknown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.whole import validate_int
+from ..core.validate import validate_int
 from ..storage.cache_directory import cache_budget
 from ..volumes.scheme import Budget
 from .transport.budget import memory_bytes

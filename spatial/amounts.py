@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.amounts import (
+from ..core.likely_mistakes import numbers_of
+from ..core.validate import (
     ParameterRange,
     as_choice,
     as_count,
@@ -25,7 +26,6 @@ from ..core.amounts import (
     parse_range,
     value_at,
 )
-from ..core.likely_mistakes import numbers_of
 
 __all__ = [
     "MOST_VOXELS",

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ..core.call_site import WarnOnce
 from ..core.errors import CacheUnused, VolumeReadError
-from ..core.origin import WarnOnce
 from .location import is_url, local_path, public_name
 
 DIRECTORY_VARIABLE = "VOXPIPE_CACHE"

@@ -15,7 +15,7 @@ import os
 from functools import partial
 from itertools import islice
 
-from ..core.turns import DeferredLock
+from ..core.locks import DeferredLock
 from .box_blocks import Blocks
 
 MOST_BYTES = 128 * 1024**2

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ..core.turns import DeferredLock
+from ..core.locks import DeferredLock
 
 K = TypeVar("K", bound=tuple[Any, ...])
 """A chunk of numbers, or the key of an object that holds many."""

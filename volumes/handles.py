@@ -15,8 +15,8 @@ from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
 from ..core.errors import VolumeChanged
-from ..core.remembered import LRUCache
-from ..core.turns import DeferredLock
+from ..core.locks import DeferredLock
+from ..core.lru_cache import LRUCache
 from ..storage.read_ahead import AHEAD
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS

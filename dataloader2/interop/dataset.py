@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ...batching import Failure
 from ...core.errors import TooManyFailures
-from ...core.whole import validate_int
+from ...core.validate import validate_int
 from ...graph import Pipe, clone, verify
 from ...reading_services.place import Place
 from ...reading_services.seeds.seed_generator import MAX_SEED

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
+from ...core.call_site import warn
 from ...core.errors import add_location
-from ...core.origin import warn
-from ...core.turns import ForkSafeLock
-from ...core.whole import validate_int
+from ...core.locks import ForkSafeLock
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered

@@ -9,8 +9,8 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core import Stream
-from ...core.origin import CallSite, warn
-from ...core.whole import validate_int
+from ...core.call_site import CallSite, warn
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered

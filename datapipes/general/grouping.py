@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch.utils.data import DataChunk
 
-from ...core.whole import validate_int
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered

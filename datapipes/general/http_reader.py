@@ -15,9 +15,9 @@ from weakref import WeakSet
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
+from ...core.call_site import warn
 from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, add_location
-from ...core.hidden import Redacted
-from ...core.origin import warn
+from ...core.redact import Redacted
 from ...graph import Pipe, Traits
 from ...storage.location import public_name, remote_errors
 from ...storage.redaction import Secrets

@@ -15,8 +15,8 @@ from torch.utils.data.datapipes.map import Shuffler as Shuffler
 from torch.utils.data.datapipes.map import Zipper as Zipper
 
 from ...core import CallSite
-from ...core.origin import call_text, caller, warn
-from ...core.turns import ForkSafeLock
+from ...core.call_site import call_text, caller, warn
+from ...core.locks import ForkSafeLock
 from ...graph import Traits, is_pipe
 from ..datapipe import length_of, pipes_only, source_of
 from ..forms import offered

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from torch.utils.data import MapDataPipe
 
 from ...core import Sample, Stream
-from ...core.origin import warn
-from ...core.whole import validate_int
+from ...core.call_site import warn
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem, length_of
 from ..epoch import seed_again

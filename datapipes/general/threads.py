@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ...core.errors import add_location
-from ...core.whole import validate_int
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
 from ..forms import offered

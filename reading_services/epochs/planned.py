@@ -8,9 +8,9 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 from ...batching import Job
+from ...core.call_site import warn
+from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable, VolumeChanged, WorkerDied
-from ...core.ledger import PIPE_STATS
-from ...core.origin import warn
 from ...datapipes.datapipe import without_opening
 from ..place import Place
 from ..transport.messages import Done, Exhausted, Failed

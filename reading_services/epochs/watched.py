@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ...adapters import Limits
 from ...batching import NOWHERE, STANDING
 from ...core.errors import ItemTimeout
-from ...core.waits import timeout_or_none
+from ...core.locks import timeout_or_none
 from ...datapipes.tensors import bytes_of
 from ...datapipes.thread_shutdown import going_on, wait_for
 from ...graph import standing_at, working_at

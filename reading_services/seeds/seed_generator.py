@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from ...core import Stream
-from ...core.whole import validate_int
+from ...core.validate import validate_int
 
 MAX_SEED = 2**64
 

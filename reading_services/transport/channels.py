@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 
-from ...core.waits import timeout_or_none
+from ...core.locks import timeout_or_none
 
 # Asked for this type Python takes the descriptor to be non-blocking already and does not touch
 # it. Linux has it; elsewhere the default is undone below, which no other thread may notice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...core.ledger import Key, PipeCounts
+from ...core.counters import Key, PipeCounts
 from ...volumes.handles import Opened
 
 

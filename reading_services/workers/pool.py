@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from ...adapters import Limits
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
-from ...core.waits import timeout_or_none
+from ...core.locks import timeout_or_none
 from ...storage.joining import Table
 from ..transport.budget import SlotBudget
 from ..transport.channels import receive_descriptor

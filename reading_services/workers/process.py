@@ -19,7 +19,7 @@ from ...adapters import Limits
 from ...batching import NOWHERE
 from ...batching.standing import read
 from ...core.errors import WorkerDied
-from ...core.waits import timeout_or_none
+from ...core.locks import timeout_or_none
 from ..transport.arrivals import SlotReader
 from ..transport.batches import unpack
 from ..transport.budget import SlotBudget

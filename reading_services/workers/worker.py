@@ -17,9 +17,9 @@ from multiprocessing import connection, parent_process
 from typing import Any
 
 from ...batching import STANDING, Job, using, using_threads
+from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
-from ...core.hidden import public_text
-from ...core.ledger import PIPE_STATS
+from ...core.redact import public_text
 from ...spatial.lazy.made_volume import divide_tiles
 from ...storage.joining import Table, using_joinings
 from ...storage.read_ahead import AHEAD

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
 from ...core.errors import CacheBusy, DestinationBusy, GraphError
-from ...core.remembered import LRUCache, cached_property
+from ...core.lru_cache import LRUCache, cached_property
 from ...storage.content import content_key, opened_key
 from ...storage.decoded_cache import LOCK_TIMEOUT
 from ...storage.location import absolute_place, is_url

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, OrientedBox, Region
-from ...core.remembered import LRUCache, cached_property
+from ...core.lru_cache import LRUCache, cached_property
 from ...volumes.chunks.cuts import Needed
 from ...volumes.header import Header, Triple, affine_entries
 from ..ops.op import is_hard

@@ -15,7 +15,7 @@ import numpy as np
 from ...core import Grid, Region, Stream
 from ...core.errors import VolumeError
 from ...core.histogram import Floats, Histogram, merge_histograms
-from ...core.remembered import LRUCache
+from ...core.lru_cache import LRUCache
 from ...intensity import Drawn, RecordedStatistics, ValueStep, VolumeStatistics
 from ...intensity.value_op import kept_percentile
 from ...storage.content import version_key

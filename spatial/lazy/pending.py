@@ -17,7 +17,7 @@ import numpy as np
 from ...core import Grid, Stream
 from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...core.stream import stream_identity
 from ..ops.op import Drawn, Step
 from ..ops.resample_to import of_source

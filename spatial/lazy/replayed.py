@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ...core.recorded import RecordedDraw
+from ...core.draws import RecordedDraw
 from ...intensity import ValueStep
 from ..ops.op import Step
 from .lazy_patch import LazyPatch, patches_of

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...core.amounts import LATER
+from ...core.affine3x4 import NO_TURN, affine3x4, linear_of
 from ...core.likely_mistakes import offsets, radians
-from ...core.rows import NO_TURN, affine3x4, linear_of
+from ...core.validate import LATER
 from ..amounts import (
     MOST_VOXELS,
     Amount,

@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ...core import CallSite, Grid
-from ...core.origin import is_looking_ahead, looking_ahead
-from ...core.recorded import RecordedDraw, check_record
+from ...core.call_site import is_looking_ahead, looking_ahead
+from ...core.draws import RecordedDraw, check_record
 from ...core.stream import is_random
 from ..plans.plan import SpatialPlan
 

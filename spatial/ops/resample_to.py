@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid
+from ...core.affine3x4 import affine3x4
 from ...core.errors import BadHeader
-from ...core.rows import affine3x4
 from ..plans.clip import Clip
 from ..plans.displacement import Displacement
 from ..plans.plan import SpatialPlan

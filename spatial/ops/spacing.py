@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
+from ...core.affine3x4 import Affine3x4, Vector, affine
 from ...core.errors import PatchSizeError
-from ...core.rows import Affine3x4, Vector, affine
 from ..amounts import amount_at, as_amount, as_choice, as_flag, entries_of, is_integer
 from ..plans.matrices import about_centre, flat_axes, scaling
 from ..plans.plan import SpatialPlan

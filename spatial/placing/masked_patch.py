@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import CallSite, Region
-from ...core.amounts import entries_of, is_number
+from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
-from ...core.origin import warn
+from ...core.validate import entries_of, is_number
 from ..ops.op import Drawn
 from ..ops.sizes import of_grid, told_size
 from ..plans.plan import SpatialPlan

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...core import CallSite, Region
+from ...core.call_site import warn
 from ...core.errors import PatchSizeError
-from ...core.origin import warn
 from ..amounts import as_triple, entries_of, is_integer
 from ..ops.crop import centred_start
 from ..ops.op import Drawn

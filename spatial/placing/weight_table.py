@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import PatchSizeError
-from ...core.remembered import LRUCache
+from ...core.lru_cache import LRUCache
 from ...storage.cache_directory import cache_directory
 from ...storage.content import content_key, content_key_now
 from ...storage.waiting import made_once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ...core.rows import Affine3x4
+from ...core.affine3x4 import Affine3x4
 from .policy import INTENSITY, Policy
 
 if TYPE_CHECKING:

@@ -8,8 +8,17 @@ from typing import Literal
 
 import numpy as np
 
+from ...core.affine3x4 import (
+    Affine3x4,
+    Matrix3x3,
+    Vector,
+    affine,
+    apply,
+    inverse,
+    linear_of,
+    product,
+)
 from ...core.errors import BadHeader
-from ...core.rows import Affine3x4, Matrix3x3, Vector, affine, apply, inverse, linear_of, product
 from .clip import Clip
 from .displacement import Displacement
 from .plan import Shape, SpatialPlan

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...core import Grid, OrientedBox, Region
-from ...core.remembered import cached_property
-from ...core.rows import IDENTITY, Affine3x4, as_affine3x4, compose, matrix4x4, translate
+from ...core.affine3x4 import IDENTITY, Affine3x4, as_affine3x4, compose, matrix4x4, translate
+from ...core.lru_cache import cached_property
 from ...intensity.filter_axis import reach
 from . import inverse
 from .clip import Clip

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
-from ...core.rows import Affine3x4, affine3x4
+from ...core.affine3x4 import Affine3x4, affine3x4
 from ...intensity.filter_axis import reach
 from .policy import Policy
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.call_site import WarnOnce
 from ...core.native_library import PATHS, address_of, native_library, requested_path
-from ...core.origin import WarnOnce
 from ..plans.displacement import Displacement
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Lowered, Stage

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Region
-from ...core.rows import affine3x4
+from ...core.affine3x4 import affine3x4
 from ...intensity import Epilogue
 from ...intensity.filter_axis import filter_axis, gaussian, reach
 from ..plans.displacement import Moves

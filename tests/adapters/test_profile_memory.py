@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.ledger import PipeCounts
-from voxpipe.core.resident import MemorySampler, resident_bytes
+from voxpipe.core.counters import PipeCounts
+from voxpipe.core.memory import MemorySampler, resident_bytes
 
 KEPT = []
 SIZE = 32 * 2**20

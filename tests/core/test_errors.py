@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from voxpipe.core import errors
-from voxpipe.core.origin import CallSite
+from voxpipe.core.call_site import CallSite
 
 
 def all_errors():

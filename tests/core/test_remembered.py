@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from voxpipe.core import IO_COUNTERS, Grid
-from voxpipe.core.remembered import LRUCache
+from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.volumes import Volume, volume_histogram, volume_statistics
 from voxpipe.volumes.catalog.occupied import Interest, occupied_box

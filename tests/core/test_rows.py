@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.core.rows import (
+from voxpipe.core.affine3x4 import (
     affine,
     affine3x4,
     apply,

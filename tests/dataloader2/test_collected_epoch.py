@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.turns import DeferredLock
+from voxpipe.core.locks import DeferredLock
 from voxpipe.reading_services.epochs import running
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS

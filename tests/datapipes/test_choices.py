@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
-from voxpipe.core.choice import Choice
+from voxpipe.core.draws import Choice
 from voxpipe.core.errors import SampleError
 from voxpipe.intensity import Drawn, Facts, LowResolution, Normalize, ValueOp
 from voxpipe.spatial import (

@@ -14,7 +14,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import BadManifest, LeadsOutside
-from voxpipe.core.hidden import Redacted, origin_of
+from voxpipe.core.redact import Redacted, origin_of
 from voxpipe.datapipes.open_volume import options_for
 from voxpipe.volumes import index_cases, read_manifest, write_manifest
 from voxpipe.volumes.catalog.manifest import parse_manifest

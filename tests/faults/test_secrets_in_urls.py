@@ -17,9 +17,9 @@ from torch.utils.data.datapipes._hook_iterator import _generate_iterdatapipe_msg
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
+from voxpipe.core.call_site import call_text
 from voxpipe.core.errors import VolumeReadError, VoxpipeError, add_location
-from voxpipe.core.hidden import public_name, public_text, urls_in, used_name
-from voxpipe.core.origin import call_text
+from voxpipe.core.redact import public_name, public_text, urls_in, used_name
 from voxpipe.storage.location import file_system, remote_errors
 from voxpipe.storage.redaction import Secrets
 from voxpipe.storage.remote import open_remote

@@ -11,8 +11,8 @@ import pytest
 
 from voxpipe.batching import Gather, Job, Realized, Recipe, Watch, in_threads, using_threads
 from voxpipe.core import Sample
+from voxpipe.core.counters import PIPE_STATS
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
-from voxpipe.core.ledger import PIPE_STATS
 from voxpipe.volumes import Volume
 
 

@@ -10,7 +10,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume, VolumeError
-from voxpipe.core.remembered import LRUCache
+from voxpipe.core.lru_cache import LRUCache
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
 from voxpipe.storage.waiting import made_once

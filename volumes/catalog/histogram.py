@@ -13,7 +13,7 @@ import numpy as np
 from ...core import Region
 from ...core.errors import VolumeError
 from ...core.histogram import Histogram
-from ...core.remembered import LRUCache
+from ...core.lru_cache import LRUCache
 from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key_now, version_key
 from ...storage.waiting import made_once

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.errors import VolumeError
-from ...core.remembered import LRUCache
+from ...core.lru_cache import LRUCache
 from ...core.sample import parse_json
 from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key, content_key_now, version_key

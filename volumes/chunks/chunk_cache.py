@@ -19,7 +19,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ...core.turns import DeferredLock
+from ...core.locks import DeferredLock
 
 _FEW = 64  # entries more than twice the chunks before the table of moments is made anew
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Region
+from ...core.call_site import shorten
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -24,7 +25,6 @@ from ...core.errors import (
     UnknownFormat,
     VoxpipeError,
 )
-from ...core.origin import shorten
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels, no_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ...core import OrientedBox, Region
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...storage.remote_file import RemoteFile
 from ..backend import Backend, Channels
 from ..voxels import Voxels

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...core.errors import BadHeader
-from ...core.turns import ForkSafeLock
+from ...core.locks import ForkSafeLock
 
 # Complaints that change what the voxels are: the chain of pages, the series that they form, and
 # tags that say how voxels lie. Broken private tags of microscopes are none of these.

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, OrientedBox, Region
+from ...core.call_site import warn
 from ...core.errors import (
     BadHeader,
     CorruptVolume,
@@ -25,8 +26,7 @@ from ...core.errors import (
     VolumeChanged,
     VoxpipeError,
 )
-from ...core.origin import warn
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_system import file_system_at
 from ...storage.location import remote_errors

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from .hidden import public_text, public_value
+from .redact import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
 _MACHINERY = ("voxpipe", "torch", "torchdata", "functools", "contextlib")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
-from .turns import DeferredLock
+from .locks import DeferredLock
 
 V = TypeVar("V")
 
