@@ -25,7 +25,7 @@ from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, placed
 from ..core.hidden import has_secrets, public_value
 from ..core.origin import CREDENTIALS, call_text, here
 from ..core.sample import case_of
-from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
+from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.verify import branch_mark, stream_names
 from .forms import UnknownForm
@@ -208,6 +208,9 @@ class DataPipe(_Pipe):
     imports: tuple[str, ...] = ()
     """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
 
+    explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
+    """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
+
     origin: Origin
     """Where the user wrote it."""
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -255,9 +258,7 @@ class DataPipe(_Pipe):
 
     def explain(self) -> str:
         """Return the chain up to here as text, with what one patch costs."""
-        from .cost import explain  # explain plans patches, which pipes make
-
-        return explain(self)
+        return DataPipe.explainer(self)
 
     def __repr__(self) -> str:
         return self.describe() if "origin" in vars(self) else type(self).__name__

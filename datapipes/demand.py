@@ -29,8 +29,7 @@ from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
-from .cost import may_look_ahead
-from .epoch import items_from, set_epoch
+from .epoch import items_from, may_look_ahead, set_epoch
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
 

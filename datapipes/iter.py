@@ -9,10 +9,9 @@ from ..first_use import at_first_use
 from . import general
 from .batch_patches import BatchPatches, Realize
 from .cache import Cache, Flush, Recache
-from .cases import FromCases, ListCases, from_cases, list_cases
+from .cases import FromCases, FromManifest, ListCases, from_cases, from_manifest, list_cases
 from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .from_manifest import FromManifest, from_manifest
 from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume

@@ -14,8 +14,8 @@ from ...core.origin import warn
 from ...graph import Pipe, Traits, describe, walk
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.stack import StackedPatch
-from ..cases import Seeded
 from ..datapipe import first_drawing, length_of
+from ..epoch import Seeded
 from ..forms import offered
 from ..running import Running
 from ..tensors import bytes_of
