@@ -390,6 +390,28 @@ class PerItem(DataPipe):
         return length_of(self, self.parent)
 
 
+class Running(DataPipe):
+    """A pipe that keeps something while it is iterated: a buffer, a thread, a generator.
+
+    A copy, or a pipe that was pickled, begins without it. torch's walk over graphs, which
+    pickles pipes, never sees it either.
+    """
+
+    running: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that belong to one pass; :meth:`fresh` sets them."""
+
+    def fresh(self) -> None:
+        """Set what is named in ``running`` to what it is before the first pass."""
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        return {name: v for name, v in state.items() if name not in self.running}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.fresh()
+
+
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:
     """Return the name of the stream of a pipe that reads from ``parent``.
 

@@ -30,8 +30,8 @@ from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
 from .epoch import items_from, may_look_ahead, set_epoch
-from .interleave import Interleave
 from .lazy_patch import LazyPatches
+from .shuffle_plans import Interleave
 
 # A percentile of 99 needs about as many.
 PLANS = 256

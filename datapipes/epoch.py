@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import torch
 
@@ -27,7 +28,10 @@ from ..graph import (
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.made_volume import asks_voxels
-from .datapipe import DataPipe, may_open
+from .datapipe import DataPipe, Running, may_open
+
+D = TypeVar("D", bound="Drawing")
+S = TypeVar("S", bound="Shuffling")
 
 # Headers that are read at a time: a bucket answers as many as fast as one.
 _AT_ONCE = 16
@@ -74,6 +78,68 @@ class Seeded(DataPipe):
     def _next_run(self) -> tuple[int, int]:
         run, self._run = self._run, None
         return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)
+
+
+class Drawing(Running):
+    """A pipe that draws random numbers, others in each pass.
+
+    A loader seeds every pass, so that it is a function of (seed, epoch). If nobody does, the seed
+    comes from torch's global generator, as for torch's ``shuffle``.
+    """
+
+    running: ClassVar[tuple[str, ...]] = ("_rng",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seed: int | None = None
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Make a generator; :meth:`reset` seeds it."""
+        self._rng = random.Random()
+
+    def set_seed(self: D, seed: int) -> D:
+        """Set the seed of the next pass."""
+        self._seed = seed
+        return self
+
+    def reset(self) -> None:
+        """Seed the generator for a pass; torch calls it when one begins."""
+        seed, self._seed = self._seed, None
+        if seed is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        self._rng.seed(self.seed_of_pass(seed))
+
+    def seed_of_pass(self, seed: int) -> int:
+        """Return what the generator is seeded with."""
+        return seed
+
+
+class Shuffling(Drawing):
+    """A pipe that shuffles, and can be told not to: torch's loaders and ``Shuffle`` do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+
+    def set_shuffle(self: S, shuffle: bool = True) -> S:
+        """Turn shuffling on or off."""
+        self._enabled = shuffle
+        return self
+
+    def reset(self) -> None:
+        """Seed the generator for a pass; without shuffling nothing is drawn."""
+        if self._enabled:
+            super().reset()
+
+    def settings(self) -> Any:
+        """Return the arguments, and whether it shuffles."""
+        return (super().settings(), self._enabled)
+
+
+def in_new_order(rng: random.Random, items: Sequence[Any]) -> list[Any]:
+    """Return the items in a drawn order; the sequence itself stays as it is."""
+    return rng.sample(list(items), len(items))
 
 
 @dataclass(frozen=True)
