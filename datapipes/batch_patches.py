@@ -14,7 +14,7 @@ from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..core.origin import Once, warn
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
-from ..spatial.lazy.replayed import in_batch
+from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.sizes import whole_number
 from ..spatial.placing.masked_patch import first_forced
 from .datapipe import DataPipe, PerItem, length_of
@@ -216,7 +216,7 @@ def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
         after = any(behind[id(parent)] for parent in parents_of(pipe))
         traits = traits_of(pipe)
         if after and (
-            traits.voxels or traits.opaque or not traits.known or isinstance(pipe, Moving)
+            traits.voxels or traits.runs_user_code or not traits.known or isinstance(pipe, Moving)
         ):
             looking = looking or pipe
         if isinstance(pipe, LazyPatches) and pipe.oversample is not None:

@@ -27,7 +27,7 @@ from ..graph import (
 )
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.made_volume import asks_voxels
+from ..spatial.lazy.patch_report import asks_voxels
 from .datapipe import DataPipe, Running, may_open
 
 D = TypeVar("D", bound="Drawing")
@@ -277,7 +277,7 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
 def _is_passed_by(pipe: Pipe) -> bool:
     traits = traits_of(pipe)
     own = isinstance(pipe, DataPipe) and not traits.watches
-    return own and traits.per_item and not traits.opaque and len(parents_of(pipe)) == 1
+    return own and traits.per_item and not traits.runs_user_code and len(parents_of(pipe)) == 1
 
 
 def may_look_ahead(planner: Pipe) -> bool:
@@ -285,7 +285,7 @@ def may_look_ahead(planner: Pipe) -> bool:
     every = list(walk(planner))
     sources = [pipe for pipe in every if not parents_of(pipe)]
     again = all(isinstance(pipe, Seeded) for pipe in sources)
-    return again and not any(traits_of(p).opaque or not traits_of(p).known for p in every)
+    return again and not any(traits_of(p).runs_user_code or not traits_of(p).known for p in every)
 
 
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:

@@ -30,9 +30,9 @@ def waits(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(leaving_module, "monotonic", lambda: clock[0])
         patched.setattr(threading.Thread, "join", join)
-        leaving_module.going_on()
+        leaving_module.note_progress()
         yield seen
-    leaving_module.going_on()
+    leaving_module.note_progress()
 
 
 @pytest.fixture
