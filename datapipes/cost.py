@@ -34,8 +34,8 @@ from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
 from ..volumes import Volume
+from ..volumes.catalog.bounding_box import Interest, known_box
 from ..volumes.catalog.histogram import has_histogram
-from ..volumes.catalog.occupied import Interest, known_box
 from ..volumes.catalog.statistics import has_statistics
 from .choices import ChoicePipe
 from .datapipe import DataPipe

@@ -24,9 +24,8 @@ from ...volumes.backend import Backend, needed_of
 from ...volumes.chunks.cuts import Needed
 from ...volumes.conversion.convert import version_of, write_planned
 from ...volumes.conversion.convert_plan import ConvertPlan, plan_conversion
-from ...volumes.conversion.converted_cache import ConvertedCache
 from ...volumes.conversion.destination import destination_of
-from ...volumes.conversion.recached import opened_copy
+from ...volumes.conversion.recached import ConvertedCache, opened_copy
 from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, Refused, StoreLayout
 from ...volumes.source import LocatedSource, Options, Source

@@ -17,8 +17,8 @@ from voxpipe.core.errors import PolicyConflict
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy
 from voxpipe.volumes import Volume
-from voxpipe.volumes.catalog import occupied
-from voxpipe.volumes.catalog.occupied import Interest, occupied_box
+from voxpipe.volumes.catalog import bounding_box as occupied
+from voxpipe.volumes.catalog.bounding_box import Interest, occupied_box
 from voxpipe.volumes.pyramid import at_level, coarser_levels
 
 SHAPE = (48, 40, 32)
