@@ -14,11 +14,11 @@ from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
 from ..core.call_site import warn
 from ..core.validate import validate_int
+from ..datapipes.background_iterator import stop_limit
 from ..datapipes.epoch import set_epoch
 from ..datapipes.tensors import as_tensors
-from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
-from ..spatial.lazy.made_volume import forget_tiles, use_tiles
+from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.joining import Table, using_joinings
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
@@ -178,7 +178,7 @@ class InProcessEpoch:
         """End the thread, and close the volumes unless another epoch may read them."""
         batches = self._batches
         try:
-            with leaving(self._seconds):
+            with stop_limit(self._seconds):
                 batches.close()
         finally:
             if not self._freed:
