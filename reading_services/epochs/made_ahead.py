@@ -21,7 +21,7 @@ def prefetcher_of(work: Work) -> Prefetcher | None:
     """
     if not isinstance(work, Planned):
         return None
-    functions = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
+    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
     if functions or draws_globally(work.cut.planner):
         return None
     return next((p for p in reversed(work.cut.realizing) if type(p) is Prefetcher), None)
