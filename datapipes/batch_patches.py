@@ -14,7 +14,7 @@ from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..core.origin import Once, warn
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
-from ..spatial.lazy.replayed import in_batch
+from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.sizes import whole_number
 from ..spatial.placing.masked_patch import first_forced
 from .cases import FromCases, ListCases

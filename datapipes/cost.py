@@ -27,21 +27,19 @@ from ..graph import (
 )
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.made_volume import (
-    StoredRead,
+from ..spatial.lazy.patch_report import (
     asks_voxels,
     breaks,
     interpolations,
     kept,
-    stored_reads,
+    left_to_numpy,
 )
-from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
 from ..volumes import Volume
+from ..volumes.catalog.bounding_box import Interest, known_box
 from ..volumes.catalog.histogram import has_histogram
-from ..volumes.catalog.occupied import Interest, known_box
 from ..volumes.catalog.statistics import has_statistics
 from .cases import FromCases, ListCases
 from .choices import ChoicePipe
@@ -400,23 +398,17 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
     if not samples:
         return None
     every = [patch for patches in samples for patch in patches]
-    read = [one for patch in every for one in stored_reads(patch)]
+    read = [one for patch in every for one in patch.reads()]
     count = len(samples)
     interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
     return Cost(
         patches=count,
         reads=sum(not one.region.is_empty for one in read) / count,
-        bytes_needed=sum(_bytes(one, whole_chunks=False) for one in read) / count,
-        bytes_read=sum(_bytes(one, whole_chunks=True) for one in read) / count,
+        bytes_needed=sum(one.read_bytes(whole_chunks=False) for one in read) / count,
+        bytes_read=sum(one.read_bytes(whole_chunks=True) for one in read) / count,
         interpolations=interpolated / count,
         copies=copies / count,
     )
-
-
-def _bytes(read: StoredRead, *, whole_chunks: bool) -> int:
-    volume, needed = read.volume, read.needed if whole_chunks else None
-    voxels = read.region.size * volume.shape[0] if needed is None else needed.voxels
-    return int(voxels * volume.disk_dtype.itemsize)
 
 
 def explain(pipe: Pipe) -> str:

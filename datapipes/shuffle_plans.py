@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..batching.touched import planned_apart, touched
+from ..batching.join_reads import needed_chunks, planned_apart
 from ..core import Sample, Stream
 from ..core.errors import GraphError, SampleError
 from ..core.origin import here, shorten
@@ -284,7 +284,9 @@ def visit_bytes(visit: Visit) -> int:
         for number in range(min(visit.count, _LOOKED_AT)):
             item = visit.patch(number)
             if isinstance(item, Sample):
-                found.update((each.chunk, each.bytes) for each in touched(planned_apart(item)))
+                found.update(
+                    (each.chunk, each.bytes) for each in needed_chunks(planned_apart(item))
+                )
     return sum(found.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
 
 
@@ -432,7 +434,7 @@ def shuffle_report(
             counts.append(len({_volume(item) for item in batch}))
             samples += len(batch)
             for item in batch:
-                for each in touched(item):
+                for each in needed_chunks(item):
                     cache.touch(each.chunk, each.bytes)
     return ShuffleReport(
         batches=len(counts),

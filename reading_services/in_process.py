@@ -18,7 +18,7 @@ from ..datapipes.epoch import set_epoch
 from ..datapipes.tensors import as_tensors
 from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
-from ..spatial.lazy.made_volume import forget_tiles, use_tiles
+from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.joining import Table, using_joinings
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget

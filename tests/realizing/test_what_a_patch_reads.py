@@ -13,9 +13,8 @@ import pytest
 import zarr
 
 import voxpipe as vp
-from voxpipe.batching.join_reads import JoinReads, Wanted, joined
+from voxpipe.batching.join_reads import JoinReads, Reader, joined, needed_chunks
 from voxpipe.batching.parts import _fetched, held
-from voxpipe.batching.touched import touched
 from voxpipe.core import TALLY, Sample
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes.cost import cost_of
@@ -183,7 +182,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
         ticket.close()
     assert ahead == read
 
-    told = list(touched(first(pipe, seed)))
+    told = list(needed_chunks(first(pipe, seed)))
     axes = len(next(iter(read), ()))
     assert {each.chunk[len(each.chunk) - axes :] for each in told} == read
     assert len(told) == len(read)
@@ -235,7 +234,7 @@ def test_all_who_ask_get_the_chunks_of_every_file(chain: str, stored: Callable[[
 
     assert chunks > 0
     assert done.reads == 2
-    assert len(list(touched(first(pipe, seed)))) == chunks
+    assert len(list(needed_chunks(first(pipe, seed)))) == chunks
     assert asked_of(pipe.batch_patches(1), seed, 0).demands["image"].chunks == chunks
     cost = cost_of(pipe.batch_patches(1), seed, 0)
     assert cost is not None
@@ -274,7 +273,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
     with noted("_read_missing", lambda out, missing, pieces: missing) as read:
         patch.realize()
 
-    (block,) = joined([Wanted(0, "image", patch, patch.source_region)], 2**20)
+    (block,) = joined([Reader(0, "image", patch)], 2**20)
 
     assert {chunk[1:] for chunk in block.touched} == read
     assert block.bytes == len(read) * EDGE**3 * 2
@@ -306,5 +305,5 @@ def test_the_case_of_the_report(tmp_path: Path) -> None:
     blurred["image"].realize()
     done = TALLY.snapshot() - before
 
-    assert done.bytes_read == len(list(touched(blurred))) * 8**3 * 2
-    assert len(list(touched(blurred))) > 1.5 * len(list(touched(sharp)))
+    assert done.bytes_read == len(list(needed_chunks(blurred))) * 8**3 * 2
+    assert len(list(needed_chunks(blurred))) > 1.5 * len(list(needed_chunks(sharp)))

@@ -10,8 +10,8 @@ from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.retry import LOOKS, read_anew
 from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats import blosc2_remote
-from voxpipe.volumes.formats.blosc2_frame import frame_sizes
+from voxpipe.volumes.formats import blosc2 as blosc2_remote
+from voxpipe.volumes.formats.blosc2 import frame_sizes
 
 zarr = pytest.importorskip("zarr")
 NAMES = ["a.zarr", "shards.zarr", "a.zarr.zip", "a.nii.gz", "a.h5", "a.tif", "a.b2nd"]

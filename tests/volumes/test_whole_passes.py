@@ -24,7 +24,8 @@ from voxpipe.volumes import (
     volume_histogram,
     volume_statistics,
 )
-from voxpipe.volumes.catalog import histogram, occupied, statistics
+from voxpipe.volumes.catalog import bounding_box as occupied
+from voxpipe.volumes.catalog import histogram, statistics
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 zarr = pytest.importorskip("zarr")

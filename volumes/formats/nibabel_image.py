@@ -1,4 +1,4 @@
-"""What the user brings that reads: a callable, or an image that nibabel has opened.
+"""Images that nibabel has opened, and array-likes that are read by slices.
 
 An image in memory has the word over the file that it came from. Its affine is its own, and its
 voxels are those of its ``dataobj``: type, offset and scaling as they were when that was made.
@@ -18,49 +18,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Region
-from ..core.errors import VolumeError
-from ..storage.content import content_key
-from ..storage.location import public_name
-from .array_source import INLINE_BYTES, from_array
-from .backend import Backend, Channels, ViewBackend, as_array
-from .formats.mgh import parse_mgh
-from .formats.nifti import HEAD_BYTES, decoded_head
-from .formats.nifti_header import is_colour, millimetres, parse_nifti
-from .formats.raw_backends import open_raw
-from .formats.stored_file import LocalStoredFile
-from .handles import HANDLES
-from .header import (
-    IDENTITY,
+from ...core import Region
+from ...core.errors import VolumeError
+from ...storage.content import content_key
+from ...storage.location import public_name
+from ..backend import Backend, Channels
+from ..handles import HANDLES
+from ..header import (
     Header,
     Triple,
     affine_entries,
-    array_header,
-    channels_first,
 )
-from .raw_header import RawHeader
-from .registry import BackendRequest
-from .source import LocatedSource, Options, Source
-from .spill import original, remember, travel
-from .voxels import Voxels, plain, refuse_unreadable
+from ..registry import BackendRequest
+from ..source import INLINE_BYTES, LocatedSource, Options, Source, from_array
+from ..spill import original, remember, travel
+from ..voxels import Voxels, plain, refuse_unreadable
+from .mgh import parse_mgh
+from .nifti import HEAD_BYTES, decoded_head, is_colour, millimetres, parse_nifti
+from .raw import RawHeader, open_raw
+from .stored_file import LocalStoredFile
 
 # How the names of files end that hold voxels in one compressed stream.
 _ENCODINGS = {".gz": "gzip", ".mgz": "gzip", ".bz2": "bzip2"}
 _IMAGE = "the image"
-
-
-class ReaderBackend(ViewBackend):
-    """The voxels that ``reader(path)`` returned, kept in memory as long as the handle is."""
-
-    def __init__(self, reader: Any, request: BackendRequest) -> None:
-        where = request.path or request.uri or request.source
-        name = public_name(str(where))
-        answer = reader(where, **request.reader_kwargs)
-        values, affine = answer if isinstance(answer, tuple) else (answer, None)
-        array = channels_first(as_array(values), name)
-        entries = IDENTITY if affine is None else affine_entries(as_array(affine), name)
-        super().__init__(array, array_header(array, entries, name), name)
-        self.resident_bytes = array.nbytes
 
 
 def nibabel_voxels(image: Any) -> NDArray[Any]:

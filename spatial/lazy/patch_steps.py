@@ -1,18 +1,20 @@
-"""Steps of patches put in the place of others: what was drawn for another, or where a batch is."""
+"""The steps of patches: replaced by recorded ones, bound to a place in a batch, looked through."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ...core.errors import SampleError
 from ...core.recorded import Recorded
-from ...intensity import ValueStep
+from ...intensity import RemapLabels, ValueStep
 from ..ops.op import Step
+from ..volume_like import made_like
 from .lazy_patch import LazyPatch, patches_of
-from .made_volume import MadeVolume
 from .pending import PendingPlan
 from .stack import StackedPatch
+from .virtual_volume import VirtualVolume
 
 S = TypeVar("S", Step, ValueStep)
 T = TypeVar("T")
@@ -95,10 +97,11 @@ class _Anew:
         return after
 
     def _volume(self, volume: Any) -> Any:
-        if not isinstance(volume, MadeVolume):
+        if not isinstance(volume, VirtualVolume):
             return volume
-        before = self.patch(volume.patch)
-        if before is volume.patch:
+        made: Any = volume.patch
+        before = self.patch(made)
+        if before is made:
             return volume
         # What was made with other draws is no copy of this.
         stays = volume.copy is None or before.draws == volume.patch.draws
@@ -124,8 +127,9 @@ def streams_of(patch: LazyPatch) -> set[str]:
     mine = {step.stream_name for step in patch.pending.steps}
     mine |= {step.stream_name for step in patch.values}
     mine |= {name for member in patch.members for name in streams_of(member)}
-    if isinstance(patch.volume, MadeVolume):
-        mine |= streams_of(patch.volume.patch)
+    if isinstance(patch.volume, VirtualVolume):
+        before: Any = patch.volume.patch
+        mine |= streams_of(before)
     return mine
 
 
@@ -133,3 +137,94 @@ def _recorded(step: S, draws: Mapping[str, Any]) -> S:
     if step.stream_name not in draws:
         return step
     return replace(step, recorded=Recorded(draws[step.stream_name]))
+
+
+# What decides where to cut looks at a volume as it is stored. Where ``remap_labels`` came before,
+# the labels that it made are those of several stored ones; behind any other op nobody knows.
+
+Labels = tuple[int, ...]
+
+
+def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> Labels:
+    """Return the stored labels that have become ``labels``; none of them if they were taken away.
+
+    Parameters
+    ----------
+    patch
+        What the sample holds under ``key``; all but a lazy patch is as it is stored.
+    labels
+        As they are named; none for all but 0.
+    who
+        Which op asks, for the message.
+    key
+        Key of the volume, for the message.
+
+    Raises
+    ------
+    SampleError
+        An op changed the values that is no ``remap_labels``, or so many stored labels became one
+        that they cannot be listed.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> stored_labels(SimpleNamespace(), (1, 2), "label_crop", "label")
+    (1, 2)
+    """
+    wanted = set(labels)
+    for step in _changes(patch):
+        op = step.op
+        if not isinstance(op, RemapLabels):
+            raise SampleError(
+                f"{who} looks at {key!r} as it is stored, and {op.describe()} comes before it",
+                do=f"Put {who} before it, with labels as they are stored.",
+            )
+        new = dict(op.mapping)
+        if not labels:
+            _refuse_another_zero(op, new, who, key)
+            continue
+        if op.other is not None and op.other in wanted:
+            raise SampleError(
+                f"{who} asks for label {op.other} of {key!r}, which {op.describe()} makes of all "
+                "labels that it does not name",
+                do=f"Put {who} before it, with labels as they are stored.",
+            )
+        kept = wanted - set(new) if op.other is None else set()
+        wanted = kept | {old for old, label in new.items() if label in wanted}
+    return tuple(sorted(wanted))
+
+
+def refuse_changed(patch: Any, who: str, key: str) -> None:
+    """Refuse what some op changed the values of, where they are asked for as they are stored.
+
+    Raises
+    ------
+    SampleError
+        A value op comes before.
+    """
+    for step in _changes(patch):
+        raise SampleError(
+            f"{who} looks at {key!r} as it is stored, and {step.op.describe()} comes before it",
+            do=f"Put {who} before it, or leave {key!r} out of it with keys=.",
+        )
+
+
+def _changes(patch: Any) -> Iterator[Any]:
+    """Yield the value steps of a patch, the last one first, through flushes."""
+    while isinstance(patch, LazyPatch):
+        yield from reversed(patch.values)
+        for member in patch.members:
+            yield from _changes(member)
+        made = made_like(patch.volume)
+        patch = None if made is None else made.patch
+
+
+def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: str) -> None:
+    """Raise if what is not 0 by now is not what is stored as other than 0."""
+    zero = {old for old, label in new.items() if label == 0} | ({0} - set(new))
+    if zero != {0} or op.other == 0 or (op.other is not None and 0 not in new):
+        raise SampleError(
+            f"{who} looks at what of {key!r} is not 0 as it is stored, and {op.describe()}, which "
+            "comes before it, changes what is 0",
+            do=f"Name the labels, or put {who} before it.",
+        )

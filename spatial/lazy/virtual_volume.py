@@ -1,7 +1,9 @@
-"""A volume that is made on demand: what a patch gives, for ops that cannot wait.
+"""Volumes of what a patch gives: made on demand, or realized and opened again.
 
 Where an op needs voxels as they are after the ops before it, those become a volume of their own,
 on the grid of the plan so far. It is as lazy as a file: a read of a region realizes that region.
+A tensor that ``realize()`` made says nothing of where it lies or what it means; the patch that it
+was made of does.
 """
 
 from __future__ import annotations
@@ -9,27 +11,25 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import ChunkGrid, Grid, OrientedBox, Region
+from ...core import ChunkGrid, Grid, OrientedBox, Region, Sample
+from ...core.errors import SampleError
 from ...core.remembered import Remembered, cached_property
-from ...volumes.chunks.cuts import Needed
-from ...volumes.header import Header, Triple, affine_entries
-from ..ops.op import is_hard
-from ..plans.matrices import one_after_another
+from ...volumes import Volume
+from ...volumes.axis_map import AxisMap
+from ...volumes.header import Header, Triple, affine_entries, affine_matrix
+from ...volumes.source import Source
+from ..plans.plan import SpatialPlan
 from ..plans.voxel_box import without_noise
-from ..volume_like import stored_of, stored_type
-from .realized_volume import RealizedVolume
-
-if TYPE_CHECKING:
-    from ..plans.plan import SpatialPlan
-    from .lazy_patch import LazyPatch
-
+from ..volume_like import VolumeLike, stored_of, stored_type
+from .content_digest import digest_of_made, refuse_drawn
 
 # Voxels along each axis of a tile. Patches of 96 touch a few; one costs a call of the kernel and,
 # where value ops look around, their halo: 1.4 times the voxels for a blur with sigma 1.
@@ -92,6 +92,51 @@ def _forget_unused() -> None:
         TILES.most = 0
 
 
+class PatchLike(Protocol):
+    """What volumes ask of the ``LazyPatch`` that they are made of."""
+
+    @property
+    def volume(self) -> VolumeLike:
+        """Where its voxels come from."""
+
+    @property
+    def plan(self) -> SpatialPlan:
+        """From its index to that of its volume."""
+
+    @property
+    def whole_plan(self) -> SpatialPlan:
+        """From its index to that of the stored volume."""
+
+    @property
+    def kind(self) -> str:
+        """``"intensity"`` or ``"label"``."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(C, I, J, K)."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the result."""
+
+    @property
+    def draws(self) -> Mapping[str, Any]:
+        """What each random pipe drew."""
+
+    @property
+    def looks_at_all(self) -> bool:
+        """Whether a voxel may differ with what else is asked for."""
+
+    def reads(self, plan: SpatialPlan | None = None, *, through: bool = False) -> Any:
+        """Return what is read of files."""
+
+    def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
+        """Write what it gives on a plan."""
+
+    def prefetch_plan(self, plan: SpatialPlan) -> Any:
+        """Begin to bring in what that reads."""
+
+
 class Made(NamedTuple):
     """Voxels that were computed."""
 
@@ -101,11 +146,11 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class MadeVolume:
+class VirtualVolume:
     """What ``patch`` gives, region by region."""
 
-    patch: LazyPatch
-    """How the voxels are made."""
+    patch: PatchLike
+    """The ``LazyPatch`` by which the voxels are made."""
     soft: bool = False
     """Whether there is more of them than the patch: all that its volume has around it."""
     because: str = ""
@@ -151,7 +196,7 @@ class MadeVolume:
         return sum(
             int(read.region.size * read.volume.shape[0] * stored_type(read.volume).itemsize)
             + read.made_bytes
-            for read in stored_reads(self.patch, self.part(Region(tuple(start), tuple(stop))))
+            for read in self.patch.reads(self.part(Region(tuple(start), tuple(stop))))
         )
 
     @property
@@ -161,14 +206,10 @@ class MadeVolume:
 
     def version(self) -> str:
         """Return a digest of how it is made, and of what it is made of as it is there now."""
-        from .kept_copy import made_key
-
-        return made_key(self)
+        return digest_of_made(self)
 
     def refuse_drawn(self) -> None:
         """Raise ``GraphError`` where something is drawn for it, so that no epoch has the same."""
-        from .kept_copy import refuse_drawn
-
         refuse_drawn(self.patch)
 
     @property
@@ -234,7 +275,7 @@ class MadeVolume:
         start = [a + b for a, b in zip(self.box.start, asked.start, strict=True)]
         return plan.crop(start, asked.shape)
 
-    def of_other(self, patch: LazyPatch) -> MadeVolume:
+    def of_other(self, patch: Any) -> VirtualVolume:
         """Return the same region of what another patch gives on the same grid: of one channel."""
         volume = replace(self, patch=patch, copy=None)
         volume.__dict__["box"] = self.box  # what another volume has around it is not asked
@@ -302,10 +343,8 @@ class MadeVolume:
 
     @cached_property
     def _kept_as(self) -> str:
-        from .kept_copy import made_key, refuse_drawn
-
         refuse_drawn(self.patch)
-        return made_key(self, opened=True)
+        return digest_of_made(self, opened=True)
 
     def prefetch(self, region: Region, box: OrientedBox | None = None) -> Any:
         """Begin to bring in what :meth:`read` is going to ask for."""
@@ -326,159 +365,82 @@ class MadeVolume:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def made_of(
-    patch: LazyPatch, before: LazyPatch, soft: bool = False, because: str = "", **how: Any
-) -> LazyPatch:
-    """Return ``patch`` on the voxels that ``before`` gives, in the place of those that it had."""
-    made = MadeVolume(before, soft, because, **how)
-    pending = replace(patch.pending, references={made.name: made})
-    return replace(patch, volume=made, pending=pending)
-
-
-class StoredRead(NamedTuple):
-    """What a patch reads of a file, through any number of made volumes."""
-
-    volume: Any
-    """The stored volume, or a level of it."""
-    region: Region
-    """The voxels that are read of that."""
-    level: int = 0
-    """How many levels coarser than the volume; 0 for itself."""
-    box: OrientedBox | None = None
-    """Where in the region they are needed, if that may spare chunks."""
-    made_bytes: int = 0
-    """Bytes of the voxels that are made on the way, beside those of the patch."""
-
-    @property
-    def needed(self) -> Needed | None:
-        """The chunks that are read; None where every voxel can be read alone."""
-        found: Needed | None = self.volume.needed(self.region, self.box)
-        return found
-
-
-def stored_reads(
-    patch: LazyPatch, plan: SpatialPlan | None = None, *, through: bool = False
-) -> tuple[StoredRead, ...]:
-    """Return what a patch, or a soft crop of it on ``plan``, reads; through made volumes.
-
-    Whoever asks what will be read asks here: those who count, negotiate, join and explain. One for
-    each file: several where the channels of several are stacked. Where a made volume is kept in a
-    copy, that is what is read; with ``through`` what the copy was made of.
-    """
-    if patch.members:
-        together: Any = patch
-        wide = patch.widened(patch.plan if plan is None else plan)
-        plans = [(one, together.plan_of(one, wide)) for one in patch.members]
-        return tuple(read for one, its in plans for read in stored_reads(one, its, through=through))
-    return tuple(read for part in patch.parts for read in _reads_of_part(part, plan, through))
-
-
-def _reads_of_part(
-    patch: LazyPatch, plan: SpatialPlan | None, through: bool
-) -> tuple[StoredRead, ...]:
-    read = patch.reads_from(plan)
-    volume, region = read.volume, read.region
-    if not isinstance(volume, MadeVolume):
-        return (StoredRead(volume, region, read.level, read.box),)
-    if volume.copy is not None and not through:
-        return (StoredRead(volume.copy, region, 0, read.box),)
-    if region.is_empty:
-        return tuple(StoredRead(one, region) for one in _files_of(volume.stored))
-    if not through:  # where voxels come from is another question
-        region = volume.made_for(region, read.box)
-    first, *others = stored_reads(volume.patch, volume.part(region), through=through)
-    made = region.size * volume.shape[0] * volume.dtype.itemsize
-    return (first._replace(made_bytes=first.made_bytes + made), *others)
-
-
-def _files_of(volume: Any) -> tuple[Any, ...]:
-    parts: tuple[Any, ...] = getattr(volume, "parts", (volume,))
-    return parts
-
-
 def read_volume(volume: Any) -> Any:
     """Return the volume that lies in a file and is read for this one."""
-    while isinstance(volume, MadeVolume):
+    while isinstance(volume, VirtualVolume):
         volume = volume.patch.volume if volume.copy is None else volume.copy
     return volume
 
 
-def whole_plan(patch: LazyPatch) -> SpatialPlan:
-    """Return one plan from the stored volume to a patch, through any number of made ones.
+class RealizedVolume(Volume):
+    """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid.
 
-    For places: it says where voxels come from, and nothing of where padding began in between.
+    Functions may have changed them meanwhile, so statistics are those of these voxels.
     """
-    if patch.members:
-        return whole_plan(patch.members[0])
-    if isinstance(patch.volume, RealizedVolume):
-        return one_after_another(whole_plan(patch.volume.realized_from), patch.plan)
-    if not isinstance(patch.volume, MadeVolume):
-        return patch.plan
-    before = patch.volume.part_of(whole_plan(patch.volume.patch))
-    return one_after_another(before, patch.plan)
+
+    realized_from: PatchLike
+    """The ``LazyPatch`` that they were made of."""
+
+    @property
+    def name(self) -> str:
+        """Path or URL of the stored volume, without credentials."""
+        return self.realized_from.volume.name
+
+    def of_other(self, patch: Any) -> RealizedVolume:
+        """Return the voxels as those of another patch on the same grid: of one channel."""
+        volume = copy(self)
+        assert isinstance(volume, RealizedVolume)
+        volume.realized_from = patch
+        return volume
+
+    def channels_of(self, member: Any, first: int) -> RealizedVolume:
+        """Return the channels from ``first`` on, as those of a member of a stack."""
+        last = first + member.shape[0]
+        volume = self.with_axis_map(AxisMap.from_table("C", range(first, last)))
+        assert isinstance(volume, RealizedVolume)
+        volume.kind, volume.realized_from = member.kind, member
+        return volume
+
+    def _of(self, source: Source, kind: str) -> Volume:
+        """Return the same voxels arranged otherwise: they are made of the same patch."""
+        affine = None if self._affine is None else affine_matrix(self._affine)
+        volume = RealizedVolume.of_source(source, kind, affine)
+        assert isinstance(volume, RealizedVolume)
+        volume.realized_from = self.realized_from
+        return volume
 
 
-def interpolations(patch: LazyPatch) -> tuple[int, int]:
-    """Return how often the voxels of a patch are interpolated, and how often only copied.
+def opened_again(voxels: Any, patch: Any, kind: str, options: Mapping[str, Any]) -> RealizedVolume:
+    """Return the volume of an array or tensor that lies where a patch does."""
+    volume = RealizedVolume(voxels, affine=patch.affine, kind=kind, **options)
+    volume.realized_from = patch
+    return volume
 
-    What is kept was made once, for all patches; :func:`kept` tells of it.
+
+def realized_patch(sample: Sample, key: str) -> Any:
+    """Return the patch on whose grid the array of a key lies; None if ``realize()`` made none.
+
+    A new key has the grid of the first one of its size.
+
+    Raises
+    ------
+    SampleError
+        The array of the key has another size now, so its place is not known any more.
     """
-    if len(patch.parts) > 1 or patch.members:
-        interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
-        return interpolated, copied
-    is_copy = int(patch.plan.is_copy)
-    if not isinstance(patch.volume, MadeVolume) or patch.volume.is_kept:
-        return 1 - is_copy, is_copy
-    more, copies = interpolations(patch.volume.patch)
-    return more + 1 - is_copy, copies + is_copy
+    made: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
+    shape = tuple(sample[key].shape)
+    spatial = shape[-3:] if len(shape) > 2 else (*shape, 1)
+    fits = [patch for patch in made.values() if patch.shape[1:] == spatial]
+    if key not in made:
+        return fits[0] if fits else None
+    if made[key].shape[1:] != spatial:
+        msg = f"{key!r} was realized as {made[key].shape} and is {shape} now"
+        do = f"Say where it lies: open_volume(affine={{{key!r}: matrix}})."
+        raise SampleError(f"{msg}, so its affine is not known", do=do)
+    return made[key]
 
 
-def kept(patch: LazyPatch) -> str:
-    """Return in words what of a patch is made once and kept; empty if nothing is."""
-    if patch.members:
-        return "; ".join(dict.fromkeys(filter(None, map(kept, patch.members))))
-    volume = patch.volume
-    if not isinstance(volume, MadeVolume):
-        return ""
-    if not volume.is_kept:
-        return kept(volume.patch)
-    more, copies = interpolations(volume.patch)
-    return (
-        f"{volume.because}: {more} interpolations and {copies} copies for each volume, "
-        "beside those of each patch"
-    )
-
-
-def breaks(patch: LazyPatch) -> tuple[str, ...]:
-    """Return what breaks the fusion of a patch, first things first, and where it was written."""
-    if patch.members:
-        return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
-    if not isinstance(patch.volume, MadeVolume) or patch.volume.is_kept:
-        return ()
-    made = patch.volume.patch
-    by = [step for step in made.values if not step.op.commutes]
-    told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
-    because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
-    why = f" ({'; '.join(because)})" if because else ""
-    by_flush = patch.volume.because or "flush"
-    return (*breaks(made), (" and ".join(told) or _cut(made) or by_flush) + why)
-
-
-def asks_voxels(patch: LazyPatch) -> bool:
-    """Whether where a patch lies, or how large it is, follows from voxels."""
-    steps = [step for step in patch.pending.steps if step.recorded is None]
-    inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
-    ops = [*(step.op for step in steps), *inside]
-    made = (patch.volume.patch,) if isinstance(patch.volume, MadeVolume) else ()
-    asks = any(getattr(op, "asks_stored", False) for op in ops)
-    return asks or any(map(asks_voxels, patch.members or made))
-
-
-def _cut(made: LazyPatch) -> str:
-    """Return the hard crop after which a volume from another grid begins anew, if one does."""
-    steps = made.pending.steps if made.pending.moving is not None else ()
-    last = next((step for step in reversed(steps) if is_hard(step.op)), None)
-    if last is None:
-        return ""
-    place = f" at {last.origin}" if last.origin else ""
-    return f"{last.op.name}{place} (a hard crop of a volume that was brought to another grid)"
+def in_memory(value: Any) -> bool:
+    """Whether a volume's source is an array or a tensor, which has no header."""
+    modules = {kind.__module__.split(".")[0] for kind in type(value).__mro__}
+    return not modules.isdisjoint(("numpy", "torch")) and hasattr(value, "shape")

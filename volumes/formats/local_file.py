@@ -1,10 +1,11 @@
-"""Mapped files, and how much of them a process keeps in its own page tables.
+"""Files on a local disk: opening and mapping them, and noticing that they were written again.
 
-A page of a mapped file that was touched once stays part of the process: its resident size
-grows towards the size of the data set, although the pages belong to the kernel's cache and
-cost nothing while memory is free. Limits on containers and whoever looks at ``top`` count
-them all the same. So before a read the maps are let go of when they have grown too large:
-the pages stay in the cache, and one that is touched again is mapped again in a microsecond.
+Mapped files, and how much of them a process keeps in its own page tables. A page of a mapped file
+that was touched once stays part of the process: its resident size grows towards the size of the
+data set, although the pages belong to the kernel's cache and cost nothing while memory is free.
+Limits on containers and whoever looks at ``top`` count them all the same. So before a read the maps
+are let go of when they have grown too large: the pages stay in the cache, and one that is touched
+again is mapped again in a microsecond.
 """
 
 from __future__ import annotations
@@ -14,21 +15,103 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import OrientedBox, Region
-from ..core.errors import VolumeError
-from ..storage.box_blocks import Blocks
-from ..storage.hints import HINTS, Hint
-from ..storage.joining import LOCAL_GAP, LOCAL_RUN, Joining, joining
-from ..storage.ranges import open_regular
-from .backend import Channels, ViewBackend
-from .header import Header
-from .voxels import Voxels
+from ...core import OrientedBox, Region
+from ...core.errors import VolumeError, VolumeNotFound
+from ...storage.box_blocks import Blocks
+from ...storage.content import content_key
+from ...storage.file_system import file_system_at
+from ...storage.hints import HINTS, Hint
+from ...storage.joining import LOCAL_GAP, LOCAL_RUN, Joining, joining
+from ...storage.ranges import cannot_open, changed_at, open_regular
+from ..backend import Backend, Channels, ViewBackend
+from ..header import Header
+from ..voxels import Voxels
+
+# In the place of size and time of writing.
+_MISSING = (-1, -1)
+
+
+class LocalFile(Backend):
+    """A backend of one local file, mixed in with how its voxels are read."""
+
+    path: str
+    others: tuple[str, ...] = ()
+    """Further files in which it lies, or that say where; the stamp in the header speaks of all."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the file has the size and the time of writing that it had when opened."""
+        return stamp_of_all(self.path, self.others) == self.header.stamp
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether it also was not replaced since by a file of the same size and time of writing."""
+        if not self.is_current or is_changed_since(self.path, moment):
+            return False
+        # One that is still missing has not changed.
+        there = filter(os.path.exists, self.others)
+        return not any(is_changed_since(other, moment) for other in there)
+
+    @property
+    def content_key(self) -> str:
+        """A name for this file in this version."""
+        return content_key(self.path, self.header.stamp)
+
+
+def open_local(path: str) -> BinaryIO:
+    """Open a local file for reading; ``VolumeNotFound`` where there is none, ``BadHeader`` else."""
+    try:
+        return open(path, "rb", opener=open_regular)
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_found(path) from None
+
+
+def file_stamp(path: str) -> tuple[int, int]:
+    """Return size and modification time (ns) of a local file; ``VolumeNotFound`` without one."""
+    try:
+        return stamp_of(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_found(path) from None
+    except OSError as error:
+        raise cannot_open(path, error) from error
+
+
+def stamp_of_all(path: str, others: Sequence[str]) -> tuple[int, ...]:
+    """Return size and modification time of a file, and of others of which some may be missing."""
+    stamp: tuple[int, ...] = file_stamp(path)
+    for other in others:
+        try:
+            stamp += stamp_of(os.stat(other))
+        except OSError:
+            stamp += _MISSING
+    return stamp
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, int]:
+    """Return what tells one version of a file from another."""
+    return status.st_size, status.st_mtime_ns
+
+
+def is_changed_since(path: str, moment: int) -> bool:
+    """Whether a local file was changed after a moment, in nanoseconds since 1970.
+
+    File servers have clocks of their own: there size and time of writing are all that tells.
+    """
+    try:
+        changed = changed_at(os.stat(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _not_found(path) from None
+    return changed > moment and not file_system_at(path).network
+
+
+def _not_found(path: str) -> VolumeNotFound:
+    return VolumeNotFound(f"there is no file {path}.", do="Check the path.")
+
 
 # About one patch of 96^3 with what lies between its rows. Small, because each worker has its own;
 # mapping as much again takes 0.1 ms where the cache holds pieces of 2 MiB (measured), and 0.4 ms
