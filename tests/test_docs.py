@@ -43,7 +43,7 @@ def test_decisions_are_numbered():
 
 @pytest.mark.parametrize("name", DECISIONS)
 def test_decisions_have_their_four_parts(name):
-    """A record has a number, a status and a date; it says why, what, what follows, and when it should be reversed."""
+    """A record has a status and a date, and says why, what, what follows and when to reverse it."""
     lines = (RECORDS / name).read_text("utf-8").splitlines()
 
     assert lines[0].startswith(f"# {name[:4]}: ")
