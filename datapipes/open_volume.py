@@ -26,8 +26,9 @@ from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patc
 from ..storage.local_io import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
-from .cases import FromCases, ListCases, Seeded
+from .cases import FromCases, ListCases
 from .datapipe import length_of, wrong_item
+from .epoch import Seeded
 from .form import BY_KEY, named_by_key, options_of, refuse_unknown_arguments, values_of
 from .forms import chained
 from .sampling import overriding_keys, refuse_no_policies

@@ -14,9 +14,9 @@ from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
 from ..core.origin import warn
 from ..core.whole import whole
+from ..datapipes.background_iterator import stop_limit
 from ..datapipes.epoch import set_epoch
 from ..datapipes.tensors import as_tensors
-from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.joining import Table, using_joinings
@@ -178,7 +178,7 @@ class InProcessEpoch:
         """End the thread, and close the volumes unless another epoch may read them."""
         batches = self._batches
         try:
-            with leaving(self._seconds):
+            with stop_limit(self._seconds):
                 batches.close()
         finally:
             if not self._freed:

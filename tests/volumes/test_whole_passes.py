@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 
 import numpy as np
 import pytest
+from s3_server import S3Server
 
 import voxpipe as vp
 from voxpipe.core import TALLY
@@ -14,7 +15,6 @@ from voxpipe.core.remembered import Remembered
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
 from voxpipe.storage.waiting import made_once
-from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
     AxisMap,
     Volume,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from ..core.hidden import Hidden, public_value
-from ..storage.location import public_name, remote_errors
-from ..storage.redaction import Secrets
-from ..storage.retry import Attempts, default_retry, retried_here
-from .datapipe import DataPipe
+from ...core.hidden import Hidden, public_value
+from ...storage.location import public_name, remote_errors
+from ...storage.redaction import Secrets
+from ...storage.retry import Attempts, default_retry, retried_here
+from ..datapipe import DataPipe
 
 T = TypeVar("T")
 

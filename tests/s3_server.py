@@ -13,7 +13,7 @@ there to measure::
 The limits: no multipart uploads, no versions, no more than one range per request. As a command
 it serves a folder, alone or for as long as another command runs::
 
-    python -m voxpipe.testing.s3 FOLDER --latency 0.03 -- python train.py
+    python tests/s3_server.py FOLDER --latency 0.03 -- python train.py
 
 What goes wrong is chosen while it runs (:meth:`S3Server.fail`)::
 
@@ -43,8 +43,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from .s3_http import Answer, Question, parse_question
-from .s3_objects import Buckets
+from s3_http import Answer, Question, parse_question
+from s3_objects import Buckets
 
 Kind = Literal[
     "slow_down",
@@ -558,7 +558,7 @@ def _spoilt(answer: Answer, kind: Kind) -> Answer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve a folder until standard input ends, or for as long as a command runs."""
     parser = argparse.ArgumentParser(
-        prog="voxpipe.testing.s3",
+        prog="s3_server.py",
         description="Serve a folder as S3.",
         epilog="What follows -- is a command to run with the server's AWS_ variables.",
     )

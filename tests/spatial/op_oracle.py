@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core import Grid
-from ..spatial import Displacement, Elastic, SpatialOp, SpatialPlan
-from .spatial_oracle import Floats, spline_at
+from voxpipe.core import Grid
+from voxpipe.spatial import Displacement, Elastic, SpatialOp, SpatialPlan
+from voxpipe.testing.spatial_oracle import Floats, spline_at
 
-_OURS = __name__.split(".", 1)[0]
+_OURS = "voxpipe"
 
 Back = Callable[[Floats], Floats]
 """Places on the output of an op, (3, N), to places on its input."""

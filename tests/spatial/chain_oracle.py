@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from op_oracle import Moved, moved_by
 
-from ..core import Grid, Region
-from ..spatial import Policy, SpatialOp
-from ..spatial.ops.choice import SpatialChoice
-from .op_oracle import Moved, moved_by
-from .spatial_oracle import Floats, sample_at
+from voxpipe.core import Grid, Region
+from voxpipe.spatial import Policy, SpatialOp
+from voxpipe.spatial.ops.choice import SpatialChoice
+from voxpipe.testing.spatial_oracle import Floats, sample_at
 
 # A place within this of a whole voxel is that voxel: what plans promise, in voxels.
 _WHOLE = 1e-4

@@ -12,7 +12,7 @@ from time import gmtime, strftime
 from urllib.parse import quote
 from xml.sax.saxutils import escape, unescape
 
-from .s3_http import Answer, Question
+from s3_http import Answer, Question
 
 _MOST_KEYS = 1000  # as S3
 _MOST_DIGITS = 9  # that are read of a number that is too large anyway
