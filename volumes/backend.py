@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import TALLY, Affine, Grid, OrientedBox, Region
+from ..core import IO_COUNTERS, Affine, Grid, OrientedBox, Region
 from ..core.errors import (
     BadHeader,
     CorruptVolume,
@@ -21,8 +21,8 @@ from ..core.errors import (
     VolumeChanged,
     VolumeTooLarge,
 )
+from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
-from ..core.remembered import cached_property
 from ..storage.content import array_key, content_key
 from .chunks.cuts import Cuts, Needed
 from .header import Header, Triple, affine_entries, affine_matrix
@@ -287,7 +287,7 @@ def counted_read(
     culling: Any = () if box is None or not backend.culls else (box,)
     try:
         touched = backend.touched_bytes(region, channels, *culling)
-        TALLY.count(reads=1, bytes_read=touched)
+        IO_COUNTERS.count(reads=1, bytes_read=touched)
         voxels = backend.read(region, channels, *culling)
     except CorruptVolume as error:
         if isinstance(error, VolumeChanged) or backend.is_current:
