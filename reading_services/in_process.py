@@ -20,8 +20,8 @@ from ..datapipes.tensors import as_tensors
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.joining import Table, using_joinings
-from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
+from ..volumes.session import SESSION
 from .epochs.dealing import at_once, items_to_deal
 from .epochs.made_ahead import MadeAhead, prefetcher_of
 from .epochs.running import begin, end
@@ -154,7 +154,7 @@ class InProcessEpoch:
         begin(self)
         self._freed = False
         self._seconds = thread_seconds(work.limits)
-        self._loan = CHUNKS.lend(work.cache_bytes)
+        self._loan = SESSION.chunks.lend(work.cache_bytes)
         made = _batches(work, seed, epoch, place)
         self._batches: MadeAhead | Watched | Generator[tuple[int, Any], None, None] = made
         pipe = prefetcher_of(work)

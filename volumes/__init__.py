@@ -19,7 +19,6 @@ from .catalog.statistics import Statistics, volume_statistics
 from .chunks.decoders import Decoder, custom_decoders, register_decoder, unregister_decoder
 from .conversion.convert import Converted, convert
 from .conversion.recached import recached
-from .handles import close_volumes
 from .header import Header
 from .index import normalize_index
 from .registry import (
@@ -29,6 +28,7 @@ from .registry import (
     resolve_backend,
     unregister_backend,
 )
+from .session import close_volumes
 from .volume import Volume
 from .voxels import Voxels
 

@@ -17,9 +17,9 @@ from ..storage.read_ahead import Closes, Tickets
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, content_of
 from .chunks.cuts import Needed
-from .handles import HANDLES
 from .header import Header, Shape
 from .scheme import ReadScheme, Refused, StoreLayout
+from .session import opening_session
 from .source import LocatedSource, Source
 from .voxels import Voxels
 
@@ -141,7 +141,9 @@ class AxisMappedSource:
     def _inner(self) -> Backend:
         held: Backend | None = getattr(self.source, "backend", None)
         # Among the handles: whoever reads the volume without the map shares the open file.
-        return held if held is not None else HANDLES.acquire(self.source, verify=True)
+        if held is not None:
+            return held
+        return opening_session().handles.acquire(self.source, verify=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}
@@ -435,7 +437,7 @@ class StoredMaskSource:
         if known is not None:
             header = known()
         else:
-            header = (held or HANDLES.acquire(source, verify=True)).header
+            header = (held or opening_session().handles.acquire(source, verify=True)).header
         tables = self.mapped.axis_map.tables(header.shape, self.mapped.name)
         stored = tuple(
             _stored(table, length) for table, length in zip(tables, header.shape, strict=True)

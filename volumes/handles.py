@@ -11,15 +11,13 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol
 
 from ..core.errors import VolumeChanged
 from ..core.locks import DeferredLock
 from ..core.lru_cache import LRUCache
-from ..storage.read_ahead import AHEAD
 from .backend import Backend
-from .chunks.chunk_cache import CHUNKS
 from .header import Header
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
@@ -62,7 +60,9 @@ class Handles:
         most: int = MOST_HANDLES,
         most_bytes: int = MOST_RESIDENT_BYTES,
         most_remote: int = MOST_REMOTE_HANDLES,
+        open_source: Callable[[Opener], Backend] = lambda source: source.open(),
     ) -> None:
+        self._open = open_source
         self._most, self._most_remote = most, most_remote
         self._most_bytes = most_bytes
         self._owner = os.getpid()
@@ -99,7 +99,7 @@ class Handles:
                 if backend is None or (verify and not backend.is_current):
                     # Gone before: of a file that is open HDF5 opens what it was once more.
                     backend = handle.backend = None
-                    backend = handle.backend = source.open()
+                    backend = handle.backend = self._open(source)
                 elif verify and not backend.remote:
                     # Chunks may be others under the same metadata. A bucket is listed again
                     # where copies are made of it: a listing per look would be a request each.
@@ -129,11 +129,17 @@ class Handles:
     def agreeing(self, source: Opener, known: Header | None) -> Backend:
         """Return the open backend of ``source``, and make sure that it is what is known of it.
 
+        Of voxels in memory the source holds it: here it would keep the array when the volume is
+        gone.
+
         Raises
         ------
         VolumeChanged
             It is not, and was written again.
         """
+        held: Backend | None = getattr(source, "backend", None)
+        if held is not None:
+            return held
         backend = self.acquire(source, verify=known is None)
         if known is None or backend.header is known or backend.header == known:
             return backend
@@ -187,9 +193,6 @@ def _remote(handle: _Handle) -> bool:
     return handle.backend is not None and handle.backend.remote
 
 
-HANDLES = Handles()
-"""The open backends of this process."""
-
 # Of 400 bytes each. Of more volumes, those that were read longest ago may change unnoticed.
 MOST_VERSIONS = 16_384
 
@@ -242,34 +245,3 @@ class Versions:
             while True:
                 new.append(self._new.popleft())
         return tuple(new)
-
-
-VERSIONS = Versions()
-"""The versions that this process reads."""
-
-
-def backend_of(source: Opener, known: Header | None) -> Backend:
-    """Return the open backend of a source in this process, which is what was known of it.
-
-    Raises
-    ------
-    VolumeChanged
-        What is stored has changed since its header was read.
-    """
-    held: Backend | None = getattr(source, "backend", None)
-    if held is not None:
-        # Not among the handles: they would keep the array when the volume is gone.
-        return held
-    return HANDLES.agreeing(source, known)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=HANDLES.forget_parent)
-    os.register_at_fork(after_in_child=AHEAD.forget_parent)
-
-
-def close_volumes() -> None:
-    """Close the files that volumes of this process hold open; the next read opens them again."""
-    AHEAD.clear()
-    HANDLES.close()
-    CHUNKS.clear()

@@ -17,8 +17,8 @@ import numpy as np
 from ..core.errors import UnknownFormat
 from ..storage.location import is_url, public_name
 from .backend import ViewBackend, as_array
-from .handles import close_volumes
 from .header import IDENTITY, affine_entries, array_header, channels_first
+from .session import close_volumes
 
 
 class _LazyTensor:

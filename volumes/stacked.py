@@ -20,6 +20,7 @@ from ..storage.read_ahead import Closes, Tickets
 from .backend import Backend, Channels, counted_read
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, Refused, StoreLayout
+from .session import Session
 from .voxels import Voxels
 
 
@@ -55,6 +56,9 @@ class Part(Protocol):
 
     def opened_anew(self, by: str) -> Part:
         """Return it for a pass: its header is read again."""
+
+    def in_session(self, session: Session) -> Part:
+        """Return it bound to a session of this process."""
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return how it is stored; of a copy that is still to be written, how it will be."""
@@ -111,6 +115,10 @@ class StackedSource:
         if all(new is part for new, part in zip(parts, self.parts, strict=True)):
             return self
         return StackedSource(parts, apart=self._apart)
+
+    def in_session(self, session: Session) -> StackedSource:
+        """Return the source of the parts bound to a session."""
+        return StackedSource([one.in_session(session) for one in self.parts], apart=self._apart)
 
     def open(self) -> Backend:
         """Return the backend."""

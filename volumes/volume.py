@@ -29,7 +29,7 @@ from .backend import (
     needed_of,
 )
 from .chunks.cuts import Needed
-from .handles import HANDLES, VERSIONS, Opened, backend_of
+from .handles import Opened
 from .header import (
     Access,
     Header,
@@ -42,6 +42,7 @@ from .header import (
 )
 from .index import index_ranges
 from .scheme import ReadScheme, Refused, StoreLayout
+from .session import SESSION, Session
 from .source import ArraySource, LocatedSource, Options, Source, held_in_memory
 from .source_of import source_of
 from .stacked import StackedSource
@@ -139,6 +140,7 @@ class Volume:
         self._opened: tuple[Hashable, int] | None = None
         self._compared = False
         self._pass = ""
+        self._session: Session | None = None
 
     @property
     def name(self) -> str:
@@ -194,6 +196,19 @@ class Volume:
             return self.parts
         return tuple(part.with_axis_map(source.axis_map) for part in parts)
 
+    @property
+    def session(self) -> Session:
+        """What holds the open file and what is read of it, in this process."""
+        return self._session or SESSION
+
+    def in_session(self, session: Session) -> Volume:
+        """Return the volume, and what is stacked in it, bound to a session of this process."""
+        volume = self.__copy__()
+        volume._session = session
+        if isinstance(self._source, StackedSource):
+            volume._source = self._source.in_session(session)
+        return volume
+
     def stored_mask(self) -> Volume | None:
         """Return a label volume, 1 where something stored is shown; None unless the map has one."""
         source = self._source
@@ -204,7 +219,7 @@ class Volume:
     def _of(self, source: Source, kind: str) -> Volume:
         affine = None if self._affine is None else affine_matrix(self._affine)
         volume = Volume.of_source(source, kind, affine)
-        volume._pass = self._pass
+        volume._pass, volume._session = self._pass, self._session
         return volume
 
     @property
@@ -273,9 +288,9 @@ class Volume:
         """What the stored header says, read at the first question."""
         if self._header is None:
             # Some sources know it without being opened: from a manifest, for one.
-            known = getattr(self._source, "known_header", None)
-            if known is not None:
-                self._header = known()
+            if hasattr(self._source, "known_header"):
+                with self.session.opening():
+                    self._header = self._source.known_header()
             else:
                 self._backend()
         assert self._header is not None
@@ -363,7 +378,7 @@ class Volume:
         version, moment = self._opened or (backend.version, 0)
         if self._pass:
             opened = Opened((self._pass, self.token), version, moment, self.name)
-            first = VERSIONS.first(opened)
+            first = self.session.versions.first(opened)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -474,21 +489,22 @@ class Volume:
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
         if self._header is None and hasattr(self._source, "known_header"):
-            self._header = self._source.known_header()
+            with self.session.opening():
+                self._header = self._source.known_header()
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if self._header is None else 0
-        backend = backend_of(self._source, self._header)
+        backend = self.session.handles.agreeing(self._source, self._header)
         self._header = backend.header
         if now:
             self._opened = backend.version, now
         elif self._opened is not None and not self._compared and backend.version != self._opened[0]:
             # This process may have it open from another epoch.
-            backend = HANDLES.opened_again(self._source, backend)
+            backend = self.session.handles.opened_again(self._source, backend)
         self._compared = True
         return backend
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_grid": None, "_data": None, "_compared": False}
+        return {**self.__dict__, "_grid": None, "_data": None, "_compared": False, "_session": None}
 
     def __copy__(self) -> Volume:
         copy = object.__new__(type(self))

@@ -22,10 +22,8 @@ from ...core.errors import NotPicklable
 from ...core.redact import public_text
 from ...spatial.lazy.virtual_volume import divide_tiles
 from ...storage.joining import Table, using_joinings
-from ...storage.read_ahead import AHEAD
 from ...volumes import register_backend, register_decoder
-from ...volumes.chunks.chunk_cache import CHUNKS
-from ...volumes.handles import VERSIONS
+from ...volumes.session import SESSION
 from ..shares.feeding import Fed
 from ..transport.batches import pack
 from ..transport.channels import send_descriptor
@@ -119,10 +117,10 @@ def run_worker(
     make_semaphores_nameless()
     keep_freed_memory()
     PIPE_STATS.take()  # a forked child inherits what its parent has counted
-    CHUNKS.lend(settings.cache_bytes)  # for life: the loan ends with the process
+    SESSION.chunks.lend(settings.cache_bytes)  # for life: the loan ends with the process
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
-        AHEAD.bound(settings.ahead_bytes)
+        SESSION.ahead.bound(settings.ahead_bytes)
     inbox = Inbox(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, inbox), daemon=True).start()
     with (
@@ -295,7 +293,7 @@ def _report(caught: list[warnings.WarningMessage], job: Any) -> Report:
     new = caught[:]  # other threads may add to it meanwhile
     del caught[: len(new)]
     told = tuple(dict.fromkeys((_words(w.message), _category(w.category)) for w in new))
-    opened = VERSIONS.take()
+    opened = SESSION.versions.take()
     if isinstance(job, Job):
         opened = tuple(one._replace(case=job.cases_with(one.name)) for one in opened)
     return Report(PIPE_STATS.take(), told, opened)

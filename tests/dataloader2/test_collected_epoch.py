@@ -12,7 +12,7 @@ from voxpipe.core.locks import DeferredLock
 from voxpipe.reading_services.epochs import running
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
-from voxpipe.volumes.handles import HANDLES
+from voxpipe.volumes.session import SESSION
 
 # Of a thread that has nothing to wait for.
 SECONDS = 20.0
@@ -36,7 +36,7 @@ class Collects:
 
 def opened():
     with pytest.raises(OSError, match="nothing there"):
-        HANDLES.acquire(Collects())
+        SESSION.handles.acquire(Collects())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from scenes import write_cases
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.handles import HANDLES
+from voxpipe.volumes.session import SESSION
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +56,12 @@ def test_the_last_epoch_closes(cases):
     next(first)
     next(second)
     assert list(first)
-    assert len(HANDLES) > 0
+    assert len(SESSION.handles) > 0
 
     del second
     gc.collect()
 
-    assert len(HANDLES) == 0
+    assert len(SESSION.handles) == 0
 
 
 def test_an_epoch_that_ends_twice_counts_once(cases):
@@ -74,6 +74,6 @@ def test_an_epoch_that_ends_twice_counts_once(cases):
     first.close()
     first.close()
 
-    assert len(HANDLES) > 0
+    assert len(SESSION.handles) > 0
     second.close()
-    assert len(HANDLES) == 0
+    assert len(SESSION.handles) == 0

@@ -11,7 +11,7 @@ import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import EmptyVolume
 from voxpipe.volumes import Volume, convert
-from voxpipe.volumes.handles import HANDLES
+from voxpipe.volumes.session import SESSION
 
 FIRST, LAST = Region((0, 0, 0), (4, 4, 4)), Region((4, 4, 4), (8, 8, 8))
 
@@ -51,7 +51,7 @@ def test_an_image_that_lost_its_chunks_is_told(tmp_path):
 
     with pytest.warns(EmptyVolume, match="not one chunk"):
         Volume(tmp_path / "a.nii.zarr").read(FIRST)
-    HANDLES.close()
+    SESSION.handles.close()
 
 
 def test_one_in_a_bucket_is_told(server, client):

@@ -13,9 +13,9 @@ from ...core.errors import VoxpipeError
 from ...core.redact import public_text
 from ...core.validate import count_text
 from ..chunks.decoders import register_decoder
-from ..handles import close_volumes
 from ..header import Shape
 from ..registry import register_backend
+from ..session import close_volumes
 from ..volume import Volume
 from ..voxels import Voxels
 from .statistics import SLAB_VOXELS, slabs

@@ -16,7 +16,7 @@ from ...storage.coalesce import Span
 from ...storage.in_flight import Later
 from ...storage.joining import Joining
 from ...storage.ranges import Joined, ReadRange
-from ...storage.read_ahead import AHEAD, AheadStore, lean
+from ...storage.read_ahead import AheadStore, ReadAhead, lean
 from ...storage.retry import DAMAGED
 from ...storage.small_answers import SMALL_BYTES
 from .chunk_map import ChunkMap
@@ -86,11 +86,20 @@ class Bringing:
         Which ranges become one request.
     chunk_bytes
         What a stored chunk has at most, about.
+    ahead
+        Where small answers and shards stay.
     """
 
     def __init__(
-        self, store: AheadStore, chunk_map: ChunkMap, token: str, joined: Joining, chunk_bytes: int
+        self,
+        store: AheadStore,
+        chunk_map: ChunkMap,
+        token: str,
+        joined: Joining,
+        chunk_bytes: int,
+        ahead: ReadAhead,
     ) -> None:
+        self._ahead = ahead
         self._store, self._map, self._token = store, chunk_map, token
         self._joined, self._chunk_bytes = joined, chunk_bytes
 
@@ -101,7 +110,7 @@ class Bringing:
 
         One whose bytes end early is left out: the read asks for it again, and says so.
         """
-        found = AHEAD.small.found(self._token, chunks)
+        found = self._ahead.small.found(self._token, chunks)
         chunks = [index for index in chunks if index not in found]
         if not chunks:
             return found
@@ -111,7 +120,7 @@ class Bringing:
             places = lookup.places(indices)
         except DAMAGED:
             # The read asks for it again, and says so.
-            forget_bytes(self._token)
+            forget_bytes(self._ahead, self._token)
             return found
         stored = [(index, place) for index, place in zip(chunks, places, strict=True) if place]
         extents = lookup.extents()
@@ -128,7 +137,7 @@ class Bringing:
         # What lies in an object that is kept need not be kept, nor what an index says is nowhere.
         kept = {index for index, place in stored if place.object not in here}
         alone = {i: piece for i, piece in came.items() if i in kept or not extents}
-        AHEAD.small.keep(self._token, alone)
+        self._ahead.small.keep(self._token, alone)
         return {**found, **came}
 
     async def _indices(self, requests: Sequence[ReadRange], later: Later) -> list[bytes | None]:
@@ -141,7 +150,9 @@ class Bringing:
         for request, answer in found.items():
             # Shorter than what was asked for: that is all there is.
             if answer is not None and len(answer) < SMALL_BYTES:
-                AHEAD.small.keep(_objects(self._token), {(request.object,): memoryview(answer)})
+                self._ahead.small.keep(
+                    _objects(self._token), {(request.object,): memoryview(answer)}
+                )
         return [
             None if (answer := found[widened]) is None else _narrowed(request, answer)
             for request, widened in zip(requests, wide, strict=True)
@@ -159,7 +170,7 @@ class Bringing:
         self, places: Sequence[ReadRange], extents: Mapping[str, Span], later: Later
     ) -> dict[str, _Piece]:
         """Return the shards that are here, or of which all may as well be asked for."""
-        small = AHEAD.small.found(_objects(self._token), [(key,) for key in extents])
+        small = self._ahead.small.found(_objects(self._token), [(key,) for key in extents])
         here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
         plan = Joined([place for place in places if place.object not in here], *self._joined)
         wanted = mostly_asked(plan.requests, extents, self._joined.longest)
@@ -167,7 +178,7 @@ class Bringing:
         chosen = [
             place
             for key, place in ranges.items()
-            if key in wanted or AHEAD.shared.holds((self._token, place))
+            if key in wanted or self._ahead.shared.holds((self._token, place))
         ]
         for place, answer in (await self._shared(chosen, later, stays=True)).items():
             if answer is not None:
@@ -178,7 +189,7 @@ class Bringing:
         self, requests: Sequence[ReadRange], later: Later, *, stays: bool
     ) -> dict[ReadRange, bytes | None]:
         """Return the answers that there is room for, which others may wait for too."""
-        begin = partial(AHEAD.shared.begin, later=later, stays=stays)
+        begin = partial(self._ahead.shared.begin, later=later, stays=stays)
         asked = (
             (request, begin((self._token, request), _size(request), partial(self._ask, request)))
             for request in requests
@@ -199,18 +210,18 @@ class Bringing:
         return answer
 
 
-def forgotten(token: str, index: Index) -> None:
+def forgotten(ahead: ReadAhead, token: str, index: Index) -> None:
     """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
-    AHEAD.small.forget(token, index)
-    AHEAD.small.forget_all(_objects(token))
-    AHEAD.shared.forget(token)
+    ahead.small.forget(token, index)
+    ahead.small.forget_all(_objects(token))
+    ahead.shared.forget(token)
 
 
-def forget_bytes(token: str) -> None:
+def forget_bytes(ahead: ReadAhead, token: str) -> None:
     """Drop all stored bytes that are here of an array: it was written anew."""
-    AHEAD.small.forget_all(token)
-    AHEAD.small.forget_all(_objects(token))
-    AHEAD.forget(token)
+    ahead.small.forget_all(token)
+    ahead.small.forget_all(_objects(token))
+    ahead.forget(token)
 
 
 def _objects(token: str) -> str:

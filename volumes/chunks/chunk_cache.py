@@ -296,6 +296,3 @@ DEFAULT_BYTES = 64 * 1024**2
 """What each process keeps where nothing could be negotiated: what patches of one batch share."""
 CHUNKS = ChunkCache(0)
 """The decoded chunks of this process; epochs lend it memory."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=CHUNKS.forget_parent)

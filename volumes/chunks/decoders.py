@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ..handles import close_volumes
+from ..session import close_volumes
 
 ENTRY_POINTS = "voxpipe.decoders"
 """Group of entry points: codec name = ``module:factory``."""

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from ...core.errors import CorruptVolume, VoxpipeError
 from ...storage.joining import Joining, joining
 from ...storage.ranges import Joined, LocalRanges, RangeStore, ReadRange
-from ...storage.read_ahead import AHEAD, Ticket, works_ahead
+from ...storage.read_ahead import Ticket, works_ahead
 from ...storage.retry import LOOKS
 from ...storage.zip_ranges import ZipRanges
+from ..session import opening_session
 from .bounded import most_between
 from .bringing import Bringing, forgotten
 from .chunk_map import ChunkMap
@@ -60,6 +61,7 @@ class RangedChunks:
     ) -> None:
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
         self._chunk_bytes = chunk_bytes
+        self._ahead = opening_session().ahead
 
     @property
     def name(self) -> str:
@@ -68,13 +70,13 @@ class RangedChunks:
 
     def bring(self, chunks: Sequence[Index]) -> Bytes:
         """Fetch the stored bytes of chunks, neighbours in one request."""
-        data = AHEAD.taken(self._token, chunks)
+        data = self._ahead.taken(self._token, chunks)
         absent = [index for index in chunks if index not in data]
         places = self._map.locate(absent) if absent else []
         stored = [(index, place) for index, place in zip(absent, places, strict=True) if place]
         answers = self._read([place for _, place in stored])
         data.update(zip((index for index, _ in stored), answers, strict=True))
-        forget = partial(forgotten, self._token)
+        forget = partial(forgotten, self._ahead, self._token)
         again = self._again if works_ahead(self._store) else None
         return Bytes(data, dict(stored), self._decoder, forget, again)
 
@@ -94,8 +96,10 @@ class RangedChunks:
         store = self._store
         if not works_ahead(store):
             return None
-        bring = Bringing(store, self._map, self._token, self._joining(), self._chunk_bytes)
-        return AHEAD.begin(self._token, chunks, lambda _: size, store, bring)
+        bring = Bringing(
+            store, self._map, self._token, self._joining(), self._chunk_bytes, self._ahead
+        )
+        return self._ahead.begin(self._token, chunks, lambda _: size, store, bring)
 
     def fetch(self, chunks: Sequence[Index]) -> int:
         """Fetch the stored bytes of chunks and drop them; return how many."""

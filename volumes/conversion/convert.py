@@ -35,9 +35,9 @@ from ...storage.location import absolute_place, is_url, public_name
 from ..backend import content_of
 from ..catalog.find import plain_name
 from ..catalog.stamps import stamp_at
-from ..handles import HANDLES
 from ..header import Triple, affine_entries
 from ..registry import BackendRequest, recognised
+from ..session import SESSION
 from ..source import LocatedSource
 from ..volume import Volume
 from .convert_plan import ConvertPlan, group_document, nifti_bytes, plan_conversion
@@ -322,7 +322,7 @@ def version_of(volume: Any) -> str:
     if located is None:
         return volume.token
     # What is worked out of its voxels shall be of the version that is looked at here.
-    HANDLES.forget_content_key(volume.token)
+    SESSION.handles.forget_content_key(volume.token)
     maps = (volume.rearranged,) if volume.rearranged else ()
     stamp = stamp_at(located)
     listed = (_listed_now(located),) if stamp.how == "metadata" else ()
@@ -334,7 +334,7 @@ def _listed_now(located: LocatedSource) -> str:
 
     A manifest is compared with these few at each opening; a copy is made once, and looks at all.
     """
-    backend = HANDLES.acquire(located, verify=True)
+    backend = SESSION.handles.acquire(located, verify=True)
     backend.forget_content_key()
     return content_of(backend)
 

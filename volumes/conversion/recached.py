@@ -47,10 +47,10 @@ from ...storage.decoded_cache import LOCK_TIMEOUT
 from ...storage.ranges import LocalRanges, ReadRange
 from ...storage.waiting import open_lock
 from ..backend import Backend, Channels
-from ..chunks.chunk_cache import CHUNKS
 from ..formats.zarr_array import open_node
 from ..formats.zarr_backend import ZarrBackend
 from ..header import Header, affine_entries
+from ..session import opening_session
 from ..source import LocatedSource
 from ..volume import Volume
 from ..voxels import Voxels
@@ -276,7 +276,7 @@ class ConvertedCopy(ZarrBackend):
         # While the file is open, nobody evicts the copy; where nobody can, there is none.
         if held is not None:
             weakref.finalize(self, held.close)
-        node = open_node(_Whole(str(path), name), name, CHUNKS, str(path))
+        node = open_node(_Whole(str(path), name), name, opening_session().chunks, str(path))
         super().__init__(node, name, {})
         if not self.header.agrees_with(header):
             raise CorruptVolume(

@@ -46,10 +46,10 @@ from ...storage.location import remote_errors
 from ...storage.remote_file import RemoteFile
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Channels, no_options
-from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.cuts import Cuts
 from ..header import IDENTITY, Header
+from ..session import opening_session
 from ..voxels import Voxels, refuse_unreadable
 from .chunked_backend import ChunkedBackend, OneRemoteFile, plain_layout
 from .local_file import MAPS, LocalFile, file_stamp, open_local
@@ -199,7 +199,7 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
             dtype,
             0,
             source=self.blocks,
-            cache=CHUNKS,
+            cache=opening_session().chunks,
             token=content_key(path, stamp),
             cuts=Cuts(shape, chunk, block),
         )

@@ -28,9 +28,9 @@ from ...core.errors import (
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels, no_options
-from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..header import IDENTITY, Access, Header, affine_entries
+from ..session import opening_session
 from ..voxels import Voxels, plain, refuse_unreadable
 from .chunked_backend import ChunkedBackend, Layout, plain_layout
 from .hdf5_filters import DeflatedChunks
@@ -119,7 +119,7 @@ class Hdf5Backend(LocalFile, ChunkedBackend):
             header.disk_dtype,
             0,
             source=source,
-            cache=CHUNKS,
+            cache=opening_session().chunks,
             token=content_key(path, (*header.stamp, dataset.name)),
         )
         super().__init__(array, layout, header, source.name)

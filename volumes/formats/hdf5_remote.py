@@ -20,9 +20,9 @@ from ...storage.content import content_key
 from ...storage.location import remote_errors
 from ...storage.remote_file import RemoteFile
 from ..backend import Backend, Channels, no_options
-from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray
 from ..header import Header
+from ..session import opening_session
 from ..voxels import Voxels, plain
 from .chunked_backend import Layout, OneRemoteFile, RemoteChunks
 from .hdf5 import (
@@ -127,7 +127,7 @@ class ChunkedRemoteHdf5(RemoteChunks):
             header.disk_dtype,
             dataset.fillvalue,
             source=Hdf5Chunks(remote.store, index, decoder, token, size),
-            cache=CHUNKS,
+            cache=opening_session().chunks,
             token=token,
         )
         super().__init__(array, layout, header, remote.name)

@@ -23,13 +23,13 @@ from ...core.errors import VolumeError
 from ...storage.content import content_key
 from ...storage.location import public_name
 from ..backend import Backend, Channels
-from ..handles import HANDLES
 from ..header import (
     Header,
     Triple,
     affine_entries,
 )
 from ..registry import BackendRequest
+from ..session import SESSION
 from ..source import INLINE_BYTES, LocatedSource, Options, Source, from_array
 from ..spill import original, remember, travel
 from ..voxels import Voxels, plain, refuse_unreadable
@@ -188,7 +188,7 @@ class DataobjSource:
             if len(pickle.dumps(self.dataobj)) <= INLINE_BYTES:
                 remember(self)
                 return _arrive, (self.dataobj, self.affine, self.name, self.token)
-        backend = HANDLES.acquire(self)
+        backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
         return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 

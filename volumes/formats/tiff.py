@@ -38,11 +38,11 @@ from ...storage.remote import RemoteStore
 from ...storage.remote_file import RemoteFile
 from ...storage.remote_ranges import RemoteRanges
 from ..backend import Backend, no_options
-from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import Header
+from ..session import opening_session
 from ..voxels import refuse_unreadable
 from .chunked_backend import ChunkedBackend, Layout, RemoteChunks, named_layout
 from .local_file import MAPS, LocalFile, MappedBackend, file_stamp, open_local
@@ -156,7 +156,7 @@ class TiffBackend(ChunkedBackend):
                 token,
                 math.prod(image.chunks) * image.dtype.itemsize,
             ),
-            cache=CHUNKS,
+            cache=opening_session().chunks,
             token=token,
         )
         chunks = layout.spatial_part(image.chunks)

@@ -28,6 +28,7 @@ from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.ranged_chunks import RangedChunks
+from ..session import opening_session
 from .zarr_codecs import ZarrDecoder, crc32c
 from .zarr_metadata import ArrayMetadata, NotOurs, parse_v2, parse_v3
 
@@ -206,6 +207,7 @@ class ZarrArray(ChunkedArray):
             else ShardedChunks(metadata, path, store)
         )
         size = math.prod(metadata.chunks) * metadata.dtype.itemsize
+        self._ahead = opening_session().ahead
         super().__init__(
             metadata.shape,
             metadata.chunks,
@@ -221,7 +223,7 @@ class ZarrArray(ChunkedArray):
         """Forget where chunks lie and what is kept of their bytes: they were written anew."""
         if isinstance(self._chunks, ShardedChunks):
             self._chunks.forget()
-        forget_bytes(self._bytes_token)
+        forget_bytes(self._ahead, self._bytes_token)
         self._cache.forget(self._bytes_token)
 
 

@@ -40,10 +40,10 @@ from ...storage.retry import LOOKS, MOST_MISSING, read_anew
 from ...storage.small_answers import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Backend, Channels, no_options
-from ..chunks.chunk_cache import CHUNKS
 from ..chunks.cuts import Cuts, Needed
 from ..header import Header, Triple
 from ..scheme import StoreLayout
+from ..session import opening_session
 from ..voxels import Voxels, plain, refuse_unreadable
 from .chunked_backend import OneRemoteFile
 from .local_file import file_stamp, is_changed_since
@@ -308,7 +308,7 @@ class LocalZarr(ListedZarr):
         self._files = LocalRanges(path, contained=contained)
         check_folder(path, name)
         try:
-            node = open_node(self._files, name, CHUNKS, content_key(path, stamp))
+            node = open_node(self._files, name, opening_session().chunks, content_key(path, stamp))
             super().__init__(node, name, options, stamp)
         except NotOurs:
             super().__init__(open_ranges_node(self._files, name), name, options, stamp)
@@ -371,7 +371,8 @@ class LocalZipZarr(ZarrBackend):
         store = ZipRanges(local, os.path.basename(path), name, checks_parts=True)
         token = content_key(path, stamp)
         try:
-            super().__init__(open_node(store, name, CHUNKS, token), name, options, stamp)
+            node = open_node(store, name, opening_session().chunks, token)
+            super().__init__(node, name, options, stamp)
         except NotOurs:
             super().__init__(open_ranges_node(store, name), name, options, stamp)
 
@@ -410,7 +411,8 @@ class RemoteZarr(ListedZarr):
             self._token = token = documents_token(url, storage_options)
             with store.documents(token):
                 try:
-                    super().__init__(open_node(store, name, CHUNKS, token), name, options)
+                    node = open_node(store, name, opening_session().chunks, token)
+                    super().__init__(node, name, options)
                 except NotOurs:
                     super().__init__(open_ranges_node(store, name), name, options)
                 self._note_document(store)
@@ -537,7 +539,7 @@ class RemoteZipZarr(OneRemoteFile, ZarrBackend):
         with self._file.errors():
             store = ZipRanges(self._file.store, "", name)
             try:
-                node = open_node(store, name, CHUNKS, self._file.cache_key)
+                node = open_node(store, name, opening_session().chunks, self._file.cache_key)
                 super().__init__(node, name, options)
             except NotOurs:
                 super().__init__(open_ranges_node(store, name), name, options)

@@ -28,8 +28,8 @@ from ...storage.content import content_key, folder_key, listing_key
 from ...storage.ranges import LocalRanges, RangeStore
 from ...storage.remote_objects import version_of
 from ..backend import Backend
-from ..handles import HANDLES
 from ..registry import registered_names, resolve_backend
+from ..session import SESSION
 from ..source import INLINE_BYTES, LocatedSource, Options, as_backend
 from ..spill import original, remember, travel
 
@@ -258,7 +258,7 @@ class ZarrSource:
         if packed is not None:
             remember(self)
             return _arrive, (packed, self.options, self._path(), self.name, self.token)
-        backend = HANDLES.acquire(self)
+        backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
         return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
 
