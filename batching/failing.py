@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ..core.errors import GridMismatch, VolumeError, VoxpipeError
 from ..core.hidden import public_name
 from ..core.sample import case_of
-from ..storage.redaction import Secrets
+from ..storage.location import Secrets
 from .job import Failure, Job
 from .memory import OwnMemory, using
 

@@ -28,7 +28,7 @@ from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
 from ..spatial.lazy.levels import stored_shown_to
 from ..spatial.volume_like import patch_before
-from ..storage.joining import reads_of
+from ..storage.ranges import reads_of
 from ..volumes import Volume, is_volume
 from .memory import ArraySpec, batch_memory
 from .realized import Realized

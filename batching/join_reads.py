@@ -14,7 +14,7 @@ from ..core.errors import placed
 from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
 from ..spatial.lazy.made_volume import stored_reads
-from ..storage.joining import reads_of
+from ..storage.ranges import reads_of
 from ..volumes import Volume, volume_statistics
 from ..volumes.voxels import Voxels
 from .threads import in_threads

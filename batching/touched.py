@@ -11,7 +11,7 @@ from ..core import Sample
 from ..spatial import LazyPatch
 from ..spatial.lazy.made_volume import StoredRead, stored_reads
 from ..volumes import Volume
-from ..volumes.chunks.cuts import Cuts, Needed
+from ..volumes.chunks.chunked_array import Cuts, Needed
 
 # Bare voxels have no chunks: they are counted in cubes of this edge, which are kept or not by the
 # operating system.

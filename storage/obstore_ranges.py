@@ -21,12 +21,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..core.errors import ForkUnsafe
-from .call_threads import THREADS
 from .content import content_key
 from .fsspec_ranges import CONNECTING, open_fsspec
-from .in_flight import MOST_REQUESTS
-from .remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
-from .remote_failure import Failure, failure_of, has_expired, is_of_page
+from .in_flight import MOST_REQUESTS, THREADS
+from .remote_answers import (
+    Answer,
+    Asked,
+    Failure,
+    Head,
+    NoRanges,
+    WrongAnswer,
+    failure_of,
+    has_expired,
+    is_of_page,
+)
 from .remote_objects import Entry, ObjectFacts
 from .remote_ranges import RemoteRanges
 from .retry import LEAST_ATTEMPT, TRIES, Retry

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from ..core.hidden import origin_of
 from .content import content_key
-from .location import public_name
+from .location import Secrets, public_name
 from .ranges import MOST_DOCUMENT_BYTES, ReadRange
-from .redaction import Secrets
+from .read_ahead import DOCUMENTS
 from .retry import Health, Retry, default_retry
-from .small_answers import DOCUMENTS
 
 # What an object store sends during one round trip: a request costs as much as these bytes.
 GAP_BYTES = 1024**2

@@ -28,8 +28,20 @@ from ..core.errors import (
 from .in_flight import InFlight, Later
 from .location import redirect_of, s3_address
 from .ranges import ReadRange, check_document
-from .remote_answers import Answer, Asked, Gone, Head, OtherVersion, TooLong, WrongAnswer
-from .remote_failure import Failure, failure_of, has_expired, is_of_no_bucket, told_of
+from .remote_answers import (
+    Answer,
+    Asked,
+    Failure,
+    Gone,
+    Head,
+    OtherVersion,
+    TooLong,
+    WrongAnswer,
+    failure_of,
+    has_expired,
+    is_of_no_bucket,
+    told_of,
+)
 from .remote_objects import Entry, ObjectFacts, RemoteObjects
 from .retry import MOST_MISSING, MOST_WRONG, Attempts, Retry, hedged, retried
 

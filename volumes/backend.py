@@ -15,7 +15,7 @@ from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import BadHeader, SampleError, UnknownFormat
 from ..core.remembered import cached_property
 from ..storage.content import array_key, content_key
-from .chunks.cuts import Cuts, Needed
+from .chunks.chunked_array import Cuts, Needed
 from .fetched import touch
 from .header import Header, Triple, affine_entries, affine_matrix
 from .index import index_ranges

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ..core.errors import VolumeNotFound
 from ..storage.content import content_key
-from ..storage.file_system import file_system_at
+from ..storage.local_io import file_system_at
 from ..storage.ranges import cannot_open, changed_at, open_regular
 from .backend import Backend
 

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region
 from ..core.memory import usable_memory
-from ..storage.coalesce import Span
-from ..storage.file_reader import FileReader
-from ..storage.file_system import file_system_of
-from ..storage.hints import HINTS, Hint
-from ..storage.local_io import IoChoice, choose_io
+from ..storage.file_reader import HINTS, FileReader, Hint
+from ..storage.local_io import IoChoice, choose_io, file_system_of
+from ..storage.ranges import Span
 from .backend import Backend, Channels
 from .fetched import touch
 from .header import Header

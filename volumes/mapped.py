@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 
 from ..core import OrientedBox, Region
 from ..core.errors import VolumeError
-from ..storage.box_blocks import Blocks
-from ..storage.hints import HINTS, Hint
-from ..storage.joining import LOCAL_GAP, LOCAL_RUN, Joining, joining
-from ..storage.ranges import open_regular
+from ..storage.file_reader import HINTS, Blocks, Hint
+from ..storage.ranges import LOCAL_GAP, LOCAL_RUN, Joining, joining, open_regular
 from .backend import Channels, ViewBackend
 from .header import Header
 from .voxels import Voxels

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ..core import Region
 from ..core.errors import TruncatedVolume
-from ..storage.box_blocks import rows_of_box
-from ..storage.coalesce import Span
+from ..storage.file_reader import rows_of_box
+from ..storage.ranges import Span
 from .header import Access, Header, Triple
 
 Channels = tuple[int, int]

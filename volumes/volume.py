@@ -19,7 +19,7 @@ from .array_source import held_in_memory
 from .axis_map import AxisMap
 from .axis_mapped import AxisMappedSource, seen_through
 from .backend import Backend, as_array, as_tensor, content_of, needed_of
-from .chunks.cuts import Needed
+from .chunks.chunked_array import Needed
 from .counted import check_inside, counted_read
 from .cut_out import cut_out
 from .handles import HANDLES, VERSIONS, Opened, backend_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, OrientedBox, Region
 from ...core.remembered import Remembered, cached_property
-from ...volumes.chunks.cuts import Needed
+from ...volumes.chunks.chunked_array import Needed
 from ...volumes.header import Header, Triple, affine_entries
 from ..ops.op import is_hard
 from ..plans.matrices import one_after_another

@@ -20,8 +20,7 @@ import voxpipe as vp
 from voxpipe.core.errors import VolumeReadError, VoxpipeError, placed
 from voxpipe.core.hidden import public_name, public_text, urls_in, used_name
 from voxpipe.core.origin import call_text
-from voxpipe.storage.location import file_system, remote_errors
-from voxpipe.storage.redaction import Secrets
+from voxpipe.storage.location import Secrets, file_system, remote_errors
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Manifest, Volume, read_manifest, write_manifest
 from voxpipe.volumes.conversion.convert import Converted

@@ -13,7 +13,7 @@ from voxpipe.core.errors import CorruptVolume, VolumeError
 from voxpipe.core.remembered import Remembered
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
-from voxpipe.storage.waiting import made_once
+from voxpipe.storage.locks import made_once
 from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
     AxisMap,

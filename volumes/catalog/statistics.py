@@ -21,9 +21,9 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ...core.remembered import Remembered
 from ...core.sample import parse_json
-from ...storage.cache_directory import cache_directory, read_kept, write_kept
 from ...storage.content import content_key_now, version_key
-from ...storage.waiting import made_once
+from ...storage.disk_cache import cache_directory, read_kept, write_kept
+from ...storage.locks import made_once
 from ..volume import Volume
 from .class_boxes import Box, ClassBoxes
 from .distribution import Distribution

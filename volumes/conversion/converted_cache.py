@@ -19,18 +19,26 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...core.errors import CacheBusy, CacheTooSmall, DestinationBusy, VolumeError, VoxpipeError
-from ...storage.cache_directory import (
+from ...storage.decoded_cache import (
+    LOCK_TIMEOUT,
+    LOCKS,
+    converted_held,
+    decoded_held,
+    make_room,
+    size_of,
+)
+from ...storage.disk_cache import (
     BUDGET_VARIABLE,
     CLOSED,
     FAILING,
+    SUMS,
+    is_sound,
     make_directory,
     own_folder,
+    seal,
     warn_unused,
 )
-from ...storage.cache_room import LOCKS, converted_held, decoded_held, make_room, size_of
-from ...storage.check_sums import SUMS, is_sound, seal
-from ...storage.decoded_cache import LOCK_TIMEOUT
-from ...storage.waiting import open_lock
+from ...storage.locks import open_lock
 from .convert import write_planned
 from .convert_plan import ConvertPlan
 from .destination import LocalDestination

@@ -11,9 +11,9 @@ from typing import Any
 
 from ...core import OrientedBox, Region
 from ...core.errors import CorruptVolume
-from ...storage.cache_directory import cache_budget, cache_directory
-from ...storage.cache_room import CONVERTED
 from ...storage.content import content_key, opened_key
+from ...storage.decoded_cache import CONVERTED
+from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.ranges import LocalRanges, ReadRange
 from ..backend import Backend, Channels
 from ..chunks.chunk_cache import CHUNKS

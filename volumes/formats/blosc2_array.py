@@ -23,8 +23,7 @@ from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, Voxpip
 from ...storage.content import content_key
 from ..backend import no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunked_array import ChunkedArray, Index
-from ..chunks.cuts import Cuts
+from ..chunks.chunked_array import ChunkedArray, Cuts, Index
 from ..header import IDENTITY, Header
 from ..local_file import LocalFile, file_stamp, open_local
 from ..mapped import MAPS

@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 from ...core import TALLY, Region
 from ...core.errors import BadHeader, CacheTooSmall, TruncatedVolume, VolumeNotFound
-from ...storage.cache_directory import cache_budget, cache_directory
-from ...storage.compressed_streams import copy
 from ...storage.decoded_cache import DecodedCache
+from ...storage.decompress import copy
+from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.location import remote_errors
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Channels, no_options
 from ..header import IDENTITY, Header

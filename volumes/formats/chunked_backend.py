@@ -7,8 +7,7 @@ from typing import Any
 from ...core import OrientedBox, Region
 from ...storage.read_ahead import Closes
 from ..backend import Backend, Channels
-from ..chunks.chunked_array import ChunkedArray
-from ..chunks.cuts import Needed
+from ..chunks.chunked_array import ChunkedArray, Needed
 from ..header import Header
 from ..voxels import Voxels, plain
 from .zarr_layout import Layout

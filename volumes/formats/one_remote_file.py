@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from ...core import OrientedBox, Region
 from ...core.remembered import cached_property
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ..backend import Backend, Channels
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from ...core import TALLY, OrientedBox, Region
 from ...core.errors import TruncatedVolume
-from ...storage.cache_directory import cache_budget, cache_directory
-from ...storage.coalesce import Span, coalesce
-from ...storage.compressed_streams import BEST_RATIOS, decompress
 from ...storage.decoded_cache import DecodedCache, is_in_memory
-from ...storage.hints import Hint
-from ...storage.joining import REMOTE_RUN, Joining, joining
+from ...storage.decompress import BEST_RATIOS, decompress
+from ...storage.disk_cache import cache_budget, cache_directory
+from ...storage.file_reader import Hint
+from ...storage.ranges import REMOTE_RUN, Joining, Span, coalesce, joining
 from ...storage.read_ahead import Ticket
-from ...storage.remote_file import Piece, RemoteFile
+from ...storage.remote import Piece, RemoteFile
 from ...storage.retry import read_anew
 from ..backend import Backend, Channels
 from ..fetched import touch

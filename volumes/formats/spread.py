@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from ...core import TALLY
 from ...core.errors import BadHeader, TruncatedVolume
-from ...storage.compressed_streams import copy, decompress
+from ...storage.decompress import copy, decompress
 from ..backend import Backend
 from ..raw_header import RawHeader
 from .raw_backends import DecodedRaw
