@@ -14,11 +14,11 @@ from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
 from ..core.origin import warn
 from ..core.whole import whole
+from ..datapipes.background_iterator import stop_limit
 from ..datapipes.epoch import set_epoch
 from ..datapipes.tensors import as_tensors
-from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
-from ..spatial.lazy.made_volume import forget_tiles, use_tiles
+from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.ranges import Table, using_joinings
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
@@ -178,7 +178,7 @@ class InProcessEpoch:
         """End the thread, and close the volumes unless another epoch may read them."""
         batches = self._batches
         try:
-            with leaving(self._seconds):
+            with stop_limit(self._seconds):
                 batches.close()
         finally:
             if not self._freed:
@@ -205,7 +205,7 @@ def _runs_functions(work: Work) -> bool:
     """Whether functions run that may draw from the global generators."""
     if isinstance(work, Replicated):
         return True
-    functions = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
+    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
     return functions or draws_globally(work.cut.planner)
 
 
@@ -241,7 +241,7 @@ def _batches(
 
 def _is_watched(work: Planned) -> bool:
     """Whether batches have to be told apart from items while they are made, or come in parts."""
-    return work.limits.enforced or work.errors.tolerates or work.part != WHOLE or work.cut.sifts
+    return work.limits.enforced or work.errors.tolerates or work.part != WHOLE or work.cut.filters
 
 
 def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:

@@ -13,8 +13,8 @@ from ...core.origin import Origin, warn
 from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
+from ..epoch import Drawing
 from ..forms import offered
-from ..running import Drawing
 from ..tensors import bytes_of, limit_of_bytes
 from .columns import function
 
@@ -174,7 +174,7 @@ class IterKeyZipper(DataPipe):
     [(('a', 'a.nii'), ('a', 44)), (('b', 'b.nii'), ('b', 61))]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class MapKeyZipper(DataPipe):
     [('b.nii', 61), ('a.nii', 44)]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,

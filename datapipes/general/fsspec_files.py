@@ -17,8 +17,8 @@ from ...graph import Pipe, Traits, is_pipe
 from ...storage.fsspec_ranges import reached
 from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.remote import RangeFile, RemoteFile
-from ..connection import Connected, options_of, tried
 from ..forms import offered
+from .connection import Connected, options_of, tried
 from .http_reader import http_stream
 from .saver import DiscreetFile, pieces_of, write_whole
 from .streams import janitor, length_or_type_error, pair_of
@@ -261,7 +261,7 @@ class FSSpecSaver(Connected):
     @property
     def traits(self) -> Traits:
         """Yields paths; may run a function."""
-        return Traits(per_item=True, plain=True, opaque=self.filepath_fn is not None)
+        return Traits(per_item=True, plain=True, runs_user_code=self.filepath_fn is not None)
 
     def __iter__(self) -> Iterator[Any]:
         """Write each item and yield where."""

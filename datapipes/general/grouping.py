@@ -12,8 +12,8 @@ from torch.utils.data import DataChunk
 from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
+from ..epoch import Shuffling, in_new_order
 from ..forms import offered
-from ..running import Shuffling, in_new_order
 from .columns import function
 
 
@@ -119,7 +119,7 @@ class MaxTokenBucketizer(DataPipe):
     [['1', '1', '1', '11'], ['11', '11'], ['111'], ['111'], ['1111']]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,

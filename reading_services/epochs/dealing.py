@@ -14,7 +14,7 @@ from typing import Any
 
 from ...core.errors import NotPicklable
 from ...core.origin import shorten
-from ...graph import clone, dealing_point, traits_of, walk
+from ...graph import clone, dispatch_point, traits_of, walk
 from ..shares.feeding import Ended, Feed
 from ..shares.sharing import apply_shares, refuse_twice
 from ..transport.messages import Deal
@@ -41,7 +41,7 @@ def items_to_deal(work: Replicated, seed: int, epoch: int) -> Generator[Any, Non
     refuse_twice(work.graph)
     # A copy: the graph of the loader stays as it is, also where it holds running state.
     whole = clone(work.graph)
-    once = dealing_point(whole)
+    once = dispatch_point(whole)
     assert once is not None
     apply_shares(once, ranks=work.part.ranks, rank=work.part.rank)
     yield from planned(once, seed, epoch, 0, of=whole)

@@ -18,9 +18,9 @@ from ...adapters import Limits
 from ...batching import NOWHERE, STANDING
 from ...core.errors import ItemTimeout
 from ...core.waits import wait_of
+from ...datapipes.background_iterator import join_threads, note_progress
 from ...datapipes.tensors import bytes_of
-from ...datapipes.thread_shutdown import going_on, wait_for
-from ...graph import standing_at, working_at
+from ...graph import frame_location, frame_pipe
 from .room import Room
 
 # What an idle thread needs to end; a stuck one is not waited for twice.
@@ -100,7 +100,7 @@ class Watched:
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
-        going_on()
+        note_progress()
         self._ask()
         kind, value = self._answer()
         self._asked -= 1
@@ -151,7 +151,7 @@ class Watched:
         if self._seconds_at is not None and STANDING.step != NOWHERE:
             step = STANDING.step
             return _Place((step, STANDING.item), self._seconds_at(step))
-        pipe, frames = working_at(sys._current_frames().get(self._thread.ident or 0))
+        pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
         if pipe is None:
             return _Place((), math.inf)
         return _Place((id(pipe), *frames), self._limits.at(pipe))
@@ -161,7 +161,7 @@ class Watched:
         frame = sys._current_frames().get(self._thread.ident or 0)
         msg = f"{what}; it was here:\n{_stack(frame)}"
         late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
-        raise late.at(standing_at(frame)) from None
+        raise late.at(frame_location(frame)) from None
 
     def close(self) -> None:
         """Ask the thread to end, and wait for it: no more if an item was waited for in vain."""
@@ -170,7 +170,7 @@ class Watched:
             while True:  # what was asked ahead is not made any more
                 self._requests.get_nowait()
         self._requests.put(False)
-        wait_for(self._thread, most=_SECONDS if self._late else math.inf)
+        join_threads(self._thread, most=_SECONDS if self._late else math.inf)
 
     def left(self) -> threading.Thread | None:
         """Return the thread, if it is still at an item after :meth:`close`."""

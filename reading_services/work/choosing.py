@@ -11,7 +11,7 @@ from ...graph import (
     NoCut,
     Pipe,
     cut,
-    dealing_point,
+    dispatch_point,
 )
 from ..shares.part import DROP, PAD
 from ..shares.sharing import lengths_in_shares, levels
@@ -36,7 +36,7 @@ def work_of(graph: Pipe) -> Work:
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
     """Leave a verified graph whole, for ``reason``."""
     divided = levels(graph)
-    point = dealing_point(graph)
+    point = dispatch_point(graph)
     shards = WORKERS in divided or bool(hooks) or point is not None
     return Replicated(
         graph,
@@ -58,7 +58,7 @@ def batch_count(work: Work) -> int:
         workers = max(1, work.workers) if divided else 1
         counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
         return max(counts) if work.part.uneven == PAD else min(counts)
-    if work.cut.sifts:
+    if work.cut.filters:
         raise TypeError("how many batches there are is not known: items may be left out")
     items = length(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))

@@ -15,7 +15,7 @@ from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.storage.disk_cache import is_sound, read_kept
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.catalog import histogram, statistics
-from voxpipe.volumes.conversion import converted_cache
+from voxpipe.volumes.conversion import recached as converted_cache
 
 CASES = 3
 WAIT = 120.0

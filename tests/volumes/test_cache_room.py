@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from voxpipe.storage.decoded_cache import DecodedCache, converted_held, make_room
-from voxpipe.volumes.conversion.converted_cache import ConvertedCache
+from voxpipe.volumes.conversion.recached import ConvertedCache
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from voxpipe.storage import file_reader
 from voxpipe.storage.file_reader import ALIGNMENT, Blocks
 from voxpipe.storage.local_io import FileSystem, choose_io
 from voxpipe.storage.ranges import Joining, reads_of, using_joinings
-from voxpipe.volumes import Volume, close_volumes, local_voxels
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.formats import raw as local_voxels
 
 MODES = ["mmap", "pread", "direct"]
 # Larger than a few sectors in every direction of reading, and of odd lengths.

@@ -11,6 +11,7 @@ import pytest
 from fsspec.asyn import get_loop
 from hypothesis import given
 from hypothesis import strategies as st
+from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core import Region
@@ -20,7 +21,6 @@ from voxpipe.storage import obstore_ranges
 from voxpipe.storage.in_flight import InFlight, Later
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.read_ahead import AHEAD, SMALL_BYTES, SharedAnswers
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.ranged_chunks import MOSTLY, mostly_asked
 

@@ -1,0 +1,123 @@
+"""Which pipe an error comes from, or a thread is in: read off the frames of its stack.
+
+Pipes of torch's run functions of the user's and say nothing of themselves when these fail, so
+the innermost frame that belongs to a pipe is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FrameType
+
+from ..core import Origin
+from ..core.sample import Sample
+from .node import Pipe, describe, is_pipe, origin_of, parents_of, traits_of
+
+
+def error_location(error: BaseException) -> Origin | None:
+    """Return the pipe, as the user wrote it, in which ``error`` was raised; None if unknown.
+
+    The frame that caught it is left out: a look at its variables would keep the error, which
+    keeps the frame.
+    """
+    return _innermost(_frames_of(error))
+
+
+def failed_item(error: BaseException) -> tuple[str, str]:
+    """Return the case of the item at which a pipe failed, and which item it was; else nothing.
+
+    For where items are made one after the other, and nobody else knows which one it was: the case
+    is that of a sample that the pipe holds, the number that of the items which came out of the pipe
+    before it, or out of this one if there is none, or several. torch counts them.
+    """
+    owner, case = None, ""
+    for frame in _frames_of(error):
+        pipe = _owner(frame)
+        owner = pipe if owner is None else owner
+        # An outer frame may hold the sample before as well; what it gave to an inner one is it.
+        held = {each.case for each in frame.f_locals.values() if isinstance(each, Sample)}
+        if pipe is not None and pipe is owner and held:
+            case = held.pop() if len(held) == 1 else ""
+            break
+    if owner is None:
+        return "", ""
+    parents = parents_of(owner)
+    if len(parents) != 1:
+        return case, f"item {_yielded(owner)} of {describe(owner)}"
+    # It came out of the parent already.
+    number = _yielded(parents[0]) - 1
+    return case, f"item {number} of {describe(_seen(parents[0]))}" if number >= 0 else ""
+
+
+def _yielded(pipe: Pipe) -> int:
+    """Return how many items came out of a pipe in this pass, or were passed over before it."""
+    return getattr(pipe, "_number_of_samples_yielded", 0) + getattr(pipe, "passed_over", 0)
+
+
+def _seen(pipe: Pipe) -> Pipe:
+    """Return the pipe that the user wrote, where one of an adapter's watches it."""
+    while traits_of(pipe).watches:
+        (pipe,) = parents_of(pipe)
+    return pipe
+
+
+def _frames_of(error: BaseException) -> Iterator[FrameType]:
+    """Return the frames that an error came through, the innermost first, but for who caught it."""
+    trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    frames = []
+    while trace is not None:
+        frames.append(trace.tb_frame)
+        trace = trace.tb_next
+    return reversed(frames)
+
+
+def frame_location(frame: FrameType | None) -> Origin | None:
+    """Return the pipe, as the user wrote it, that a running frame works for; None if unknown."""
+    return _innermost(_outwards(frame))
+
+
+def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
+    """Return the pipe that a running frame works for, and the frames that tell one item of it.
+
+    These are its own and that of what it calls: as long as somebody keeps them, another call of
+    the same function has others.
+    """
+    inner: tuple[FrameType, ...] = ()
+    for outer in _outwards(frame):
+        owner = _owner(outer)
+        if owner is not None:
+            return owner, (outer, *inner)
+        inner = (outer,)
+    return None, ()
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _innermost(frames: Iterator[FrameType]) -> Origin | None:
+    for frame in frames:
+        owner = _owner(frame)
+        if owner is not None:
+            return origin_of(owner) or _unwritten(owner)
+    return None
+
+
+def _unwritten(pipe: Pipe) -> Origin | None:
+    """Return a pipe that does not know its line, by what it is; None for one of our machinery.
+
+    It is no reason to blame the pipe that reads from it.
+    """
+    if type(pipe).__module__.partition(".")[0] == "voxpipe":
+        return None
+    return Origin(describe(pipe), "", 0)
+
+
+def _owner(frame: FrameType) -> Pipe | None:
+    """Return the pipe of which a frame runs a method."""
+    if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+        return None
+    owner = frame.f_locals.get("self")
+    return owner if owner is not None and is_pipe(owner) else None
