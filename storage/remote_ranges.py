@@ -118,8 +118,7 @@ class RemoteRanges(RemoteObjects):
 
     async def ask_entry(self, key: str) -> Entry:
         """Ask once what a listing would say of one object; ``FileNotFoundError`` for a folder."""
-        facts = await self.ask_facts(key)
-        return Entry(key, facts.size, facts.version)
+        return (await self.ask_facts(key)).entry(key)
 
     async def ask_entries(self, most: int | None) -> list[Entry]:
         """Ask once for all objects; of more than ``most`` at least one more."""

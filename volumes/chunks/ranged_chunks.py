@@ -18,8 +18,9 @@ from ...core.errors import CorruptVolume, VoxpipeError
 from ...storage.decompress import most_between
 from ...storage.in_flight import Later
 from ...storage.ranges import Joined, Joining, LocalRanges, RangeStore, ReadRange, Span, joining
-from ...storage.read_ahead import AHEAD, SMALL_BYTES, AheadStore, Ticket, lean, works_ahead
+from ...storage.read_ahead import AHEAD, AheadStore, Ticket, lean, works_ahead
 from ...storage.retry import DAMAGED, LOOKS
+from ...storage.small_object_cache import SMALL_BYTES
 from ...storage.zip_ranges import ZipRanges
 from .chunked_array import ChunkMap, Index
 

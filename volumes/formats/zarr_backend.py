@@ -31,11 +31,12 @@ from ...storage.content import content_key, folder_key, listing_key
 from ...storage.local_io import file_system_at
 from ...storage.location import remote_errors
 from ...storage.ranges import LocalRanges, cannot_open
-from ...storage.read_ahead import DOCUMENTS, Closes
+from ...storage.read_ahead import Closes
 from ...storage.remote import RemoteFile, open_remote
 from ...storage.remote_objects import RemoteObjects
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING, read_anew
+from ...storage.small_object_cache import DOCUMENTS
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
