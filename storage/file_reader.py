@@ -25,7 +25,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ..core.errors import TruncatedVolume, VolumeError
-from ..core.turns import Turns
+from ..core.locks import DeferredLock
 from .local_io import IoChoice
 from .ranges import LOCAL_GAP, LOCAL_RUN, NETWORK_GAP, NETWORK_RUN, Joining, Span, joining
 
@@ -411,7 +411,7 @@ class Hints:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
         self.told_bytes = 0
-        self._lock = Turns()
+        self._lock = DeferredLock()
         self._warm = self._passed = 0
 
     def worth_asking(self) -> bool:
@@ -462,14 +462,14 @@ class Hints:
 
     def release(self, size: int) -> None:
         """Make room for ``size`` bytes."""
-        self._lock.soon(partial(self._release, size))
+        self._lock.defer(partial(self._release, size))
 
     def _release(self, size: int) -> None:
         self.told_bytes -= size
 
     def forget_parent(self) -> None:
         """Start anew in a forked child, which has told nothing."""
-        self._lock = Turns()
+        self._lock = DeferredLock()
         self.told_bytes = self._warm = self._passed = 0
 
 
