@@ -30,26 +30,12 @@ from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ..volumes import Volume
 from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
 from .epoch import count_planned
-from .form import refuse_unknown_arguments
 from .forms import chained
 from .inside_mask import ByWeights, InsideMask, masked_by, weighted_by
+from .op_pipe import refuse_unknown_arguments
 from .spatial import Adding, pending_of, stepped
 
 SAMPLINGS = ("uniform", "grid")
-WORDS = {
-    "num_samples": "samples_per_volume",
-    "num_patches": "samples_per_volume",
-    "samples": "samples_per_volume",
-    "roi_size": "size",
-    "spatial_size": "size",
-    "patch_size": "size",
-    "patch_overlap": "overlap",
-    "probability_map": "weights",
-    "weight_map": "weights",
-    "w_key": "weights",
-    "oversample_foreground_percent": "oversample",
-}
-"""What MONAI and TorchIO call our arguments."""
 
 
 @chained("lazy_patch")
@@ -166,7 +152,7 @@ class LazyPatches(DataPipe):
     def __new__(cls, *args: Any, **kwargs: Any) -> LazyPatches:
         """Refuse unknown arguments in the words of other libraries too."""
         known = [*inspect.signature(cls.__init__).parameters][3:]
-        refuse_unknown_arguments(cls.chained, kwargs, ["size", *known], WORDS)
+        refuse_unknown_arguments(cls.chained, kwargs, ["size", *known])
         pipe = super().__new__(cls, *args, **kwargs)
         assert isinstance(pipe, cls)
         return pipe

@@ -131,7 +131,7 @@ def method(name: str, kind: type, imports: Imports) -> str:
     """Return one method of the stub."""
     made_by_form = vars(kind).get("__signature__")
     if made_by_form is not None:
-        signature, module = made_by_form, vars(kind)["makes"].__module__
+        signature, module = made_by_form, vars(kind)["op_class"].__module__
         returned = kind.__mro__[1]
     else:
         maker = maker_of(kind)
