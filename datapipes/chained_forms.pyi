@@ -32,8 +32,8 @@ from .general.shard_expander import ShardExpander
 from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
 from .general.threads import BatchAsyncMapper, ThreadPoolMapper
 from .general.webdataset import WebDataset
-from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
+from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints
 from .replay import Replay
 from .shuffle_plans import Interleave, ShufflePlans
@@ -42,6 +42,7 @@ from .values import ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
 from ..volumes.axis_map import AxisMap
+from ..volumes.volume import Volume
 
 class ChainedForms(IterDataPipe[Any]):
     """What can be chained on a pipe."""
@@ -172,7 +173,7 @@ class ChainedForms(IterDataPipe[Any]):
     def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> NeedingPipe:
         """Keep a box of ``size`` about the middle of the box that labels lie in."""
 
-    def lazy_patch(self, *args: Any, **kwargs: Any) -> LazyPatches:
+    def lazy_patch(self, size: Any, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Any = ..., region: Any = ..., align: Any = ..., mask: str | Volume | None = ..., min_share: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., otherwise: str = ..., name: str = ...) -> PatchSampler:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
 
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
