@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..batching import ApplyValue
-from ..core.amounts import as_keys
 from ..core.errors import PolicyConflict
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import ValueStep
 from ..spatial import Step

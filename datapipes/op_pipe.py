@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..core import Origin
+from ..core import CallSite
+from ..core.call_site import warn
 from ..core.errors import LikelyMistake, VoxpipeError
-from ..core.origin import warn
 from ..intensity.low_resolution import INVERSE, Anisotropy, LowResolution
 from .datapipe import PerItem
 from .forms import chained
@@ -221,7 +221,7 @@ def _they_are(known: Iterable[str]) -> str:
     return f"; it has {', '.join(known)}"
 
 
-def tell_mistakes(op: Any, origin: Origin | None) -> None:
+def tell_mistakes(op: Any, origin: CallSite | None) -> None:
     """Warn of what an op says of its own numbers; an op without ``likely_mistakes`` says nothing.
 
     Pipes call this and ops do not, as ops are made again where nobody wrote anything.

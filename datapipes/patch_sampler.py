@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Origin, Sample
-from ..core.errors import LikelyMistake, PatchSizeError, VoxpipeError, placed
-from ..core.origin import warn
+from ..core import CallSite, Sample
+from ..core.call_site import warn
+from ..core.errors import LikelyMistake, PatchSizeError, VoxpipeError, add_location
 from ..core.sample import case_of
 from ..graph import Pipe, Traits
 from ..spatial import (
@@ -282,7 +282,7 @@ class PatchSampler(DataPipe):
                 made = make(sample)
             except Exception as error:
                 if not excused(self, sample, error):
-                    raise placed(error, self.origin, case_of(sample))  # noqa: B904
+                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
                 continue
             yield made
 
@@ -449,7 +449,7 @@ def _placement(
     given: Mapping[str, Any],
     otherwise: str,
     sampling: str,
-    origin: Origin,
+    origin: CallSite,
 ) -> _Placement | None:
     """Return what makes the ops of a pipe with these arguments; None where none says where.
 
@@ -517,7 +517,7 @@ def _is_given(name: str, value: Any) -> bool:
     return not (isinstance(value, (int, float, Mapping)) and not value)
 
 
-def _check_background(patch: MaskedPatch, origin: Origin) -> None:
+def _check_background(patch: MaskedPatch, origin: CallSite) -> None:
     """Refuse, or tell of, the background as a class where patches anywhere are meant."""
     weights = dict(patch.class_weights)
     background = weights.get(0, 0.0)

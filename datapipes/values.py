@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ..batching import ApplyValue
-from ..core.amounts import as_keys
+from ..core.validate import as_keys
 from ..graph import Pipe
 from ..intensity import (
     Anisotropy,
