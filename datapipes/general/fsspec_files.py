@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.datapipes.utils.common import StreamWrapper, match_masks
 
-from ...core.errors import placed
-from ...core.hidden import Hidden
+from ...core.errors import add_location
+from ...core.redact import Redacted
 from ...graph import Pipe, Traits, is_pipe
 from ...storage.fsspec_ranges import reached
 from ...storage.location import is_url, local_path, public_name, remote_errors
-from ...storage.range_file import RangeFile
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RangeFile, RemoteFile
 from ..forms import offered
 from .http_reader import http_stream
 from .saver import DiscreetFile, pieces_of, write_whole
@@ -71,7 +70,7 @@ class FSSpecFileLister(Connected):
         if not is_pipe(root):
             self.parent = IterableWrapper([root] if isinstance(root, str) else list(root))
         self.masks = masks
-        self.storage_options: Hidden = options_of(options)
+        self.storage_options: Redacted = options_of(options)
 
     def __iter__(self) -> Iterator[str]:
         """Yield what each folder holds."""
@@ -167,8 +166,8 @@ class FSSpecFileOpener(Connected):
         super().__init__()
         self.parent = parent
         self.mode = mode
-        self.kwargs_for_open = Hidden(kwargs_for_open or {})
-        self.storage_options: Hidden = options_of(options)
+        self.kwargs_for_open = Redacted(kwargs_for_open or {})
+        self.storage_options: Redacted = options_of(options)
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Yield the streams; each is closed with its last reference."""
@@ -176,7 +175,7 @@ class FSSpecFileOpener(Connected):
             try:
                 stream = self._opened(url)
             except Exception as error:
-                raise placed(error, self.origin)  # noqa: B904  the very same error
+                raise add_location(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 
@@ -255,8 +254,8 @@ class FSSpecSaver(Connected):
         self.parent = parent
         self.mode = mode
         self.filepath_fn = filepath_fn
-        self.kwargs_for_open = Hidden(kwargs_for_open or {})
-        self.storage_options: Hidden = options_of(options)
+        self.kwargs_for_open = Redacted(kwargs_for_open or {})
+        self.storage_options: Redacted = options_of(options)
 
     @property
     def traits(self) -> Traits:
@@ -272,7 +271,7 @@ class FSSpecSaver(Connected):
             try:
                 self._write(url, data)
             except Exception as error:
-                raise placed(error, self.origin)  # noqa: B904  the very same error
+                raise add_location(error, self.origin)  # noqa: B904  the very same error
             finally:
                 janitor(data)
             yield url

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch.utils.data.datapipes.utils.common import validate_input_col
 
 from ...core import Sample
-from ...core.whole import whole
+from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, PerItem, length_of
 from ..epoch import Shuffling
@@ -258,7 +258,7 @@ class ShuffledFlatMapper(Shuffling):
         self.parent = datapipe
         self.fn = itself if fn is None else fn
         self.columns = Columns.checked(self.fn, input_col, None)
-        self.buffer_size = whole("buffer_size", buffer_size, least=1)
+        self.buffer_size = validate_int("buffer_size", buffer_size, least=1)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the items."""
@@ -334,7 +334,7 @@ class BatchMapper(DataPipe):
         super().__init__()
         self.parent = datapipe
         self.fn = function("fn", fn)
-        self.batch_size = whole("batch_size", batch_size, least=1)
+        self.batch_size = validate_int("batch_size", batch_size, least=1)
         self.input_col = input_col
 
     def __iter__(self) -> Iterator[Any]:

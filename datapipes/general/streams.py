@@ -14,10 +14,9 @@ from typing import Any, ClassVar, TypeVar
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ...core.errors import SampleError, StreamError, VoxpipeError
-from ...core.hidden import Hidden, public_value
+from ...core.redact import Redacted, public_value
 from ...graph import Pipe
-from ...storage.location import public_name, remote_errors
-from ...storage.redaction import Secrets
+from ...storage.location import Secrets, public_name, remote_errors
 from ...storage.retry import Attempts, default_retry, retried_here
 from ..datapipe import DataPipe
 from ..datapipe import length as known_length
@@ -242,7 +241,7 @@ class Connected(DataPipe):
         """Remember where the pipe was written, without its options and without queries of URLs."""
         shown = {key: value for key, value in kwargs.items() if key in cls.plain_arguments}
         if len(shown) < len(kwargs):
-            shown["storage_options"] = Hidden(kwargs)
+            shown["storage_options"] = Redacted(kwargs)
         made = super().__new__(
             cls, *map(public_value, args), **{k: public_value(v) for k, v in shown.items()}
         )
@@ -250,10 +249,10 @@ class Connected(DataPipe):
         return made
 
 
-def options_of(given: Mapping[str, Any]) -> Hidden:
+def options_of(given: Mapping[str, Any]) -> Redacted:
     """Return connection options, those in ``storage_options`` and those beside it."""
     beside = {key: value for key, value in given.items() if key != "storage_options"}
-    return Hidden({**(given.get("storage_options") or {}), **beside})
+    return Redacted({**(given.get("storage_options") or {}), **beside})
 
 
 def tried(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...adapters import Hints, Limits
 from ...batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...graph import (
     Cut,
     Pipe,
@@ -18,7 +18,7 @@ from ...graph import (
     traits_of,
     walk,
 )
-from ...storage.joining import Table
+from ...storage.ranges import Table
 from ..shares.part import WHOLE, Part
 from .doing import Doing
 from .indented import indented

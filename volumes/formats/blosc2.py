@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
 from ...core.errors import (
     BadHeader,
     CacheTooSmall,
@@ -38,17 +38,16 @@ from ...core.errors import (
     VolumeNotFound,
     VoxpipeError,
 )
-from ...storage.cache_directory import cache_budget, cache_directory
-from ...storage.compressed_streams import copy
 from ...storage.content import content_key
 from ...storage.decoded_cache import DecodedCache
+from ...storage.decompress import copy
+from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.location import remote_errors
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ...storage.retry import DAMAGED, read_anew
 from ..backend import Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunked_array import ChunkedArray, Index
-from ..chunks.cuts import Cuts
+from ..chunks.chunked_array import ChunkedArray, Cuts, Index
 from ..header import IDENTITY, Header
 from ..voxels import Voxels, refuse_unreadable
 from .chunked_backend import ChunkedBackend, OneRemoteFile, plain_layout
@@ -190,7 +189,7 @@ class Blosc2Backend(LocalFile, ChunkedBackend):
                 f"speaks of {expected}.",
                 do="Copy or write the file again.",
             )
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         self.blocks = Blocks(mapped, stored, name)
         # Blocks are what is decoded; whole chunks only where they are one block.
         array = ChunkedArray(
@@ -330,7 +329,7 @@ class RemoteBlosc2(OneRemoteFile):
             frame = _frame(self._file)
         refuse_unreadable(frame.dtype, name)
         layout = plain_layout(frame.shape, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         chunks = layout.spatial_part(frame.blocks)
         super().__init__(Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream"), name)
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
 from ...core.errors import CorruptVolume, UnknownFormat, VoxpipeError
-from ...storage.coalesce import Span
 from ...storage.content import content_key
 from ...storage.location import remote_errors
-from ...storage.remote_file import RemoteFile
+from ...storage.ranges import Span
+from ...storage.remote import RemoteFile
 from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray
@@ -91,7 +91,7 @@ def open_remote_hdf5(
         except BaseException:
             file.close()
             raise
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     header = replace(header, access="range")
     if filters is not None:
         return ChunkedRemoteHdf5(remote, ranges, file, dataset, filters, header, layout)

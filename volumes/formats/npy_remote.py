@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
-from ...storage.box_blocks import rows_of_box
-from ...storage.coalesce import Span, coalesce
-from ...storage.joining import REMOTE_RUN, Joining, joining
+from ...storage.file_reader import rows_of_box
+from ...storage.ranges import REMOTE_RUN, Joining, Span, coalesce, joining
 from ...storage.read_ahead import Ticket
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ..backend import Channels
 from ..header import IDENTITY, Header, channels_first
 from ..scheme import REMOTE_ROWS_GAP
@@ -98,5 +97,5 @@ class RemoteNpy(RemoteArray):
         file = RemoteFile(url, options, name)
         head = io.BytesIO(file.head(_HEAD_BYTES))
         shape, fortran, dtype = read_npy_header(head, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         super().__init__(file, shape, dtype, head.tell(), fortran=fortran)

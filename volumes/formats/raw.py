@@ -18,27 +18,22 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...core.memory import usable_memory
-from ...storage.box_blocks import rows_of_box
-from ...storage.cache_directory import cache_budget, cache_directory
-from ...storage.coalesce import Span, coalesce
-from ...storage.compressed_streams import BEST_RATIOS, decompress
 from ...storage.decoded_cache import DecodedCache, is_in_memory
-from ...storage.file_reader import FileReader
-from ...storage.file_system import file_system_of
-from ...storage.hints import HINTS, Hint
-from ...storage.joining import REMOTE_RUN, Joining, joining
-from ...storage.local_io import IoChoice, choose_io
+from ...storage.decompress import BEST_RATIOS, decompress
+from ...storage.disk_cache import cache_budget, cache_directory
+from ...storage.file_reader import HINTS, FileReader, Hint, rows_of_box
+from ...storage.local_io import IoChoice, choose_io, file_system_of
+from ...storage.ranges import REMOTE_RUN, Joining, Span, coalesce, joining
 from ...storage.read_ahead import Ticket
-from ...storage.remote_file import Piece, RemoteFile
+from ...storage.remote import Piece, RemoteFile
 from ...storage.retry import read_anew
 from ..backend import Backend, Channels
-from ..fetched import touch
 from ..header import Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
-from ..voxels import Voxels, plain
+from ..voxels import Voxels, plain, touch
 from .local_file import MAPS, LocalFile, Place
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
 
@@ -209,7 +204,7 @@ def open_raw(
     TruncatedVolume
         The file is too short for what the header speaks of.
     """
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     if encoding != "raw":
         _check_ratio(fields, files[-1].size - skip, encoding, name)
 

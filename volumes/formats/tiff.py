@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import (
     BadHeader,
     MissingDependency,
@@ -29,18 +29,16 @@ from ...core.errors import (
     VolumeNotFound,
     VoxpipeError,
 )
-from ...core.turns import ForkSafeLock
+from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
 from ...storage.in_flight import Later
 from ...storage.location import file_system
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
-from ...storage.remote import RemoteStore
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile, RemoteStore
 from ...storage.remote_ranges import RemoteRanges
 from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunk_map import Lookup
-from ..chunks.chunked_array import ChunkedArray, Index
+from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import Header
 from ..voxels import refuse_unreadable
@@ -116,7 +114,7 @@ def open_tiff(
         with complaints_raised(name):
             image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
         layout = _checked_layout(image, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         if image.whole is not None and _folds_to_a_view(layout):
             return _bare(file, path, image, layout, stamp, name, io)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
@@ -197,7 +195,7 @@ class RemoteTiff(RemoteChunks, TiffBackend):
             with complaints_raised(name):
                 image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
         super().__init__(image, layout, _one_object(self._file.store), token, name)
 

@@ -2,37 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import META, Origin, Sample
+from ..core import META, CallSite, Sample
+from ..core.call_site import WarnOnce, is_looking_ahead, warn
 from ..core.errors import (
     LikelyLabel,
     PatchSizeError,
     ProvenanceLost,
     SampleError,
     UnopenedVolume,
-    about_lacking,
-    placed,
+    add_location,
+    missing_key_hint,
 )
 from ..core.likely_mistakes import Glimpse, classes, glimpse, many_values
 from ..core.memory import refuse_beyond_memory
-from ..core.origin import Once, is_looking_ahead, warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
 from ..spatial.lazy.read_plan import stored_shown_to
 from ..spatial.volume_like import patch_before
-from ..storage.joining import reads_of
+from ..storage.ranges import reads_of
 from ..volumes import Volume, is_volume
-from .memory import ArraySpec, batch_memory
-from .realized import Realized
 from .threads import in_threads
+
+
+@dataclass(frozen=True, eq=False)
+class Realized:
+    """An array that the user sees as a tensor of the same memory.
+
+    A worker that only realizes plans has no torch, whose import takes a second and 190 MB;
+    the tensor is made where the batch is handed over.
+    """
+
+    array: NDArray[Any]
+    """Any shape and type that torch has too."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the array."""
+        return self.array.dtype
+
+
+# Where a batch is put together.
+#
+# ``batch_patches`` asks for memory here. By default that is the process's own; a
+# worker puts a shared-memory slot in its place, so that a batch is written where the
+# consumer will read it.
+
+ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"
+"""Shape and type of one array of a batch."""
+
+
+class BatchMemory(Protocol):
+    """Something that hands out memory for all arrays of a batch at once."""
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec."""
+
+
+class OwnMemory:
+    """The process's own memory."""
+
+    def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
+        """Return one C-ordered, uninitialised array per spec."""
+        return [np.empty(shape, dtype) for shape, dtype in specs]
+
+
+_OWN = OwnMemory()
+_CURRENT: ContextVar[BatchMemory] = ContextVar("batch_memory")
+
+
+def batch_memory() -> BatchMemory:
+    """Return the memory in which batches are made now."""
+    return _CURRENT.get(_OWN)
+
+
+@contextlib.contextmanager
+def using(memory: BatchMemory) -> Iterator[None]:
+    """Make batches in ``memory`` inside the ``with`` block."""
+    token = _CURRENT.set(memory)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
 
 # So many batches of a key are looked at: random patches of an organ are often empty.
 _LOOKED_AT = 16
@@ -45,7 +112,7 @@ class LikelyLabels:
     Copies of a pipe share one; in a worker it begins anew.
     """
 
-    def __init__(self, origin: Origin | None) -> None:
+    def __init__(self, origin: CallSite | None) -> None:
         self._origin = origin
         self._left: dict[str, int] = {}
         self._seen: dict[str, list[Glimpse]] = {}
@@ -85,7 +152,7 @@ class LikelyLabels:
         )
         warn(text, LikelyLabel, self._origin)
 
-    def __reduce__(self) -> tuple[type[LikelyLabels], tuple[Origin | None]]:
+    def __reduce__(self) -> tuple[type[LikelyLabels], tuple[CallSite | None]]:
         return LikelyLabels, (self._origin,)
 
 
@@ -104,13 +171,13 @@ class Gather:
 
     straight: bool = True
     """Whether patches are realized straight into the batch, without memory of their own."""
-    origin: Origin | None = None
+    origin: CallSite | None = None
     """Where the user wrote the pipe."""
     of_cases: bool = False
     """Whether the chain began with cases, so that items without provenance have lost it."""
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
     """Looks for labels among the images; None where the user has said which are labels."""
-    once: Once = field(default_factory=Once, compare=False, repr=False)
+    once: WarnOnce = field(default_factory=WarnOnce, compare=False, repr=False)
     """Knows the keys of which it was said that they hold paths, or that they hold none."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
@@ -140,7 +207,7 @@ class Gather:
             in_threads(self._fill, slots)
             self._tell(memory)
         except Exception as error:
-            raise placed(error, self.origin)  # noqa: B904  the very same error
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
         batch = {
             key: Realized(memory[key]) if key in memory else _collated([s[key] for s in items])
             for key in keys
@@ -199,7 +266,7 @@ class Gather:
                 else:
                     out[...] = thing.realize()
         except Exception as error:
-            raise placed(error, case=case_of(sample), key=key)  # noqa: B904
+            raise add_location(error, case=case_of(sample), key=key)  # noqa: B904
 
 
 _NOTHING = "A function before it, in map() say, returned nothing: let it return the sample."
@@ -225,7 +292,7 @@ def _keys(samples: Sequence[Any]) -> list[str]:
             first, other = _name(samples[0]), _name(sample)
             msg = f"{first} has {sorted(samples[0])}, {other} has {sorted(sample)}"
             (lacked, *_) = sorted(set(sample) ^ set(samples[0]), key=str)
-            do = about_lacking(lacked, "Every sample of a batch needs the same keys.")
+            do = missing_key_hint(lacked, "Every sample of a batch needs the same keys.")
             raise PatchSizeError(msg, do=do)
     return list(samples[0])
 
@@ -236,7 +303,7 @@ def _spec_of(key: str, samples: Sequence[Any]) -> ArraySpec:
         try:
             shapes.append(tuple(sample[key].shape))
         except Exception as error:
-            raise placed(error, case=case_of(sample))  # noqa: B904
+            raise add_location(error, case=case_of(sample))  # noqa: B904
         if shapes[-1] != shapes[0]:
             msg = (
                 f"{key} of {_name(samples[0])} is {shapes[0]}, "
