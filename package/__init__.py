@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .core import Grid, Region, Sample, Stream, errors
     from .core.errors import VoxpipeError
     from .dataloader2 import DataLoader2, check, index
-    from .dataloader2.interop.dataset import to_dataset
-    from .dataloader2.interop.nodes import from_node, to_node
+    from .dataloader2.dataset import to_dataset
+    from .dataloader2.nodes import from_node, to_node
     from .datapipes import DataPipe, ShuffleSpec
     from .datapipes import cost as explain
     from .datapipes import shuffle_plans as shuffle_report
