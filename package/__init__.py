@@ -141,8 +141,8 @@ _HOMES = {
     "core": ("Grid", "Region", "Sample", "Stream", "errors"),
     "core.errors": ("VoxpipeError",),
     "dataloader2": ("DataLoader2", "check", "index"),
-    "dataloader2.interop.dataset": ("to_dataset",),
-    "dataloader2.interop.nodes": ("from_node", "to_node"),
+    "dataloader2.dataset": ("to_dataset",),
+    "dataloader2.nodes": ("from_node", "to_node"),
     "datapipes": ("DataPipe", "ShuffleSpec", "explain", "shuffle_report"),
     "datapipes.iter": ("from_cases", "from_manifest", "list_cases"),
     "reading_services": (
