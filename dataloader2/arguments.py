@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import MapDataPipe
 
+from ..core.call_site import shorten
 from ..core.errors import GraphError
-from ..core.origin import shorten
 from ..core.stream import MAX_EPOCH
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..graph import Pipe, is_pipe, traits_of, walk
 from ..reading_services import ReadingServiceInterface
 from ..reading_services.written import WrittenService
@@ -111,9 +111,9 @@ def check_epoch(epoch: Any) -> int:
         ...
     ValueError: epoch is a whole number from 0 to below 2**62, got 18446744073709551616
     """
-    number = whole("epoch", epoch, least=0)
+    number = validate_int("epoch", epoch, least=0)
     # Whoever is below the least is not told of the most, which nobody reaches by counting.
-    return number if number < MAX_EPOCH else whole("epoch", number, least=0, below=MAX_EPOCH)
+    return number if number < MAX_EPOCH else validate_int("epoch", number, least=0, below=MAX_EPOCH)
 
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"

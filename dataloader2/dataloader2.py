@@ -17,14 +17,14 @@ from typing import Any, NoReturn
 from ..adapters import Profile
 from ..adapters.timed import untimed
 from ..batching import ErrorPolicy, Failure
+from ..core.call_site import WarnOnce
 from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike
-from ..core.origin import Once
-from ..core.turns import ForkSafeLock
-from ..core.whole import whole
+from ..core.locks import ForkSafeLock
+from ..core.validate import validate_int
+from ..datapipes.background_iterator import STOP_SECONDS
 from ..datapipes.cost import cost_of, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
-from ..datapipes.thread_shutdown import STOP_SECONDS
 from ..diagnosing import BATCHES, SECONDS, Diagnosis, Extent, Subject, diagnose
 from ..graph import (
     Pipe,
@@ -133,7 +133,7 @@ class DataLoader2:
         self._shut_down = False
         self._counts = Counts()
         self._negotiated: Negotiation | None = None
-        self._once = Once()
+        self._once = WarnOnce()
         # The compiler, top to bottom.
         self._written = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
@@ -294,7 +294,7 @@ class DataLoader2:
 
     def seed(self, seed: int) -> None:
         """Set the seed; the next iteration is epoch 0 under it."""
-        seed = whole("seed", seed, least=0, below=MAX_SEED)
+        seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         why = "seed() of its DataLoader2 began another run"
         with self._taking_over(why), self._lock:
             self._seed, self._drawn, self._position = seed, None, Position()

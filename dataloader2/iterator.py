@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..batching import ErrorPolicy, Outcome
-from ..core import Origin
+from ..core import CallSite
 from ..core.errors import IteratorInvalidated, VoxpipeError
-from ..core.turns import LongTurn
-from ..core.whole import whole
+from ..core.locks import ReentrantDeferredLock
+from ..core.validate import validate_int
 from ..datapipes.tensors import with_tensors
 from ..reading_services import Epoch
 from ..reading_services.reading_service import leave
@@ -35,7 +35,7 @@ class Pausing:
     def limit(self, batches: int | None) -> None:
         """Pause after this many more batches; None takes the limit away."""
         if batches is not None:
-            batches = whole("num_batches", batches, least=1)
+            batches = validate_int("num_batches", batches, least=1)
         self._most = self._left = batches
 
     def pause(self) -> None:
@@ -85,7 +85,7 @@ class Begun:
         return with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-class Turn(LongTurn):
+class Turn(ReentrantDeferredLock):
     """Whose turn it is at a loader: of the threads that ask for a batch, or for another epoch."""
 
     def after_fork(self) -> None:
@@ -122,7 +122,7 @@ class DataLoader2Iterator:
         begin: Callable[[Progress], Begun],
         end: Callable[[Progress], None],
         counts: Counts,
-        origin: Origin | None,
+        origin: CallSite | None,
         turn: Turn,
     ) -> None:
         self._progress = progress
@@ -279,7 +279,7 @@ class DataLoader2Iterator:
 
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
-        self._turn.soon(self._progress.close)
+        self._turn.defer(self._progress.close)
 
 
 def _end_with_the_interpreter() -> None:

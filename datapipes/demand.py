@@ -26,10 +26,9 @@ from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
-from .cost import may_look_ahead
-from .epoch import items_from, set_epoch
-from .interleave import Interleave
+from .epoch import items_from, may_look_ahead, set_epoch
 from .lazy_patch import LazyPatches
+from .shuffle_plans import Interleave
 
 # A percentile of 99 needs about as many.
 PLANS = 256

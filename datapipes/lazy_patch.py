@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..core import Sample
-from ..core.errors import PatchSizeError, VoxpipeError, placed
+from ..core.errors import PatchSizeError, VoxpipeError, add_location
 from ..core.sample import case_of
 from ..graph import Pipe, Traits
 from ..spatial import (
@@ -29,6 +29,7 @@ from ..spatial import (
 from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ..volumes import Volume
 from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
+from .epoch import count_planned
 from .form import refuse_unknown_arguments
 from .forms import chained
 from .inside_mask import ByWeights, InsideMask, masked_by, weighted_by
@@ -278,7 +279,7 @@ class LazyPatches(DataPipe):
                 patches = self._grid(sample, pending_of(self, sample))
             except Exception as error:
                 if not excused(self, sample, error):
-                    raise placed(error, self.origin, case_of(sample))  # noqa: B904
+                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
                 continue
             for ordinal, place in patches:
                 step = Step(place, self.stream_names[0], self.origin, shared=self._shared)
@@ -305,7 +306,7 @@ class LazyPatches(DataPipe):
                 patch = self._drawing(sample, steps)
             except Exception as error:
                 if not excused(self, sample, error):
-                    raise placed(error, self.origin, case_of(sample))  # noqa: B904
+                    raise add_location(error, self.origin, case_of(sample))  # noqa: B904
                 continue
             yield patch
 
@@ -382,8 +383,6 @@ class LazyPatches(DataPipe):
             patches touch the mask, until :meth:`prepare` or an epoch has read it.
         """
         if self.sampling == "grid":
-            from .cost import count_planned
-
             if self._counted is None:
                 self._counted = count_planned(self.parent, self._count)
             return self._counted
