@@ -13,8 +13,8 @@ from ..reading_services import ReadingService
 from ..reading_services.abilities import Budgeting
 from ..reading_services.spending import budgets
 from ..reading_services.work import Work
-from ..storage.cache_directory import cache_budget
-from ..storage.joining import Joining
+from ..storage.disk_cache import cache_budget
+from ..storage.ranges import Joining
 from ..storage.remote_objects import MOST_BYTES
 from ..volumes.chunks.chunk_cache import DEFAULT_BYTES
 from ..volumes.negotiate import AHEAD_PART, negotiate_all, wanted_ahead
