@@ -155,7 +155,7 @@ class ChunkIndex:
     def __init__(self, dataset: Any, key: str, run: Run, name: str) -> None:
         from h5py import version
 
-        self._dataset, self._key, self._run, self._name = dataset, key, run, name
+        self._dataset, self._key, self._run, self.name = dataset, key, run, name
         counts = version.hdf5_version_tuple >= _COUNTS_USER_BLOCK
         self._base = 0 if counts else dataset.file.userblock_size
         # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
@@ -198,13 +198,20 @@ class ChunkIndex:
             raise
         except Exception as error:  # OSError, RuntimeError: whatever the bytes lead to
             raise CorruptVolume(
-                f"the chunks of {self._name} cannot be found: {type(error).__name__}: {error}.",
+                f"the chunks of {self.name} cannot be found: {type(error).__name__}: {error}.",
                 do="Copy or write the file again.",
             ) from error
 
 
 class Hdf5Chunks(RangedChunks):
     """Chunks that are ranges of one file, whose places must be asked for before they are read."""
+
+    _map: ChunkIndex
+
+    @property
+    def name(self) -> str:
+        """What errors call the file, without credentials."""
+        return self._map.name
 
     def prefetch(self, chunks: Sequence[Index], size: int) -> Ticket | None:
         """Begin to fetch; where chunks lie is asked here, not in the loop that brings them."""
