@@ -9,26 +9,25 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..batching import Gather, InThreads, JoinReads, RealizePatches
-from ..core import Origin
+from ..core import CallSite
+from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake, PatchSizeError, SampleError
-from ..core.origin import Once, warn
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.sizes import whole_number
 from ..spatial.placing.masked_patch import first_forced
-from .cases import FromCases, ListCases
 from .datapipe import DataPipe, PerItem, length_of
+from .epoch import Seeded
 from .forms import chained
-from .from_manifest import FromManifest
-from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume, likely_labels
+from .patch_sampler import PatchSampler
 from .points_and_boxes import Moving
 from .sampling import Sampling, asked_in, overriding_keys, refuse_conflict, refuse_no_policies
 from .tensors import applied, as_arrays, as_tensors
 
 
-def override_rule(policies: Mapping[str, Policy], origin: Origin | None = None) -> Rule:
+def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None) -> Rule:
     """Return the rule that has volumes opened with these policies, which pipes cannot change."""
     return Rule(
         "sample by other policies", partial(_opens, policies), partial(_opened, policies, origin)
@@ -44,7 +43,9 @@ def _opens(policies: Mapping[str, Policy], site: Site) -> Pipe | None:
     return None if has else pipe
 
 
-def _opened(policies: Mapping[str, Policy], origin: Origin | None, pipe: OpenVolume) -> OpenVolume:
+def _opened(
+    policies: Mapping[str, Policy], origin: CallSite | None, pipe: OpenVolume
+) -> OpenVolume:
     other = copy.copy(pipe)
     other.policies = {**pipe.policies, **policies}
     other.overriding = tuple(sorted({*pipe.overriding, *policies}))
@@ -56,7 +57,7 @@ def _opened(policies: Mapping[str, Policy], origin: Origin | None, pipe: OpenVol
 
 
 def sampled_by(
-    policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: Origin
+    policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
 ) -> Pipe:
     """Return a chain whose volumes are opened with these policies; the chain itself stays.
 
@@ -143,14 +144,12 @@ class BatchPatches(DataPipe):
         self.joins = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
-        self._once = Once()
+        self._once = WarnOnce()
         shares, looking = _oversampled(parent)
         # Of the chain as it is written: an adapter that takes realize() away changes no draw.
         self.has_shares = bool(shares) and looking is None
         self._tell_of_shares(shares, looking)
-        self.of_cases = any(
-            isinstance(p, (FromCases, ListCases, FromManifest)) for p in walk(parent)
-        )
+        self.of_cases = any(isinstance(p, Seeded) and not parents_of(p) for p in walk(parent))
 
     @property
     def traits(self) -> Traits:
@@ -222,7 +221,7 @@ def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
             traits.voxels or traits.runs_user_code or not traits.known or isinstance(pipe, Moving)
         ):
             looking = looking or pipe
-        if isinstance(pipe, LazyPatches) and pipe.oversample is not None:
+        if isinstance(pipe, PatchSampler) and pipe.oversample is not None:
             shares.append(pipe.oversample)
             after = True
         behind[id(pipe)] = after

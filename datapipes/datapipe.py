@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..batching import Failure, Instruction
-from ..batching.failing import failure_of
-from ..core import Origin
-from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, placed
-from ..core.hidden import has_secrets, public_value
-from ..core.origin import CREDENTIALS, call_text, here
+from ..batching.job import failure_of
+from ..core import CallSite
+from ..core.call_site import CREDENTIALS, call_text, caller
+from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, add_location
+from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
-from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
+from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.verify import branch_mark, stream_names
 from .forms import UnknownForm
@@ -174,7 +174,7 @@ def excused(pipe: DataPipe, item: Any, error: Exception) -> bool:
     excuses = _EXCUSES.get()
     if excuses is None or not isinstance(error, excuses.errors):
         return False
-    told = placed(error, pipe.origin, case_of(item))
+    told = add_location(error, pipe.origin, case_of(item))
     excuses.noted.append(failure_of(told, UNPLANNED, UNPLANNED, item))
     return True
 
@@ -208,7 +208,10 @@ class DataPipe(_Pipe):
     imports: tuple[str, ...] = ()
     """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
 
-    origin: Origin
+    explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
+    """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
+
+    origin: CallSite
     """Where the user wrote it."""
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -223,7 +226,7 @@ class DataPipe(_Pipe):
         """Remember where the pipe was written, before its own ``__init__`` runs."""
         pipe = super().__new__(cls)
         shown = tuple(a for a in args if not is_pipe(a))
-        pipe.origin = here(call_text(cls.chained or cls.__name__, shown, kwargs))
+        pipe.origin = caller(call_text(cls.chained or cls.__name__, shown, kwargs))
         # A state can be resumed with other credentials.
         own = {k: v for k, v in kwargs.items() if not (is_pipe(v) or k in CREDENTIALS)}
         pipe._arguments = (public_value(shown), public_value(own))
@@ -255,9 +258,7 @@ class DataPipe(_Pipe):
 
     def explain(self) -> str:
         """Return the chain up to here as text, with what one patch costs."""
-        from .cost import explain  # explain plans patches, which pipes make
-
-        return explain(self)
+        return DataPipe.explainer(self)
 
     def __repr__(self) -> str:
         return self.describe() if "origin" in vars(self) else type(self).__name__
@@ -336,12 +337,12 @@ def _taken_over(pipe: Pipe) -> IteratorInvalidated:
 
 def _line(pipe: Pipe) -> int:
     origin = vars(pipe).get("origin")
-    return origin.line if isinstance(origin, Origin) else 0
+    return origin.line if isinstance(origin, CallSite) else 0
 
 
 def _written(pipe: Pipe) -> str:
     origin = vars(pipe).get("origin")
-    return f"[{origin}]" if isinstance(origin, Origin) else f"[.{describe(pipe)}]"
+    return f"[{origin}]" if isinstance(origin, CallSite) else f"[.{describe(pipe)}]"
 
 
 def source_of(pipe: Any) -> Pipe:
@@ -387,6 +388,28 @@ class PerItem(DataPipe):
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
+
+
+class Running(DataPipe):
+    """A pipe that keeps something while it is iterated: a buffer, a thread, a generator.
+
+    A copy, or a pipe that was pickled, begins without it. torch's walk over graphs, which
+    pickles pipes, never sees it either.
+    """
+
+    running: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that belong to one pass; :meth:`fresh` sets them."""
+
+    def fresh(self) -> None:
+        """Set what is named in ``running`` to what it is before the first pass."""
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        return {name: v for name, v in state.items() if name not in self.running}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.fresh()
 
 
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:

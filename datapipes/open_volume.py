@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..batching import LikelyLabels
-from ..core import Origin, Sample
-from ..core.amounts import as_keys
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, about_lacking, placed
-from ..core.hidden import Hidden, origin_of
+from ..core import CallSite, Sample
+from ..core.call_site import WarnOnce, is_looking_ahead, shorten
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, add_location, missing_key_hint
 from ..core.likely_mistakes import colours
-from ..core.origin import Once, is_looking_ahead, shorten
+from ..core.redact import Redacted, origin_of
+from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
 from ..spatial.lazy.stack import sampled_as_before
@@ -26,10 +26,11 @@ from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patc
 from ..storage.local_io import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
-from .cases import FromCases, ListCases, Seeded
+from .cases import FromCases, ListCases
 from .datapipe import length_of, wrong_item
-from .form import BY_KEY, named_by_key, options_of, refuse_unknown_arguments, values_of
+from .epoch import Seeded
 from .forms import chained
+from .op_pipe import refuse_unknown_arguments
 from .sampling import overriding_keys, refuse_no_policies
 
 # Between the words of a key: what is no letter, and the humps of camelCase.
@@ -54,13 +55,13 @@ def looks_like_label(key: str) -> bool:
     return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
 
-def likely_labels(origin: Origin, parent: Pipe) -> LikelyLabels | None:
+def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
     """Return what looks for labels among images; None where nobody left that open."""
     opening = [pipe for pipe in walk(parent) if traits_of(pipe).opens]
     return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
 
 
-Inherited = dict[str, Hidden]
+Inherited = dict[str, Redacted]
 """Storage options by scheme and bucket (``s3://scans``)."""
 
 
@@ -78,7 +79,7 @@ def inherited_options(parent: Pipe) -> Inherited:
     return found
 
 
-def options_for(source: Any, inherited: Inherited) -> Hidden | None:
+def options_for(source: Any, inherited: Inherited) -> Redacted | None:
     """Return the options for a source; None unless it lies in one of the buckets.
 
     A URL of another server gets none: credentials are for the place that they were given for.
@@ -86,6 +87,69 @@ def options_for(source: Any, inherited: Inherited) -> Hidden | None:
     if not inherited or not isinstance(source, (str, os.PathLike)):
         return None
     return inherited.get(origin_of(os.fspath(source)))
+
+
+BY_KEY = ("affine", "dataset", "follow", "io", "level", "reader", "series")
+"""Options of which a mapping is one value per key: none of them is a mapping itself."""
+# That of one volume is a mapping already; of options by key, each value is one.
+_STORAGE = "storage_options"
+
+
+def named_by_key(
+    options: Mapping[str, Any], keys: Collection[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Return which keys the options name that are given by key.
+
+    Parameters
+    ----------
+    options
+        By name; those of :data:`BY_KEY`, ``storage_options``, and any that a backend or a reader
+        of the user's own takes. Of the latter, a mapping is by key where it names a key.
+    keys
+        The volumes of a sample; none as long as no sample was seen.
+
+    Examples
+    --------
+    >>> named_by_key({"level": {"image": 1}, "series": 2})
+    {'level': ('image',)}
+    >>> named_by_key({"window": {"image": 40}, "codec": {"name": "x"}}, ["image", "label"])
+    {'window': ('image',)}
+    """
+    return {name: tuple(given) for name, given in options.items() if _is_by_key(name, given, keys)}
+
+
+def options_of(key: str, options: Mapping[str, Any], keys: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options for one volume: those for all, and its own.
+
+    Examples
+    --------
+    >>> options = {"level": {"image": 1}, "series": 2}
+    >>> options_of("image", options), options_of("label", options)
+    ({'series': 2, 'level': 1}, {'series': 2})
+    """
+    by_key = named_by_key(options, keys)
+    shared = {name: given for name, given in options.items() if name not in by_key}
+    own = {name: options[name][key] for name in by_key if key in options[name]}
+    return {**shared, **own}
+
+
+def values_of(name: str, given: Any) -> tuple[Any, ...]:
+    """Return what an option of :data:`BY_KEY` is for any volume.
+
+    Examples
+    --------
+    >>> values_of("io", {"image": "pread", "label": "mmap"}), values_of("io", "auto")
+    (('pread', 'mmap'), ('auto',))
+    """
+    return tuple(given.values()) if _is_by_key(name, given, ()) else (given,)
+
+
+def _is_by_key(name: str, given: Any, keys: Collection[str]) -> bool:
+    if not isinstance(given, Mapping):
+        return False
+    if name == _STORAGE and not all(v is None or isinstance(v, Mapping) for v in given.values()):
+        return False
+    return name in BY_KEY or any(key in keys for key in given)
 
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
@@ -172,12 +236,12 @@ class OpenVolume(Seeded):
         self.parent = parent
         if not (custom_backends() or "reader" in reader_kwargs):  # whose options nobody knows
             own = (*_ARGUMENTS, *BY_KEY)
-            refuse_unknown_arguments("open_volume", reader_kwargs, own, {}, only_misspelt=True)
+            refuse_unknown_arguments("open_volume", reader_kwargs, own, only_misspelt=True)
         self.axis_map = _checked(axis_map)
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         self.guesses = labels is LABELS
         """Whether keys are taken for intensities that nobody has spoken of."""
-        self._once = Once()
+        self._once = WarnOnce()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
         self._looked = False
         self._options = {**reader_kwargs, "io": io}
@@ -203,10 +267,10 @@ class OpenVolume(Seeded):
         self.policies = dict(policies or {})
         refuse_no_policies(self.policies, self.origin)
         # Where the policies of some keys were given, if not here.
-        self._policies_from: Mapping[str, Origin] = {}
+        self._policies_from: Mapping[str, CallSite] = {}
         # Keys whose policy holds whatever later pipes ask for.
         self.overriding = overriding_keys(self.policies, override, self.origin)
-        self.storage_options = None if storage_options is None else Hidden(storage_options)
+        self.storage_options = None if storage_options is None else Redacted(storage_options)
         self._inherited: Inherited | None = None
         for mode in values_of("io", io):
             check_io(mode)
@@ -266,7 +330,7 @@ class OpenVolume(Seeded):
             self._warn_of_colours(sample, volumes)
             volumes.update(_stored_masks(volumes, sample))
         except Exception as error:
-            raise placed(error, self.origin, sample.case)  # noqa: B904
+            raise add_location(error, self.origin, sample.case)  # noqa: B904
         pending = PendingPlan(volumes, sample.seed, sample.epoch, sample.identity)
         opened = {
             key: LazyPatch(
@@ -443,7 +507,7 @@ def _meant(key: str, keys: Sequence[str], argument: str) -> str:
     near = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
     if near:
         return f"Did you mean {near[0]!r}?"
-    return about_lacking(key, f"Name one of them in {argument}=.")
+    return missing_key_hint(key, f"Name one of them in {argument}=.")
 
 
 def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:

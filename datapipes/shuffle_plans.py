@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
@@ -13,17 +13,18 @@ import numpy as np
 
 from ..batching.join_reads import needed_chunks, planned_apart
 from ..core import Sample, Stream
-from ..core.errors import GraphError, SampleError
-from ..core.origin import here, shorten
-from ..core.whole import whole
+from ..core.call_site import caller, shorten
+from ..core.errors import GraphError, PatchSizeError, SampleError
+from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial import without_reading
 from ..spatial.amounts import is_integer
-from .datapipe import DataPipe, length_of
+from ..spatial.ops.sizes import whole_number
+from .datapipe import DataPipe, length_of, wrong_item
 from .epoch import set_epoch
 from .forms import chained
-from .lazy_patch import LazyPatches
+from .patch_sampler import PatchSampler
 
 NONE, GLOBAL, WINDOWED, CHUNK_LOCAL = "none", "global", "windowed", "chunk_local"
 OWN = "own"
@@ -79,14 +80,14 @@ class ShuffleSpec:
                 name = type(self).__name__
                 msg = f"{name} is a subclass of ShuffleSpec that does not say its order"
                 do = f"Give {name} a method order(self, counts, cases, generator)."
-                raise SampleError(msg, do=do).at(here(f"{name}()"))
+                raise SampleError(msg, do=do).at(caller(f"{name}()"))
             object.__setattr__(self, "kind", OWN)
         elif self.kind not in (NONE, GLOBAL, WINDOWED, CHUNK_LOCAL):
             msg = f"no order is called {shorten(self.kind)}"
             do = "Write ShuffleSpec.none(), all_patches(), windowed(size) or chunk_local(bytes)."
             raise SampleError(msg, do=do)
         elif self.kind in (WINDOWED, CHUNK_LOCAL):
-            whole("size", self.size, least=1)
+            validate_int("size", self.size, least=1)
 
     def order(
         self, counts: Sequence[int], cases: Sequence[str], generator: np.random.Generator
@@ -126,12 +127,12 @@ class ShuffleSpec:
     @classmethod
     def windowed(cls, size: int = WINDOW) -> ShuffleSpec:
         """Shuffle within a window that slides over the plans."""
-        return cls(WINDOWED, whole("size", size, least=1))
+        return cls(WINDOWED, validate_int("size", size, least=1))
 
     @classmethod
     def chunk_local(cls, memory_bytes: int = MEMORY_BYTES) -> ShuffleSpec:
         """Shuffle what a cache of so many bytes of decoded chunks serves."""
-        return cls(CHUNK_LOCAL, whole("memory_bytes", memory_bytes, least=1, unit="bytes"))
+        return cls(CHUNK_LOCAL, validate_int("memory_bytes", memory_bytes, least=1, unit="bytes"))
 
     def __repr__(self) -> str:
         if self.kind == OWN:
@@ -256,7 +257,7 @@ class ShufflePlans(DataPipe):
     def _visits(self) -> Iterator[Visit]:
         """Yield what comes one after another of the same case."""
         parent = self.parent
-        if isinstance(parent, LazyPatches) and parent.sampling != "grid":
+        if isinstance(parent, PatchSampler) and parent.sampling != "grid":
             for patch in parent.visits():
                 yield Visit(parent.samples_per_volume, patch)
             return
@@ -426,10 +427,10 @@ def shuffle_report(
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
         local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
         cache_bytes = local[-1] if local else MEMORY_BYTES
-    cache = _Cache(whole("cache_bytes", cache_bytes, least=0, unit="bytes"))
+    cache = _Cache(validate_int("cache_bytes", cache_bytes, least=0, unit="bytes"))
     counts, samples = [], 0
     with without_reading():
-        items = islice(planner, whole("batches", batches, least=1) * split.group)
+        items = islice(planner, validate_int("batches", batches, least=1) * split.group)
         for batch in _batches(items, split.group):
             counts.append(len({_volume(item) for item in batch}))
             samples += len(batch)
@@ -478,3 +479,84 @@ class _Cache:
         while self._bytes > self.most:
             _, gone = self._held.popitem(last=False)
             self._bytes -= gone
+
+
+@chained("interleave")
+class Interleave(DataPipe):
+    """Let the patches of several visits to volumes take turns, some of each at a time.
+
+    Put it after ``lazy_patch(samples_per_volume=...)``, with ``each`` the size of a batch: every
+    batch then holds patches of one visit, neighbouring batches those of different visits. A
+    worker is given the batches of the same visits as long as that keeps no other one waiting,
+    so a chunk is decoded in one process. Which batches there are, and in which order, depends on
+    the chain alone, not on the number of workers. Nothing is read: descriptions wait.
+
+    Parameters
+    ----------
+    visits
+        Visits that are under way at once: the number of workers, or a multiple of it.
+    each
+        Patches of one visit before it is the next one's turn.
+
+    Raises
+    ------
+    PatchSizeError
+        At construction, for numbers below 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> cases = [{"case": name, "image": np.zeros((8, 8, 8))} for name in "abc"]
+    >>> pipe = from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4)
+    >>> [patch.case for patch in pipe.interleave(visits=2, each=2)]
+    ['a', 'a', 'b', 'b', 'a', 'a', 'b', 'b', 'c', 'c', 'c', 'c']
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    def __init__(self, parent: Pipe, visits: int, each: int = 1) -> None:
+        super().__init__()
+        self.parent = parent
+        try:
+            self.visits = whole_number("visits", visits, least=1)
+            self.each = whole_number("each", each, least=1)
+        except PatchSizeError as error:
+            raise error.at(self.origin)  # noqa: B904
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield every sample of the parent, in turns."""
+        coming = self._visits()
+        lanes = list(islice(coming, self.visits))
+        turn = 0
+        while lanes:
+            lane = lanes[turn]
+            for _ in range(min(self.each, len(lane))):
+                yield lane.popleft()
+            if not lane:
+                # The next visit takes the place of the one that is over, so that whoever had that
+                # gets this.
+                following = next(coming, None)
+                if following is None:
+                    del lanes[turn]
+                    turn -= 1
+                else:
+                    lanes[turn] = following
+            turn = (turn + 1) % max(1, len(lanes))
+
+    def _visits(self) -> Iterator[deque[Sample]]:
+        """Yield what comes one after another of the same case."""
+        held: deque[Sample] = deque()
+        for sample in self.parent:
+            if not isinstance(sample, Sample):
+                raise wrong_item(self, sample, "a sample", "Put interleave() after lazy_patch().")
+            if held and held[0].identity[:1] != sample.identity[:1]:
+                yield held
+                held = deque()
+            held.append(sample)
+        if held:
+            yield held
+
+    def __len__(self) -> int:
+        """Return the parent's length; TypeError if that has none."""
+        return length_of(self, self.parent)

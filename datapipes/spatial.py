@@ -1,17 +1,19 @@
+# ruff: noqa: D101  (the docstring of a form is that of its op)
 """Spatial pipes: the chained forms of the spatial ops, which add them to every sample's plan."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from ..core import Sample
-from ..core.errors import SampleError, VoxpipeError
+from ..core import CallSite, Sample
+from ..core.errors import PolicyConflict, SampleError, VoxpipeError, missing_key_hint
 from ..core.sample import META
-from ..graph import Pipe
+from ..graph import Pipe, traits_of, walk
 from ..spatial import (
     Affine,
     Answered,
@@ -45,23 +47,119 @@ from ..spatial import (
 from ..spatial.lazy.stack import StackedPatch
 from ..spatial.ops.op import is_hard
 from ..spatial.volume_like import made_like
+from ..volumes import Volume
+from .cases import FromCases, ListCases
+from .channels import Regrouped
 from .datapipe import DataPipe, PerItem, stream_name, wrong_item
-from .form import bound, form, signature_of, tell_mistakes
-from .forms import chained
-from .inside_mask import volume_named
-from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
-from .useless_fill import refuse_useless_fill
+from .op_pipe import OpPipe, tell_mistakes
+from .open_volume import OpenVolume, is_volume
+from .sampling import EVERY_INTENSITY, SAMPLING_ARGUMENTS, Sampling, asked_by, refuse_conflict
+
+# Pipes of torch that pass samples on as they are.
+_PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 
-class SpatialPipe(PerItem):
-    """A pipe that adds one op to the plan of each sample.
+def refuse_useless_fill(
+    sampling: Sampling, origin: CallSite, parent: Pipe, ops: Iterable[Any]
+) -> None:
+    """Raise if a pipe asks for a fill that some volume certainly does not use.
 
-    Subclasses are made by ``spatial_form``; ``FuseSpatial`` makes one pipe of several.
+    Where that cannot be told from the chain, because a pipe of the user's or a source that is no
+    list comes before, nothing is said; the first sample tells.
+
+    Parameters
+    ----------
+    sampling, origin
+        What the pipe asks for, and where it was written.
+    parent
+        What it reads.
+    ops
+        Its own spatial ops: a hard crop fills by itself.
+
+    Raises
+    ------
+    PolicyConflict
+        No pipe of the chain gave ``padding="constant"``.
     """
+    filled = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
+    if not filled or any(map(is_hard, ops)):
+        return
+    every = list(walk(parent))
+    if not all(map(_is_plain, every)):
+        return
+    if any(is_hard(op) for pipe in every for op in _ops_of(pipe)):
+        return
+    constant = {
+        key
+        for changes in (sampling.changes, *map(asked_by, every))
+        for key, field, value in changes
+        if field == "padding" and value == "constant"
+    }
+    if EVERY_INTENSITY in constant:
+        return
+    for volume in _intensities(every):
+        for key, fill in filled:
+            if key in (EVERY_INTENSITY, volume) and volume not in constant:
+                raise PolicyConflict(
+                    f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
+                    f"{volume!r} that padding, and others do not use it",
+                    do="Write padding='constant' beside it.",
+                ).at(origin)
 
-    makes: ClassVar[Any] = None
-    """The op, a frozen dataclass."""
-    __signature__: ClassVar[Any]
+
+def _is_plain(pipe: Pipe) -> bool:
+    """Whether samples keep their keys and policies in it, but for what its ``sampling`` says."""
+    traits = traits_of(pipe)
+    if not traits.known or traits.runs_user_code or isinstance(pipe, Regrouped):
+        return False
+    ours = type(pipe).__module__.rpartition(".")[0] == __package__
+    return ours or type(pipe).__name__ in _PASSING
+
+
+def _ops_of(pipe: Pipe) -> Iterator[Any]:
+    adding = vars(pipe).get("adding")
+    steps = vars(pipe).get("steps") or (() if adding is None else adding.steps)
+    yield from (step.op for step in steps)
+
+
+def _intensities(every: Iterable[Pipe]) -> list[str]:
+    """Return the keys that certainly hold an opened intensity in the first sample."""
+    pipes = list(every)
+    opened = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
+    sources = [pipe for pipe in pipes if isinstance(pipe, (FromCases, ListCases))]
+    if len(opened) != 1 or len(sources) != 1:
+        return []
+    (opening,), (source,) = opened, sources
+    if isinstance(source, ListCases):
+        held: Mapping[str, Any] = source.patterns
+        keys = set(held)
+    else:
+        held = source.cases[0] if isinstance(source.cases[0], Mapping) else {}
+        keys = {key for key, value in held.items() if is_volume(value)}
+        # Made elsewhere, it may be a label whatever its key is.
+        keys -= {key for key, value in held.items() if isinstance(value, Volume)}
+    named = keys if opening.keys is None else keys & set(opening.keys)
+    # What overrides the pipes says which fill there is.
+    return sorted(named - set(opening.labels) - set(opening.overriding))
+
+
+def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
+    """Return the sampling that a pipe with these arguments and spatial ops asks for."""
+    given = {name: arguments[name] for name in SAMPLING_ARGUMENTS if name in arguments}
+    try:
+        sampling = Sampling.of(**given).at(pipe.origin)
+        refuse_conflict(sampling, pipe.origin, pipe.parent)
+        if ops:
+            refuse_useless_fill(sampling, pipe.origin, pipe.parent, ops)
+    except VoxpipeError as error:
+        raise error.at(pipe.origin)  # noqa: B904
+    return sampling
+
+
+class SpatialPipe(OpPipe):
+    """A pipe that adds one op to the plan of each sample; ``FuseSpatial`` makes one of several."""
+
+    keywords: ClassVar[Mapping[str, Any]] = {"name": "", **dict.fromkeys(SAMPLING_ARGUMENTS)}
     sampling: Sampling = Sampling()
     is_step = True
     """Whether it adds steps and does nothing else, so that several are as good as one."""
@@ -70,19 +168,12 @@ class SpatialPipe(PerItem):
 
     def __init__(self, parent: Pipe, *args: Any, **kwargs: Any) -> None:
         super().__init__(parent)
-        cls = type(self)
-        arguments = bound(cls.chained, cls.__signature__, args, kwargs)
-        name = arguments.pop("name", "")
-        sampling = {n: arguments.pop(n) for n in SAMPLING_ARGUMENTS if n in arguments}
-        try:
-            op: SpatialOp = cls.makes(**arguments)
-            self.sampling = Sampling.of(**sampling).at(self.origin)
-            refuse_conflict(self.sampling, self.origin, parent)
-            refuse_useless_fill(self.sampling, self.origin, parent, [op])
-        except VoxpipeError as error:
-            raise error.at(self.origin)  # noqa: B904
+        arguments = self.arguments(args, kwargs)
+        op: SpatialOp = self.make_op(arguments)
+        self.sampling = sampling_of(self, arguments, [op])
         tell_mistakes(op, self.origin)
-        self.stream_names = (stream_name(parent, name, cls.chained),)
+        name = arguments.get("name", "")
+        self.stream_names = (stream_name(parent, name, self.chained),)
         self.steps = (Step(op, self.stream_names[0], self.origin, shared=bool(name)),)
         self.adding = Adding(self.steps)
 
@@ -265,6 +356,33 @@ def _changed(thing: Any) -> str | None:
     return next((found for found in map(_changed, below) if found is not None), None)
 
 
+def volume_named(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:
+    """Return the volume that an argument names: a lazy one, or one that is not opened yet.
+
+    Raises
+    ------
+    SampleError
+        The sample has no such volume.
+    """
+    thing = sample.get(key)
+    if isinstance(thing, LazyPatch):
+        return thing.volume
+    if isinstance(thing, Volume):
+        return thing
+    if isinstance(thing, (str, os.PathLike)):
+        return Volume(thing, kind=kind)
+    have = ", ".join(map(repr, sample)) or "nothing"
+    what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
+    do = "Name one of them; write vp.Volume(array, affine=...) around an array."
+    do = do if key in sample else missing_key_hint(key, do)
+    if key in sample.patches:
+        what = "which is realized already"
+        do = "Move realize() after this pipe: it asks volumes, not voxels."
+    raise SampleError(
+        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}", do=do
+    )
+
+
 class FusedSpatial(PerItem):
     """Add the steps of all members to the plan at once.
 
@@ -327,33 +445,65 @@ class FusedSpatial(PerItem):
 # ``dtype`` change how intensities are sampled, or any volume by key:
 # ``padding={"label": "border"}``.
 
-_MORE = [("name", ""), *((name, None) for name in SAMPLING_ARGUMENTS)]
+
+class AffinePipe(SpatialPipe, form="affine", op=Affine): ...
 
 
-def spatial_form(op: Any, *, keywords_only: bool = False, kind: type = SpatialPipe) -> Any:
-    """Return the pipe of a spatial op, registered under the op's name."""
-    signature = signature_of(op, _MORE, keywords_only=keywords_only)
-    return chained(op.name)(form(kind, op, __name__, signature))
+class AugmentPipe(SpatialPipe, form="augment", op=Augment, keywords_only=True): ...
 
 
-AffinePipe = spatial_form(Affine)
-AugmentPipe = spatial_form(Augment, keywords_only=True)
-CenterCropPipe = spatial_form(CenterCrop)
-CropOrPadPipe = spatial_form(CropOrPad)
-CropPipe = spatial_form(Crop)
-DivisiblePadPipe = spatial_form(DivisiblePad)
-ElasticPipe = spatial_form(Elastic)
-FlipPipe = spatial_form(Flip)
-ForegroundCropPipe = spatial_form(ForegroundCrop, kind=NeedingPipe)
-GridDistortionPipe = spatial_form(GridDistortion)
-LabelCropPipe = spatial_form(LabelCrop, kind=NeedingPipe)
-OrientationPipe = spatial_form(Orientation)
-PadPipe = spatial_form(Pad)
-RandomCropPipe = spatial_form(RandomCrop)
-ResizePipe = spatial_form(Resize)
-Rotate90Pipe = spatial_form(Rotate90)
-RotatePipe = spatial_form(Rotate)
-ShearPipe = spatial_form(Shear)
-SpacingPipe = spatial_form(Spacing)
-TranslatePipe = spatial_form(Translate)
-ZoomPipe = spatial_form(Zoom)
+class CenterCropPipe(SpatialPipe, form="center_crop", op=CenterCrop): ...
+
+
+class CropOrPadPipe(SpatialPipe, form="crop_or_pad", op=CropOrPad): ...
+
+
+class CropPipe(SpatialPipe, form="crop", op=Crop): ...
+
+
+class DivisiblePadPipe(SpatialPipe, form="divisible_pad", op=DivisiblePad): ...
+
+
+class ElasticPipe(SpatialPipe, form="elastic", op=Elastic): ...
+
+
+class FlipPipe(SpatialPipe, form="flip", op=Flip): ...
+
+
+class ForegroundCropPipe(NeedingPipe, form="foreground_crop", op=ForegroundCrop): ...
+
+
+class GridDistortionPipe(SpatialPipe, form="grid_distortion", op=GridDistortion): ...
+
+
+class LabelCropPipe(NeedingPipe, form="label_crop", op=LabelCrop): ...
+
+
+class OrientationPipe(SpatialPipe, form="orientation", op=Orientation): ...
+
+
+class PadPipe(SpatialPipe, form="pad", op=Pad): ...
+
+
+class RandomCropPipe(SpatialPipe, form="random_crop", op=RandomCrop): ...
+
+
+class ResizePipe(SpatialPipe, form="resize", op=Resize): ...
+
+
+class Rotate90Pipe(SpatialPipe, form="rotate90", op=Rotate90): ...
+
+
+class RotatePipe(SpatialPipe, form="rotate", op=Rotate): ...
+
+
+class ShearPipe(SpatialPipe, form="shear", op=Shear): ...
+
+
+class SpacingPipe(SpatialPipe, form="spacing", op=Spacing): ...
+
+
+class TranslatePipe(SpatialPipe, form="translate", op=Translate): ...
+
+
+class ZoomPipe(SpatialPipe, form="zoom", op=Zoom): ...

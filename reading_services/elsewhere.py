@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from ..core.origin import shorten
+from ..core.call_site import shorten
 
 _BATCH = ".batch_patches({value}) or .batch({value}) at the end of the chain"
 _DROPS = ".batch_patches(..., drop_last={value}) or .batch(..., drop_last={value}) in the chain"

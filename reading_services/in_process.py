@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
-from ..core.origin import warn
-from ..core.whole import whole
+from ..core.call_site import warn
+from ..core.validate import validate_int
+from ..datapipes.background_iterator import stop_limit
 from ..datapipes.epoch import set_epoch
 from ..datapipes.tensors import as_tensors
-from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.joining import Table, using_joinings
@@ -76,11 +76,11 @@ class InProcessReadingService:
         memory_bytes: int | None = None,
         prefetch_bytes: int | None = None,
     ) -> None:
-        self.prefetch_cnt = whole("prefetch_cnt", prefetch_cnt, least=0)
+        self.prefetch_cnt = validate_int("prefetch_cnt", prefetch_cnt, least=0)
         self.prefetch_bytes = (
             None
             if prefetch_bytes is None
-            else whole(
+            else validate_int(
                 "prefetch_bytes",
                 prefetch_bytes,
                 least=0,
@@ -178,7 +178,7 @@ class InProcessEpoch:
         """End the thread, and close the volumes unless another epoch may read them."""
         batches = self._batches
         try:
-            with leaving(self._seconds):
+            with stop_limit(self._seconds):
                 batches.close()
         finally:
             if not self._freed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.whole import whole
+from ..core.validate import validate_int
 from ..storage.cache_directory import cache_budget
 from ..volumes.scheme import Budget
 from .transport.budget import memory_bytes
@@ -19,7 +19,7 @@ def checked(given: int | None) -> int | None:
     """Return ``memory_bytes`` as it was given to a service, or raise if it is no count of bytes."""
     if given is None:
         return None
-    return whole("memory_bytes", given, least=1, unit="bytes", do="or None for the default")
+    return validate_int("memory_bytes", given, least=1, unit="bytes", do="or None for the default")
 
 
 def budgets(

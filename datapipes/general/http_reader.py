@@ -15,15 +15,15 @@ from weakref import WeakSet
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
-from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, placed
-from ...core.hidden import Hidden
-from ...core.origin import warn
+from ...core.call_site import warn
+from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound, add_location
+from ...core.redact import Redacted
 from ...graph import Pipe, Traits
 from ...storage.location import public_name, remote_errors
 from ...storage.redaction import Secrets
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retried_here
-from ..connection import Connected, options_of
 from ..forms import offered
+from .connection import Connected, options_of
 from .left_out import NO_DRIVE, USE_A_BUCKET
 from .streams import length_or_type_error
 
@@ -341,7 +341,7 @@ class _Reader(Connected):
         self.parent = parent
         self.timeout = timeout
         self.skip_on_error = skip_on_error
-        self.storage_options: Hidden = options_of(options)
+        self.storage_options: Redacted = options_of(options)
 
     @property
     def traits(self) -> Traits:
@@ -360,7 +360,7 @@ class _Reader(Connected):
                     text = f"{what}: {public_name(url)} is left out, skipping to the next"
                     warn("\n".join([text, *more]), UserWarning, self.origin)
                     continue
-                raise placed(error, self.origin)  # noqa: B904  the very same error
+                raise add_location(error, self.origin)  # noqa: B904  the very same error
             yield url, StreamWrapper(stream, name=public_name(url))
             del stream
 

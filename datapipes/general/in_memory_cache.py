@@ -9,15 +9,14 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ...core import Sample
+from ...core.call_site import warn
 from ...core.errors import GraphError
-from ...core.origin import warn
 from ...graph import Pipe, Traits, describe, walk
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.stack import StackedPatch
-from ..cases import Seeded
-from ..datapipe import first_drawing, length_of
+from ..datapipe import Running, first_drawing, length_of
+from ..epoch import Seeded
 from ..forms import offered
-from ..running import Running
 from ..tensors import bytes_of
 from .selecting import Cycler
 

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from ...core.call_site import shorten
 from ...core.errors import NotPicklable
-from ...core.origin import shorten
 from ...graph import clone, dispatch_point, traits_of, walk
 from ..shares.feeding import Ended, Feed
 from ..shares.sharing import apply_shares, refuse_twice

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
-from ...datapipes.background_iterator import Ahead, Ended
+from ...datapipes.background_iterator import BackgroundIterator, Exhausted
 from ...datapipes.iter import Prefetcher
 from ...graph import traits_of
 from ..work import Planned, Work
@@ -41,7 +41,7 @@ class MadeAhead:
     def __init__(self, batches: Iterator[Any], pipe: Prefetcher) -> None:
         self._batches = batches
         self._pipe = pipe
-        self._ahead: Ahead | None = None
+        self._ahead: BackgroundIterator | None = None
         self._closed = False
 
     def __iter__(self) -> MadeAhead:
@@ -52,10 +52,10 @@ class MadeAhead:
             raise StopIteration
         if self._ahead is None:
             most, most_bytes = self._pipe.buffer_size, self._pipe.buffer_bytes
-            self._ahead = Ahead(self._batches, most=most, most_bytes=most_bytes)
+            self._ahead = BackgroundIterator(self._batches, most=most, most_bytes=most_bytes)
         try:
             return self._ahead.take()
-        except Ended:
+        except Exhausted:
             raise StopIteration from None
 
     def close(self) -> None:

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 from ...adapters import Limits
 from ...batching import NOWHERE, STANDING
 from ...core.errors import ItemTimeout
-from ...core.waits import wait_of
+from ...core.locks import timeout_or_none
+from ...datapipes.background_iterator import join_threads, note_progress
 from ...datapipes.tensors import bytes_of
-from ...datapipes.thread_shutdown import going_on, wait_for
 from ...graph import frame_location, frame_pipe
 from .room import Room
 
@@ -100,7 +100,7 @@ class Watched:
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
-        going_on()
+        note_progress()
         self._ask()
         kind, value = self._answer()
         self._asked -= 1
@@ -130,7 +130,7 @@ class Watched:
             left = end - time.monotonic()
             try:
                 wait = left if self._poll is None else min(left, self._poll)
-                return self._answers.get(timeout=wait_of(wait))
+                return self._answers.get(timeout=timeout_or_none(wait))
             except queue.Empty:
                 now = time.monotonic()
             if now >= end:
@@ -170,7 +170,7 @@ class Watched:
             while True:  # what was asked ahead is not made any more
                 self._requests.get_nowait()
         self._requests.put(False)
-        wait_for(self._thread, most=_SECONDS if self._late else math.inf)
+        join_threads(self._thread, most=_SECONDS if self._late else math.inf)
 
     def left(self) -> threading.Thread | None:
         """Return the thread, if it is still at an item after :meth:`close`."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from ...batching import Outcome
 from ...core.errors import GraphError
-from ...datapipes.rank_barrier import Circle
+from ...datapipes.rank_barrier import RankBarrier
 from ..place import Place
 from ..reading_service import Epoch, leave
 from ..shares.part import PAD
@@ -38,7 +38,7 @@ class _InStep:
         All ranks.
     """
 
-    def __init__(self, own: Epoch, circle: Circle) -> None:
+    def __init__(self, own: Epoch, circle: RankBarrier) -> None:
         self.last = -1
         self._own = own
         self._circle = circle
@@ -106,7 +106,7 @@ class TogetherEpoch(_InStep):
         had ended before still needs its last item.
     """
 
-    def __init__(self, own: Epoch, circle: Circle, uneven: str, place: Place = _START) -> None:
+    def __init__(self, own: Epoch, circle: RankBarrier, uneven: str, place: Place = _START) -> None:
         super().__init__(own, circle)
         self._place = place
         self._pads = uneven == PAD

@@ -16,9 +16,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from ...core.call_site import warn
 from ...core.errors import SlotsUsedUp
 from ...core.memory import usable_memory
-from ...core.origin import warn
 
 # Batches on their way are one user of the memory among several: the model, the workers' own
 # memory, the cached files. An eighth is 3 GB of 24, or 170 batches of 4 patches of 96^3.

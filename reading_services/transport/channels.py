@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 
-from ...core.waits import wait_of
+from ...core.locks import timeout_or_none
 
 # Asked for this type Python takes the descriptor to be non-blocking already and does not touch
 # it. Linux has it; elsewhere the default is undone below, which no other thread may notice:
@@ -33,7 +33,7 @@ def limit_waits(channel: Connection, seconds: float) -> None:
     """
     if sys.platform == "win32":
         return  # pipes of another kind, without such limits
-    wait = wait_of(seconds) or 0.0  # the system's word for no limit
+    wait = timeout_or_none(seconds) or 0.0  # the system's word for no limit
     limit = struct.pack("ll", int(wait), int(wait % 1 * 1e6))
     with _socket_of(channel) as twin:
         twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...core.ledger import Entry, Key
+from ...core.counters import Key, PipeCounts
 from ...volumes.handles import Opened
 
 
@@ -76,7 +76,7 @@ class RetireSlot:
 class Report:
     """What a worker did besides making the batch."""
 
-    ledger: dict[Key, Entry] = field(default_factory=dict)
+    ledger: dict[Key, PipeCounts] = field(default_factory=dict)
     warnings: tuple[tuple[str, type[Warning]], ...] = ()
     versions: tuple[Opened, ...] = ()
     """Which versions of volumes it has opened."""

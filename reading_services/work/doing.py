@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...core import Origin
+from ...core import CallSite
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Doing:
 
     what: str
     """The batch, its cases and their files."""
-    origin: Origin | None = None
+    origin: CallSite | None = None
     """The pipe that it runs, as the user wrote it."""
     seconds: float = math.inf
     """For how long it may be at that."""

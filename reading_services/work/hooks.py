@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.call_site import shorten
 from ...core.errors import GraphError
-from ...core.origin import shorten
 from ...graph import Pipe, is_pipe
 from ..seeds.seed_generator import SeedGenerator
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...adapters import Hints, Limits
 from ...batching import NOWHERE, ErrorPolicy, Instruction, Job, Recipe, Tolerant
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...graph import (
     Cut,
     Pipe,

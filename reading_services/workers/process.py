@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 
 from ...adapters import Limits
 from ...batching import NOWHERE
-from ...batching.standing import read
+from ...batching.recipe import read
 from ...core.errors import WorkerDied
-from ...core.waits import wait_of
+from ...core.locks import timeout_or_none
 from ..transport.arrivals import SlotReader
 from ..transport.batches import unpack
 from ..transport.budget import SlotBudget
@@ -107,7 +107,7 @@ class Worker:
         seconds
             How long its end may take; a closed channel is seen before it.
         """
-        self.process.join(wait_of(seconds))
+        self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
         died = WorkerDied(
             f"worker {self.number} (pid {self.process.pid}) "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ...core.call_site import warn
 from ...core.errors import WorkerDied, WorkerReplaced
-from ...core.origin import warn
 
 # A worker that the system killed for lack of memory, or that a faulty library took with it, is
 # seldom alone; a batch that kills whoever makes it would otherwise kill for ever.

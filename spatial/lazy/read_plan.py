@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, OrientedBox, Region
-from ...core.remembered import cached_property
+from ...core.lru_cache import cached_property
 from ...intensity import Epilogue
 from ...volumes import Volume
 from ...volumes.chunks.cuts import Cuts, Needed
-from ...volumes.pyramid import at_level, coarser_levels
+from ...volumes.volume import at_level, coarser_levels
 from ..ops.resample_to import of_source
 from ..plans.clip import Clip
 from ..plans.plan import SpatialPlan

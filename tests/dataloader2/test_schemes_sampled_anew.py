@@ -8,8 +8,8 @@ import pytest
 import zarr
 
 import voxpipe as vp
-from voxpipe.core import TALLY
-from voxpipe.datapipes.demand import asked_of
+from voxpipe.core import IO_COUNTERS
+from voxpipe.datapipes.access_pattern import measure_access
 from voxpipe.volumes.negotiate import MADE
 
 LARGE = 10**9
@@ -66,11 +66,11 @@ def test_an_eager_chain_is_negotiated(folder: Path) -> None:
 def test_the_demand_is_what_is_read(folder: Path) -> None:
     """Voxels and chunks of the file, and the bytes of what is made between."""
     pipe = patches(folder).blur(1, keys="image").rotate(90).batch_patches(2)
-    asked = asked_of(pipe, 0, 0)
+    asked = measure_access(pipe, 0, 0)
     with vp.DataLoader2(pipe, seed=0) as loader:
-        before = TALLY.snapshot()
+        before = IO_COUNTERS.snapshot()
         list(loader)
-        decoded = (TALLY - before).bytes_decoded
+        decoded = (IO_COUNTERS - before).bytes_decoded
 
     # A quarter turn of 8 voxels with a halo of 4 on either side, where the volume goes on.
     assert all(8 < n <= 16 for n in asked.demands["image"].support)

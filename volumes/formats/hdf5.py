@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core import TALLY, Region
+from ...core import IO_COUNTERS, Region
 from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VoxpipeError
 from ...storage.content import content_key
 from ...storage.location import remote_errors
@@ -101,7 +101,7 @@ def open_hdf5(
         if offset is not None:
             file.close()
             return open_raw(fields, files, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         if dataset.chunks is None:
             return LocalDataset(path, others, dataset, header, layout, name)
         return LocalHdf5(path, others, dataset, header, layout, name)
@@ -143,7 +143,7 @@ def open_remote_hdf5(
                 file.close()
                 fields = RawHeader.of_array(layout, header.disk_dtype, offset, header.affine)
                 return open_raw(fields, [remote], name)
-            TALLY.count(headers=1)
+            IO_COUNTERS.count(headers=1)
             kind = RemoteDataset if dataset.chunks is None else RemoteHdf5
             return kind(remote, ranges, file, dataset, header, layout)
         except BaseException:

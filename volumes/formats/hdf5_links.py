@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core.call_site import shorten
 from ...core.errors import BadHeader, LeadsOutside, MissingDependency, VoxpipeError
-from ...core.origin import shorten
 from ...storage.ranges import Folder, open_regular
 
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.

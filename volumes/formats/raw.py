@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY, OrientedBox, Region
+from ...core import IO_COUNTERS, OrientedBox, Region
 from ...core.errors import TruncatedVolume
 from ...core.memory import usable_memory
 from ...storage.box_blocks import rows_of_box
@@ -34,10 +34,9 @@ from ...storage.read_ahead import Ticket
 from ...storage.remote_file import Piece, RemoteFile
 from ...storage.retry import read_anew
 from ..backend import Backend, Channels
-from ..fetched import touch
 from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
-from ..voxels import Voxels, plain
+from ..voxels import Voxels, plain, touch
 from .chunked_backend import Layout
 from .local_file import MAPS, Place
 from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
@@ -240,7 +239,7 @@ def open_raw(
     TruncatedVolume
         The file is too short for what the header speaks of.
     """
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     if encoding != "raw":
         _check_ratio(fields, files[-1].size - skip, encoding, name)
 

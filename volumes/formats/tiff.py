@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import TALLY
+from ...core import IO_COUNTERS
 from ...core.errors import (
     BadHeader,
     MissingDependency,
     VolumeNotFound,
     VoxpipeError,
 )
-from ...core.turns import ForkSafeLock
+from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
 from ...storage.location import file_system
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
@@ -117,7 +117,7 @@ def open_tiff(
         if image.whole is not None:
             fields = RawHeader.of_array(layout, image.dtype, image.whole, image.affine)
             return open_raw(fields, [file], name)
-    TALLY.count(headers=1)
+    IO_COUNTERS.count(headers=1)
     return LocalTiff(path, image, layout, stamp, _own(options), name)
 
 
@@ -196,7 +196,7 @@ class RemoteTiff(RemoteChunks, TiffBackend):
             with complaints_raised(name):
                 image = read_tiff(tiff, options.get("level", 0), options.get("series", 0), name)
             layout = _checked_layout(image, name)
-        TALLY.count(headers=1)
+        IO_COUNTERS.count(headers=1)
         token = content_key(self._file.cache_key, _own(options))
         # A store of one object, whose name is empty.
         image = replace(image, files=("",) * len(image.files))

@@ -1,0 +1,284 @@
+"""Where the user wrote something: the call, the file and the line.
+
+Errors, profiles and ``explain()`` speak of pipes as they stand in the user's
+script. An origin is found by walking out of voxpipe's and torch's own frames.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import reprlib
+import sys
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from .redact import public_text, public_value
+
+# Frames of these packages are machinery between the user's line and the pipe.
+_MACHINERY = ("voxpipe", "torch", "torchdata", "functools", "contextlib")
+# Where a thread begins: nobody's line is further out.
+_THREADS = ("threading", "concurrent")
+# An argument is shown up to this many characters; a long list says nothing more.
+_LONGEST_ARGUMENT = 40
+# Ops in their own words: five or so, as many as a choice usually has.
+_LONGEST_OPS = 200
+# Choices of choices of ops: nobody writes more of them into each other.
+_DEEPEST_OPS = 8
+# Digits of a number, and levels of a list, beyond which nothing of it would be shown anyway.
+_MOST_DIGITS, _DEEPEST = 100, 40
+# Where Python keeps what was said of which line, by file, so that it is said once.
+_SAID: dict[str, dict[Any, Any]] = {}
+# What a chain may say is a few things for each key; keys that are made up by data are no end.
+_MOST_TOLD = 4096
+_AHEAD: ContextVar[bool] = ContextVar("looking_ahead", default=False)
+
+# Arguments that may hold credentials: they are shown nowhere, and tell no chain from another.
+CREDENTIALS = ("storage_options",)
+_HIDDEN = "{…}"
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """One call in the user's code."""
+
+    call: str
+    """The call as written, shortened: ``lazy_patch((96, 96, 96))``."""
+    file: str
+    """Path of the script, as Python knows it; empty where that is not known."""
+    line: int
+    """Line number in ``file``."""
+
+    def __str__(self) -> str:
+        if not self.file:  # it does not know where it was written
+            return self.call
+        return f".{self.call}   {os.path.basename(self.file)}:{self.line}"
+
+
+def shorten(value: Any) -> str:
+    """Return ``repr(value)``, cut to a length that fits a message, and URLs without secrets.
+
+    Examples
+    --------
+    >>> shorten((96, 96, 96))
+    '(96, 96, 96)'
+    >>> shorten("https://me:secret@host/a.nii?X-Signature=abc")
+    "'https://host/a.nii'"
+    """
+    if (told := _told(value)) is not None:
+        return told if len(told) <= _LONGEST_OPS else told[: _LONGEST_OPS - 1] + "…"
+    if isinstance(value, functools.partial):
+        return f"partial({shorten(value.func)}, …)"
+    named = callable(value) and hasattr(value, "__name__")
+    text = value.__name__ if named else _BEGINNING.repr(public_value(value))
+    text = public_text(" ".join(text.split()))
+    return text if len(text) <= _LONGEST_ARGUMENT else text[: _LONGEST_ARGUMENT - 1] + "…"
+
+
+class _Beginning(reprlib.Repr):
+    """The beginning of a ``repr``, at least what is shown of it.
+
+    All of it may be gigabytes, end in a ``RecursionError``, or be a number of more digits than
+    Python writes down.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = self.maxdict = self.maxlist = self.maxtuple = _DEEPEST
+        self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = _DEEPEST
+        self.maxother = sys.maxsize  # whole, as texts are: a URL is made public as a whole
+
+    def repr_str(self, x: str, level: int) -> str:
+        return repr(x)
+
+    def repr_int(self, x: int, level: int) -> str:
+        is_short = x.bit_length() < 3 * _MOST_DIGITS
+        return repr(x) if is_short else f"<a number of {x.bit_length()} bits>"
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        first = itertools.islice(x.items(), self.maxdict)
+        pairs = ((self.repr1(key, level - 1), self.repr1(one, level - 1)) for key, one in first)
+        return f"{{{', '.join(f'{key}: {one}' for key, one in pairs)}}}"
+
+
+_BEGINNING = _Beginning()
+
+
+def _told(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
+    """Return an op, or a list of ops, in the user's words; None for anything else.
+
+    An op is known by its ``describe``; a mapping is one from op to weight.
+    """
+    if isinstance(value, (Mapping, list, tuple)):
+        told: list[str] = []
+        for one in value:
+            text = _told(one, levels - 1) if levels else None
+            if text is None:
+                return None
+            weight = f": {shorten(value[one])}" if isinstance(value, Mapping) else ""
+            told.append(f"{text}{weight}")
+        joined = ", ".join(told)
+        text = f"{{{joined}}}" if isinstance(value, Mapping) else f"[{joined}]"
+        return text if told else None
+    describe = getattr(value, "describe", None)
+    return (
+        describe()
+        if dataclasses.is_dataclass(value) and not isinstance(value, type) and callable(describe)
+        else None
+    )
+
+
+def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a call as a reader would write it.
+
+    Examples
+    --------
+    >>> call_text("rotate", (15,), {"p": 0.5})
+    'rotate(15, p=0.5)'
+    >>> call_text("open_volume", (), {"storage_options": {"key": "AKIA"}})
+    'open_volume(storage_options={…})'
+    """
+    parts = [shorten(a) for a in args]
+    parts += [f"{k}={_HIDDEN if k in CREDENTIALS else shorten(v)}" for k, v in kwargs.items()]
+    return f"{name}({', '.join(parts)})"
+
+
+def _is_generated(frame: FrameType) -> bool:
+    """Whether it runs what a dataclass wrote, which stands in no file."""
+    return frame.f_code.co_name == "__init__" and frame.f_code.co_filename == "<string>"
+
+
+def caller(call: str) -> CallSite:
+    """Return the innermost frame outside voxpipe and torch as the origin of ``call``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        _is_machinery(frame.f_globals.get("__name__", "")) or _is_generated(frame)
+    ):
+        frame = frame.f_back
+    return CallSite(call, frame.f_code.co_filename, frame.f_lineno)
+
+
+@contextmanager
+def looking_ahead() -> Iterator[None]:
+    """Plan what may never be made: nothing is told of it, and nothing counts as told.
+
+    Whoever makes it later warns of it then. Other threads are not concerned.
+    """
+    token = _AHEAD.set(True)
+    try:
+        yield
+    finally:
+        _AHEAD.reset(token)
+
+
+def is_looking_ahead() -> bool:
+    """Whether what runs now is only looked at: it is made later, or not at all."""
+    return _AHEAD.get()
+
+
+def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> None:
+    """Warn of what was written at ``origin``, else of the user's line that led here.
+
+    To a thread of ours no line of the user's leads; the pipe for which it works was written at one.
+    """
+    if is_looking_ahead():
+        return
+    if origin is None:
+        depth, found = _led_here()
+        if not isinstance(found, CallSite):
+            warnings.warn(text, category, stacklevel=depth)
+            return
+        origin = found
+    said = _SAID.setdefault(origin.file, {})
+    warnings.warn_explicit(text, category, origin.file, origin.line, registry=said)
+
+
+def _led_here() -> tuple[int, CallSite | None]:
+    """Return how many frames from :func:`warn` the user's is, or the pipe of a thread of ours."""
+    depth, frame = 2, sys._getframe(2)
+    pipe: CallSite | None = None
+    while frame.f_back is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package in _THREADS:
+            return depth, pipe
+        if not _is_machinery(frame.f_globals.get("__name__", "")):
+            return depth, None
+        pipe = pipe or _written_at(frame)
+        depth, frame = depth + 1, frame.f_back
+    return depth, None
+
+
+def _written_at(frame: FrameType) -> CallSite | None:
+    """Return where the pipe, or the instruction, was written of which a frame runs a method."""
+    code = frame.f_code
+    if "self" not in code.co_varnames[: code.co_argcount]:
+        return None
+    origin = getattr(frame.f_locals.get("self"), "__dict__", {}).get("origin")
+    return origin if isinstance(origin, CallSite) and origin.file else None
+
+
+class WarnOnce:
+    """Warns of each thing once, and not while somebody looks ahead.
+
+    Copies of a pipe share theirs; what is pickled arrives with nothing told. Of more than 4096
+    things the first are forgotten.
+
+    Examples
+    --------
+    >>> once = WarnOnce()
+    >>> with looking_ahead():
+    ...     once.warn("gt", "'gt' is an intensity", UserWarning)
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     once.warn("gt", "'gt' is an intensity", UserWarning)
+    ...     once.warn("gt", "'gt' is an intensity", UserWarning)
+    >>> len(told)
+    1
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[Hashable, None] = {}
+
+    def warn(
+        self,
+        thing: Hashable,
+        text: str | Callable[[], str],
+        category: type[Warning],
+        origin: CallSite | None = None,
+    ) -> None:
+        """Warn, unless ``thing`` was told; where the warning is raised as an error, it was not.
+
+        A function makes the text only where it is needed; an empty one tells nothing yet.
+        """
+        if thing in self._told or is_looking_ahead():
+            return
+        told = text if isinstance(text, str) else text()
+        if told:
+            warn(told, category, origin)
+            self.leave(thing)
+
+    def leave(self, thing: Hashable) -> None:
+        """Say nothing of it from now on: it was told, or looked at and found right."""
+        self._told[thing] = None
+        if len(self._told) > _MOST_TOLD:
+            del self._told[next(iter(self._told))]
+
+    def __contains__(self, thing: Hashable) -> bool:
+        return thing in self._told
+
+    def __reduce__(self) -> tuple[type[WarnOnce], tuple[()]]:
+        return WarnOnce, ()
+
+
+def _is_machinery(module: str) -> bool:
+    # ``python -m voxpipe`` and doctests run under other names and count as the user.
+    return module.split(".", 1)[0] in _MACHINERY

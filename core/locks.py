@@ -1,0 +1,189 @@
+"""Locks where a plain one hangs: around what finalizers call too, and in forked children.
+
+Garbage may be collected whenever memory is taken, so also inside a lock; and what is collected may
+be an epoch that nobody finished, whose end frees what the lock guards. With a plain lock that
+thread would wait for itself, for ever; a reentrant one would let it in while things are half done.
+
+A forked child inherits locks that threads of its parent hold, and not the threads: nobody would
+ever release them there. Python's own locks of modules that are just being imported are such, too:
+a fork waits until late imports of ours are done.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+_EVERY: WeakSet[ForkSafeLock | ReentrantDeferredLock] = WeakSet()
+
+IMPORTED_LATE = frozenset(
+    (
+        *("torch", "torchdata", "numpy", "numcodecs", "zarr", "nibabel", "scipy", "isal", "numba"),
+        *("fsspec", "s3fs", "aiobotocore", "botocore", "aiohttp", "obstore", "gcsfs", "adlfs"),
+        *("h5py", "hdf5plugin", "tifffile", "imagecodecs", "pydicom", "blosc2", "PIL", "itk"),
+        *("voxpipe", "monai", "torchio", "matplotlib", "rich", "ray", "lightning"),
+    )
+)
+"""Packages that are imported where they are needed first, by whichever thread that is."""
+LONGEST_IMPORT = 30.0
+"""Seconds that a fork waits for an import. To import torch from a cold disk takes ten."""
+_LOOK = 0.001
+
+
+class ForkSafeLock:
+    """A reentrant lock that is free in a forked child, whoever held it in the parent.
+
+    For what is whole after each step, or forgotten in a child: a thread may have been in its midst.
+
+    Examples
+    --------
+    >>> lock = ForkSafeLock()
+    >>> with lock, lock:
+    ...     pass
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        _EVERY.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        """Leave the lock of the parent behind."""
+        self._lock = threading.RLock()
+
+
+class DeferredLock:
+    """A lock, and acts that wait for it without keeping anybody waiting.
+
+    Examples
+    --------
+    >>> turns, done = DeferredLock(), []
+    >>> with turns:
+    ...     turns.defer(lambda: done.append("act"))
+    ...     done.append("inside")
+    >>> turns.defer(lambda: done.append("at once"))
+    >>> done
+    ['inside', 'act', 'at once']
+    """
+
+    def __init__(self) -> None:
+        self._lock: Any = threading.Lock()
+        self._due: deque[Callable[[], object]] = deque()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Leave, and do what waits."""
+        self._lock.release()
+        self._settle()
+
+    def defer(self, act: Callable[[], object]) -> None:
+        """Do something that needs the lock: now, or as soon as whoever has it leaves.
+
+        ``act`` must not fail, and must not enter by itself.
+        """
+        self._due.append(act)
+        self._settle()
+
+    def _settle(self) -> None:
+        # Looked at again each time after leaving: somebody may have been refused meanwhile.
+        while self._due and self._lock.acquire(blocking=False):
+            try:
+                while self._due:
+                    self._due.popleft()()
+            finally:
+                self._lock.release()
+
+
+class ReentrantDeferredLock(DeferredLock):
+    """A deferred lock that is held for long, by one thread several times, and is free in a child.
+
+    Examples
+    --------
+    >>> turn = ReentrantDeferredLock()
+    >>> with turn:
+    ...     turn.defer(lambda: print("this thread is inside: at once"))
+    this thread is inside: at once
+    >>> turn.acquire(0.0)
+    True
+    >>> turn.release()
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after_fork()
+        _EVERY.add(self)
+
+    def acquire(self, seconds: float) -> bool:
+        """Wait for it so long at most; say whether it was had."""
+        return bool(self._lock.acquire(timeout=seconds))
+
+    def after_fork(self) -> None:
+        """Leave the lock of the parent behind."""
+        self._lock = threading.RLock()
+
+
+def await_imports() -> None:
+    """Wait until no other thread is in an import of what is imported late.
+
+    A child that is forked meanwhile would wait for ever for the module. Python releases the lock of
+    all imports in a child, and not those of each module (3.11 to 3.14). An import that takes too
+    long, because it waits for the thread that forks, is not waited for any longer.
+    """
+    deadline = time.monotonic() + LONGEST_IMPORT
+    while _is_importing() and time.monotonic() < deadline:
+        _pause(_LOOK)
+
+
+def _is_importing() -> bool:
+    """Whether another thread holds the lock of such a module."""
+    known: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
+    here = threading.get_ident()
+    for name, reference in list(known.items()):
+        if name.partition(".")[0] in IMPORTED_LATE:
+            lock = reference()
+            if getattr(lock, "owner", None) not in (None, here):
+                return True
+    return False
+
+
+_pause = time.sleep
+
+
+def _after_fork() -> None:
+    for lock in list(_EVERY):
+        lock.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=await_imports, after_in_child=_after_fork)
+
+
+# Polls count milliseconds in 32 bits, which is 24 days; who allows more than this sets no limit.
+LONGEST_SECONDS = 7 * 24 * 3600.0
+
+
+def timeout_or_none(seconds: float) -> float | None:
+    """Return how long to wait at most, as the standard library wants it: None without a limit.
+
+    Examples
+    --------
+    >>> timeout_or_none(-0.5), timeout_or_none(60.0), timeout_or_none(float("inf"))
+    (0.0, 60.0, None)
+    """
+    return None if seconds > LONGEST_SECONDS else max(0.0, seconds)

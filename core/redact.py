@@ -1,0 +1,311 @@
+"""What may hold credentials, options and URLs: used as any other, shown without them.
+
+A URL is taken apart once, by its structure: what stands where a user, a password, a query, a
+fragment or a parameter of a path stands is not shown, whatever characters it is made of. Texts
+that somebody else wrote have no structure; there, more is cut out than need be.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+_SHOWN = "{…}"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Between the members of a chain; a :: in a password has no scheme behind it.
+_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))")
+_QUERY = re.compile(r"[?#]")
+_NOWHERE = "…"
+_SERVER = re.compile(r"[^/?#\\]*")
+# Buckets have no port: what follows a colon is a secret key.
+_WITHOUT_PORT = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "r2", "oss", "cos", "b2", "hf"})
+# Before the @ stands a container, which is no secret.
+_WITH_CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
+# Anything may be a key of it, and it asks nobody for a password.
+_WITHOUT_USER = frozenset({"memory", "file", "local", "zip", "tar", "libarchive"})
+# What follows is a name in an archive, or a path of this machine.
+_WITHOUT_SERVER = frozenset({"file", "local", "zip", "tar", "libarchive"})
+_WITHOUT_PARAMETERS = _WITHOUT_PORT | _WITH_CONTAINER | _WITHOUT_USER
+# In a text a URL ends at a blank, and what closes the sentence around it is no part of it.
+_WORD = re.compile(r"\S*")
+_CLOSING = re.compile(r"[^\w%=&+/~-]*$")
+# Behind a file name with blanks: a query, in a text, begins with a word behind the ?.
+_LATE_QUERY = re.compile(r"\?(?=[\w%&=.~+-])\S*|[#;](?=[\w.~%+-]+=)\S*")
+# Of a server's path: ;name=value behind a name in it, as sessions and signatures are written.
+_PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*")
+# As many URLs as a data set has files; each is asked for many times.
+_MOST_PARSED = 65536
+
+
+class Redacted(dict[str, Any]):
+    """A dictionary whose text says nothing, whoever prints it: we, torch, or a debugger.
+
+    Examples
+    --------
+    >>> options = Redacted(key="AKIA", secret="s3cret")
+    >>> options, f"{options}", options["secret"]
+    ({…}, '{…}', 's3cret')
+    """
+
+    def __repr__(self) -> str:
+        return _SHOWN if self else "{}"
+
+    __str__ = __repr__
+
+
+class Url(NamedTuple):
+    """One URL of a chain, taken apart. Never shown: it holds the credentials."""
+
+    scheme: str
+    """With ``://`` and what stands before it; all of a member of a chain without a place."""
+    user: str
+    """User and password, as written; empty where there is none."""
+    place: str
+    """Server, or bucket, and path."""
+    query: str
+    """Query and fragment, with the mark that they begin with."""
+    parameters: str
+    """Those of its path, joined: ``;key=value``."""
+    splits: str
+    """The mark inside the password at which clients end the server; empty for none."""
+
+    def __repr__(self) -> str:
+        return f"Url({self.scheme}{public_name(self.place)})"
+
+
+@functools.lru_cache(maxsize=_MOST_PARSED)
+def urls_in(location: str) -> tuple[Url, ...]:
+    """Return the URLs of a chain (``zip://a.nii::https://host/a.zip``), one for a plain one."""
+    return tuple(map(_parsed, _LINK.split(location))) if "://" in location else ()
+
+
+def _parsed(text: str) -> Url:
+    found = _SCHEME.search(text)
+    if found is None:
+        return Url(text, "", "", "", "", "")
+    head, rest = text[: found.end()], text[found.end() :]
+    scheme = text[found.start() : found.end() - 3].lower()
+    has_user, splits = _has_user(scheme, rest)
+    query = _QUERY.split(rest, maxsplit=1)[1:]
+    if has_user and rest.count("@") > 1 and any("@" in one for one in query):
+        # Up to which of them the password reaches, nobody can tell.
+        return Url(head, rest, _NOWHERE, "", "", splits)
+    user, place = _split_last(rest) if has_user else ("", rest)
+    end = next((n for n, mark in enumerate(place) if mark in "?#"), len(place))
+    shown = place[:end]
+    # In a bucket a ; is part of a key.
+    parameters = "" if scheme in _WITHOUT_PARAMETERS else "".join(_PARAMETERS.findall(shown))
+    shown = _PARAMETERS.sub("", shown) if parameters else shown
+    return Url(head, user, shown, place[end:], parameters, splits)
+
+
+def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
+    """Return whether a user stands before an @, and the mark that splits its password, if any.
+
+    A password with a / ends the server too early for every client. Such a URL reaches nothing,
+    but is told in the error that says so. Where it may be meant, up to the last @ is hidden.
+    """
+    server, _ = _server_of(rest)
+    before, _, name = server.rpartition("@")
+    port = "" if name.endswith("]") else name.rpartition(":")[2] if ":" in name else ""
+    follows = rest[len(server) :]
+    if "@" in follows and scheme not in _WITHOUT_USER:
+        is_port = port.isdecimal() and scheme not in _WITHOUT_PORT
+        if follows[0] == "\\" or (port and not is_port):
+            return True, follows[0]
+        # A port, for every client. It may be meant for the beginning of a password as well.
+        if is_port and "@" in _QUERY.split(follows, maxsplit=1)[0]:
+            return True, ""
+    if scheme in _WITH_CONTAINER and ":" not in before:
+        return False, ""
+    return "@" in server, ""
+
+
+def _split_last(rest: str) -> tuple[str, str]:
+    """Split at the last @ before the query; at that in the query where there is no other."""
+    path = _QUERY.split(rest, maxsplit=1)[0]
+    at = path.rindex("@") if "@" in path else rest.rindex("@")
+    return rest[:at], rest[at + 1 :]
+
+
+def origin_of(location: str) -> str:
+    """Return by which scheme each URL of a chain is reached, and on which server or bucket.
+
+    Two locations of one origin lead every client to the same servers. Clients do not agree on
+    where a server ends that no ``/`` follows: such a URL is an origin of its own.
+
+    Examples
+    --------
+    >>> origin_of("https://me:secret@Host:80/a.nii"), origin_of("zip://a.nii::s3://scans/a.zip")
+    ('https://host:80', 'zip://::s3://scans')
+    >>> origin_of("https://a?@b/c.nii"), origin_of("/data/a.nii")
+    ('https://a?@b/c.nii', '')
+    """
+    if "://" not in location:
+        return ""
+    return "::".join(map(_origin_of, _LINK.split(location)))
+
+
+def _origin_of(text: str) -> str:
+    found = _SCHEME.search(text)
+    if found is None:
+        return text.lower()
+    head, rest = text[: found.end()].lower(), text[found.end() :]
+    scheme = head[found.start() : -3]
+    if scheme in _WITHOUT_SERVER:
+        return head
+    server, ends = _server_of(rest)
+    if ends not in ("", "/"):
+        return text
+    before, _, name = server.rpartition("@")
+    is_container = scheme in _WITH_CONTAINER and ":" not in before
+    return head + (server if is_container else name).lower()
+
+
+def _server_of(rest: str) -> tuple[str, str]:
+    """Return the server of a URL without its scheme, with user and port, and what ends it."""
+    server = _SERVER.match(rest)
+    assert server is not None  # it matches nothing, too
+    return server[0], rest[server.end() : server.end() + 1]
+
+
+@functools.lru_cache(maxsize=_MOST_PARSED)
+def public_name(location: str) -> str:
+    """Return a location without user, password and query.
+
+    Examples
+    --------
+    >>> public_name("https://me:secret@host/a.nii?X-Signature=abc")
+    'https://host/a.nii'
+    >>> public_name("https://me:sec/r@t@host/two parts (1).nii?X-Signature=abc")
+    'https://host/two parts (1).nii'
+    >>> public_name("https://host/scans;token=abc/a.nii;key=def"), public_name("s3://b/a;k=1.nii")
+    ('https://host/scans/a.nii', 's3://b/a;k=1.nii')
+    >>> public_name("/data/what?.nii")
+    '/data/what?.nii'
+    """
+    if "://" not in location:
+        return location
+    shown = "::".join(url.scheme + public_name(url.place) for url in urls_in(location))
+    # What is left may look like a URL of its own now; it gets shorter each time.
+    return shown if shown == location else public_name(shown)
+
+
+def used_name(location: str) -> str:
+    """Return the location that a client reaches without its credentials, for later use.
+
+    As clients understand a URL, where :func:`public_name` hides what may only be meant for a
+    password: a path with an ``@`` behind a user keeps its beginning.
+
+    Examples
+    --------
+    >>> used_name("https://me:secret@host/mail@work/a.nii"), public_name("https://m@h/a@b/c.nii")
+    ('https://host/mail@work/a.nii', 'https://b/c.nii')
+    """
+    return "::".join(map(_used, _LINK.split(location))) if "://" in location else location
+
+
+def _used(text: str) -> str:
+    url = _parsed(text)
+    if url.splits or not url.user:
+        return url.scheme + used_name(url.place)
+    whole = text[len(url.scheme) :]
+    server, _ = _server_of(whole)
+    rest = server.rpartition("@")[2] + whole[len(server) :]
+    path = _QUERY.split(rest, maxsplit=1)[0]
+    return url.scheme + used_name(_PARAMETERS.sub("", path) if url.parameters else path)
+
+
+def public_value(value: Any, levels: int = 40) -> Any:
+    """Return a value with the locations in it without credentials: in lists and mappings too.
+
+    What lies more than ``levels`` deep in these is left out: nobody shows it.
+
+    Examples
+    --------
+    >>> public_value(["https://me:secret@host/a.nii", 3])
+    ['https://host/a.nii', 3]
+    """
+    if isinstance(value, str):
+        return public_name(value)
+    if isinstance(value, os.PathLike):
+        path = os.fspath(value)
+        return public_name(path) if isinstance(path, str) and "://" in path else value
+    if type(value) in (list, tuple, set, frozenset):
+        if not levels:
+            return type(value)()
+        return type(value)(public_value(one, levels - 1) for one in value)
+    if type(value) is dict:
+        shown = value.items() if levels else ()
+        return {public_value(key): public_value(one, levels - 1) for key, one in shown}
+    return value
+
+
+def has_secrets(value: Any) -> bool:
+    """Whether a location in a value, a list or a mapping has credentials.
+
+    Examples
+    --------
+    >>> has_secrets({"image": ["https://me:secret@host/a.nii"]}), has_secrets(["s3://b/a.nii", 3])
+    (True, False)
+    """
+    if isinstance(value, str):
+        return public_name(value) != value
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(has_secrets, value))
+    if isinstance(value, Mapping):
+        return any(has_secrets(key) or has_secrets(one) for key, one in value.items())
+    return False
+
+
+def public_text(text: str) -> str:
+    """Return a text that somebody wrote without user, password and query of the URLs in it.
+
+    Where a URL ends nobody can tell: up to the next blank, everything is taken for a part of it.
+
+    Examples
+    --------
+    >>> public_text("403 for 'https://me:sec/r@t@host/a.nii?X-Signature=abc', see the manual")
+    "403 for 'https://host/a.nii', see the manual"
+    """
+    if "://" not in text:
+        return text
+    starts = [found.start() for found in _SCHEME.finditer(text)]
+    pieces = [text[: starts[0]]]
+    for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
+        pieces.append(_public_piece(text[start:stop]))
+    shown = "".join(pieces)
+    return shown if shown == text else public_text(shown)
+
+
+def _public_piece(text: str) -> str:
+    """Return a text that begins with a URL, and holds no other one."""
+    scheme = _SCHEME.match(text)
+    assert scheme is not None
+    word = _WORD.match(text, scheme.end())
+    assert word is not None
+    closing = _CLOSING.search(word[0])
+    end = word.start() + (closing.start() if closing is not None else len(word[0]))
+    return public_name(text[:end]) + _LATE_QUERY.sub("", text[end:])
+
+
+def secrets_in(location: str) -> Iterator[str]:
+    """Yield what must not be shown of a location: as written, in parts, and without escapes.
+
+    Examples
+    --------
+    >>> sorted(set(secrets_in("https://me:p%40ss@host/a.nii?sig=abc")))
+    ['?sig=abc', 'abc', 'me', 'me:p%40ss', 'me:p@ss', 'p%40ss', 'p@ss', 'sig=abc']
+    """
+    for url in urls_in(location):
+        user, _, password = url.user.partition(":")
+        found = [url.user, user, password, *(re.split(r"[/?#@:]", password) if password else ())]
+        found += [url.query, url.query[1:], url.parameters, url.parameters[1:]]
+        for pair in re.split(r"[&;#?]", url.query + url.parameters):
+            found.append(pair.partition("=")[2])
+        for secret in found:
+            yield from dict.fromkeys(one for one in (secret, unquote(secret)) if one)
