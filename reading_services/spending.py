@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.validate import validate_int
-from ..storage.cache_directory import cache_budget
+from ..storage.disk_cache import cache_budget
 from ..volumes.scheme import Budget
 from .transport.budget import memory_bytes
 

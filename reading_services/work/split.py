@@ -18,7 +18,7 @@ from ...graph import (
     traits_of,
     walk,
 )
-from ...storage.joining import Table
+from ...storage.ranges import Table
 from ..shares.part import WHOLE, Part
 from .doing import Doing
 from .indented import indented

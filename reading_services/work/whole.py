@@ -13,7 +13,7 @@ from ...graph import (
     replace_pipe,
     walk,
 )
-from ...storage.joining import Table
+from ...storage.ranges import Table
 from ..shares.dealt import Dealt
 from ..shares.part import WHOLE, Part
 from .doing import Doing

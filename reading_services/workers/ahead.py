@@ -18,7 +18,7 @@ from typing import Any
 
 from ...batching import Job
 from ...spatial import LazyPatch
-from ...storage.joining import reads_of
+from ...storage.ranges import reads_of
 from ..shares.feeding import Ended, SourceFailed
 from ..transport.messages import Deal, DoJob
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from ...adapters import Limits
 from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
-from ...storage.joining import Table
+from ...storage.ranges import Table
 from ..transport.budget import SlotBudget
 from ..transport.channels import receive_descriptor
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took

@@ -22,14 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import BadHeader, CorruptVolume, MissingDependency, VoxpipeError
-from ...storage.coalesce import Span
-from ...storage.range_file import RangeFile
-from ...storage.ranges import ReadRange
+from ...storage.decompress import inflated, most_between
+from ...storage.ranges import ReadRange, Span
 from ...storage.read_ahead import Ticket
-from ...storage.remote_file import Piece, RemoteFile
-from ..chunks.bounded import inflated, most_between
-from ..chunks.chunk_map import Lookup
-from ..chunks.chunked_array import Index
+from ...storage.remote import Piece, RangeFile, RemoteFile
+from ..chunks.chunked_array import Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 
 Errors = Callable[[], AbstractContextManager[None]]

@@ -31,11 +31,10 @@ from ...core.locks import ForkSafeLock
 from ...storage.content import content_key
 from ...storage.location import file_system
 from ...storage.ranges import LocalRanges, RangeStore, ReadRange, check_document
-from ...storage.remote_file import RemoteFile
+from ...storage.remote import RemoteFile
 from ..backend import Backend, no_options
 from ..chunks.chunk_cache import CHUNKS
-from ..chunks.chunk_map import Lookup
-from ..chunks.chunked_array import ChunkedArray, Index
+from ..chunks.chunked_array import ChunkedArray, Index, Lookup
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import Header
 from ..voxels import refuse_unreadable
