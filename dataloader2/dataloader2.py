@@ -22,10 +22,10 @@ from ..datapipes.thread_shutdown import STOP_SECONDS
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
-from ..reading_services.abilities import Dividing
 from ..reading_services.distributed import without_parts
 from ..reading_services.place import Place
-from ..reading_services.seeds.seed_generator import MAX_SEED
+from ..reading_services.reading_service import Dividing
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Planned, Replicated, Work, batch_count
 from .asked import (
     chain_for_state,

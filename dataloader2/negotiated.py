@@ -10,8 +10,8 @@ from ..core.errors import BudgetExceeded
 from ..datapipes.demand import Asked, asked_of
 from ..graph import Pipe
 from ..reading_services import ReadingService
-from ..reading_services.abilities import Budgeting
-from ..reading_services.spending import budgets
+from ..reading_services.memory_budget import budgets
+from ..reading_services.reading_service import Budgeting
 from ..reading_services.work import Work
 from ..storage.cache_directory import cache_budget
 from ..storage.joining import Joining

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from ..core.errors import BadState, StateMismatch
 from ..core.origin import shorten
 from ..core.stream import MAX_EPOCH
-from ..reading_services.abilities import Checkpointing, Refusing, Restoring
 from ..reading_services.place import Run
-from ..reading_services.seeds.seed_generator import MAX_SEED
+from ..reading_services.reading_service import Checkpointing, Refusing, Restoring
+from ..reading_services.seed_generator import MAX_SEED
 from ..reading_services.work import Replicated, Work
 from .order import refuse_other_order
 from .outline import Outline
