@@ -10,7 +10,7 @@ from ..core import Origin
 from ..core.errors import LintWarning
 from ..datapipes.cost import passes_of
 from ..graph import Cut, NoCut, Pipe, Rewritten, origin_of, parents_of, walk
-from ..graph.served import split_of
+from ..graph.cut import split_of
 from .adapter import Adapter
 from .linting import draws, limits, order, places, shares
 from .linting.seen import Seen, after, joined

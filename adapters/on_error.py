@@ -10,7 +10,7 @@ from ..batching.failing import ACTIONS, RAISE
 from ..core.errors import GraphError
 from ..core.whole import whole
 from ..graph import NoCut, Pipe, Rewritten, origin_of
-from ..graph.served import split_of
+from ..graph.cut import split_of
 from .adapter import Adapter
 from .noted import Noted
 

@@ -6,7 +6,7 @@ from ..core.whole import whole
 from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import BUFFER_BYTES
 from ..graph import Change, Pipe, Rewritten, chained_name, describe, parents_of, walk
-from ..graph.surgery import insert_after
+from ..graph.rewrite import insert_after
 from .adapter import Adapter
 
 BATCHES = 2

@@ -12,13 +12,13 @@ from ..graph import (
     NoCut,
     Pipe,
     Rewritten,
-    before_dealing,
+    before_dispatch,
     chained_name,
     origin_of,
     traits_of,
     walk,
 )
-from ..graph.served import split_of
+from ..graph.cut import split_of
 from .adapter import Adapter
 from .noted import Noted
 
@@ -129,7 +129,7 @@ class Timeout(Adapter):
 
     def _with_pipe(self, sink: Pipe, name: str) -> Limits:
         split = split_of(sink)
-        here = before_dealing(sink) if isinstance(split, NoCut) else set(map(id, walk(sink)))
+        here = before_dispatch(sink) if isinstance(split, NoCut) else set(map(id, walk(sink)))
         pipes = (pipe for pipe in walk(sink) if id(pipe) in here)
         seen = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
         if name not in seen:

@@ -82,15 +82,15 @@ class Recipe:
         return the_batch(job, items)
 
 
-def the_batch(job: Job, made: Sequence[Any], *, sifts: bool = False) -> Any:
-    """Return the one item that was made of a job; with ``sifts`` there may be none.
+def the_batch(job: Job, made: Sequence[Any], *, filters: bool = False) -> Any:
+    """Return the one item that was made of a job; with ``filters`` there may be none.
 
     Raises
     ------
     GraphError
         If there is none, or more than one.
     """
-    if not made and sifts:
+    if not made and filters:
         return Outcome(None, (), is_empty=True)
     if len(made) != 1:
         of = f" ({job.cases()})" if job.cases() else ""

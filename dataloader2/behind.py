@@ -26,7 +26,7 @@ from ..datapipes.epoch import set_epoch
 from ..datapipes.thread_shutdown import STOP_SECONDS, leaving
 from ..graph import (
     Pipe,
-    before_dealing,
+    before_dispatch,
     chained_name,
     describe,
     origin_of,
@@ -53,7 +53,7 @@ def detached(sink: Pipe, service: ReadingService) -> tuple[Pipe, Tail]:
         A pipe has to stay here, but something after it does not take its items one by one, and
         the service has workers.
     """
-    before = before_dealing(sink)
+    before = before_dispatch(sink)
     end = _end_of(sink, before)
     body = parents_of(end[0])[0] if end else sink
     for pipe in end:
@@ -75,7 +75,7 @@ def _refused(left: Pipe, body: Pipe) -> GraphError:
         if after.isdisjoint(id(parent) for parent in parents_of(pipe)):
             continue
         after.add(id(pipe))
-        if not (traits_of(pipe).per_item or traits_of(pipe).here):
+        if not (traits_of(pipe).per_item or traits_of(pipe).main_process):
             bars = pipe
             break
     what = f"{describe(left)} stays in the process of the loader"
@@ -96,7 +96,7 @@ def _stays(pipe: Pipe, before: set[int]) -> bool:
     unless what comes before it goes to the workers.
     """
     traits = traits_of(pipe)
-    return traits.here and (traits.known or bool(before))
+    return traits.main_process and (traits.known or bool(before))
 
 
 def _end_of(sink: Pipe, before: set[int]) -> tuple[Pipe, ...]:
@@ -154,7 +154,7 @@ class Tail:
         self.pipes_that_run = tuple(walk(self.sink))
         # A thread of a pipe would meet the training loop in the global generators.
         threads = any(chained_name(pipe) in ("prefetch", "fullsync") for pipe in pipes)
-        self.seeds = not threads and any(traits_of(pipe).opaque for pipe in pipes)
+        self.seeds = not threads and any(traits_of(pipe).runs_user_code for pipe in pipes)
 
     def shutdown(self) -> None:
         """Free what the pipes keep from epoch to epoch: threads, a group of ranks."""

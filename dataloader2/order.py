@@ -73,7 +73,7 @@ def _deciding(sink: Pipe) -> Iterator[str]:
     for pipe in walk(sink):
         traits = traits_of(pipe)
         # Those that make items ahead, or stay in this process, hand on what comes as it comes.
-        if traits.per_item or traits.watches or traits.ahead or traits.here:
+        if traits.per_item or traits.watches or traits.ahead or traits.main_process:
             continue
         off = _OFF if is_switched_off(pipe) else ""
         yield f"{chained_name(pipe)}:{fingerprint_of_pipe(pipe)}{off}"

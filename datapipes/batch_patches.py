@@ -219,7 +219,7 @@ def _oversampled(sink: Pipe) -> tuple[list[float], Pipe | None]:
         after = any(behind[id(parent)] for parent in parents_of(pipe))
         traits = traits_of(pipe)
         if after and (
-            traits.voxels or traits.opaque or not traits.known or isinstance(pipe, Moving)
+            traits.voxels or traits.runs_user_code or not traits.known or isinstance(pipe, Moving)
         ):
             looking = looking or pipe
         if isinstance(pipe, LazyPatches) and pipe.oversample is not None:

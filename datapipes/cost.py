@@ -295,7 +295,7 @@ def may_look_ahead(planner: Pipe) -> bool:
     every = list(walk(planner))
     sources = [pipe for pipe in every if not parents_of(pipe)]
     again = all(isinstance(pipe, (FromCases, ListCases, FromManifest)) for pipe in sources)
-    return again and not any(traits_of(p).opaque or not traits_of(p).known for p in every)
+    return again and not any(traits_of(p).runs_user_code or not traits_of(p).known for p in every)
 
 
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:

@@ -148,4 +148,4 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
 def _is_passed_by(pipe: Pipe) -> bool:
     traits = traits_of(pipe)
     own = isinstance(pipe, DataPipe) and not traits.watches
-    return own and traits.per_item and not traits.opaque and len(parents_of(pipe)) == 1
+    return own and traits.per_item and not traits.runs_user_code and len(parents_of(pipe)) == 1

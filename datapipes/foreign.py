@@ -30,7 +30,7 @@ _TORCH_ON_LAMBDAS = "(Lambda|Local) function is not supported"
 
 
 def _map(pipe: Any) -> Traits:
-    return Traits(per_item=True, opaque=True)
+    return Traits(per_item=True, runs_user_code=True)
 
 
 def _batch(pipe: Any) -> Traits:
@@ -38,7 +38,7 @@ def _batch(pipe: Any) -> Traits:
 
 
 def _filter(pipe: Any) -> Traits:
-    return Traits(opaque=True, sifts=True)
+    return Traits(runs_user_code=True, filters=True)
 
 
 # Of torch's own pipes, those that only move items: order, combine, divide, gather by key.

@@ -463,7 +463,7 @@ def _yields_the_same_objects(parent: Pipe) -> bool:
     pipes = list(walk(parent))
     sources = [pipe for pipe in pipes if not parents_of(pipe)]
     return all(_holds_its_objects(pipe) for pipe in sources) and not any(
-        traits_of(pipe).opaque or not traits_of(pipe).known for pipe in pipes
+        traits_of(pipe).runs_user_code or not traits_of(pipe).known for pipe in pipes
     )
 
 

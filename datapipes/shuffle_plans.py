@@ -17,7 +17,7 @@ from ..core.errors import GraphError, SampleError
 from ..core.origin import here, shorten
 from ..core.whole import whole
 from ..graph import NoCut, Pipe, Traits, clone, origin_of, walk
-from ..graph.served import split_of
+from ..graph.cut import split_of
 from ..spatial import without_reading
 from ..spatial.amounts import is_integer
 from .datapipe import DataPipe, length_of

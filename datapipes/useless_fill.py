@@ -70,7 +70,7 @@ def refuse_useless_fill(
 def _is_plain(pipe: Pipe) -> bool:
     """Whether samples keep their keys and policies in it, but for what its ``sampling`` says."""
     traits = traits_of(pipe)
-    if not traits.known or traits.opaque or isinstance(pipe, Regrouped):
+    if not traits.known or traits.runs_user_code or isinstance(pipe, Regrouped):
         return False
     ours = type(pipe).__module__.rpartition(".")[0] == __package__
     return ours or type(pipe).__name__ in _PASSING

@@ -127,8 +127,8 @@ class _Measuring:
             waits=self._waits,
             together=self._together,
             straight=all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
-            functions=any(traits_of(pipe).opaque for pipe in split.realizing),
-            planned_functions=any(traits_of(pipe).opaque for pipe in walk(split.planner)),
+            functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
+            planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
         )
         notes = tuple(self._notes)
         return judged(self._seconds, rate, facts, notes, stepped=step is not None)

@@ -47,29 +47,31 @@ class Stage(DataPipe):
         Does them.
     torch
         Whether they need torch, because pipes are among what they run.
-    opaque
+    runs_user_code
         Whether functions of the user's are.
     """
 
-    def __init__(self, parent: Pipe, parts: Parts, *, torch: bool, opaque: bool) -> None:
+    def __init__(self, parent: Pipe, parts: Parts, *, torch: bool, runs_user_code: bool) -> None:
         super().__init__()
         self.parent = parent
         self.parts = parts
         self.torch = torch
-        self.opaque = opaque
+        self.runs_user_code = runs_user_code
 
     @classmethod
     def of(cls, work: Planned, seed: int, epoch: int) -> Stage:
         """Return the stage that does parts of what the realizing part of ``work`` does."""
         maker: Recipe | PipeRunner = work.recipe or PipeRunner(work.cut)
-        opaque = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
+        runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
         parts = Parts(maker, seed, epoch)
-        return cls(work.cut.planner, parts, torch=work.recipe is None, opaque=opaque)
+        return cls(
+            work.cut.planner, parts, torch=work.recipe is None, runs_user_code=runs_user_code
+        )
 
     @property
     def traits(self) -> Traits:
         """Takes tasks one by one, and runs the user's functions if there are any."""
-        return Traits(per_item=True, voxels=True, opaque=self.opaque)
+        return Traits(per_item=True, voxels=True, runs_user_code=self.runs_user_code)
 
     def instructions(self) -> tuple[Instruction, ...] | None:
         """Return the parts, so that they run in workers like those of the loader."""

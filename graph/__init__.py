@@ -1,9 +1,8 @@
 """The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""
 
-from .cut import Cut, NoCut, cut
-from .dealing import before_dealing, dealing_point
-from .drawing import to_dot, to_mermaid
-from .explain import explain_graph, explain_rewritten
+from .cut import Cut, NoCut, before_dispatch, cut, dispatch_point
+from .error_location import error_location, failed_item, frame_location, frame_pipe
+from .explain import explain_graph, explain_rewritten, to_dot, to_mermaid
 from .fingerprint import fingerprint, fingerprint_of_pipe, is_switched_off
 from .node import (
     Pipe,
@@ -18,10 +17,20 @@ from .node import (
     traits_of,
     with_parents,
 )
-from .raised import item_at, raised_at, standing_at, working_at
-from .rebuild import clone, rebuilt
-from .rewrite import Change, Refused, Rewritten, Rule, Site, settle, sweep
-from .surgery import insert_after, remove_pipe, replace_pipe
+from .rewrite import (
+    Change,
+    Refused,
+    Rewritten,
+    Rule,
+    Site,
+    clone,
+    insert_after,
+    rebuilt,
+    remove_pipe,
+    replace_pipe,
+    settle,
+    sweep,
+)
 from .verify import verify
 from .walk import find, is_read_twice, readers, walk
 
@@ -35,33 +44,34 @@ __all__ = [
     "Rule",
     "Site",
     "Traits",
-    "before_dealing",
+    "before_dispatch",
     "chained_name",
     "clone",
     "cut",
-    "dealing_point",
     "declares_traits",
     "describe",
+    "dispatch_point",
+    "error_location",
     "explain_graph",
     "explain_rewritten",
+    "failed_item",
     "find",
     "fingerprint",
     "fingerprint_of_pipe",
+    "frame_location",
+    "frame_pipe",
     "insert_after",
     "is_pipe",
     "is_read_twice",
     "is_switched_off",
-    "item_at",
     "origin_of",
     "parents_of",
-    "raised_at",
     "readers",
     "rebuilt",
     "register_traits",
     "remove_pipe",
     "replace_pipe",
     "settle",
-    "standing_at",
     "sweep",
     "to_dot",
     "to_mermaid",
@@ -69,5 +79,4 @@ __all__ = [
     "verify",
     "walk",
     "with_parents",
-    "working_at",
 ]

@@ -11,9 +11,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .dealing import before_dealing
 from .node import Pipe, declares_traits, describe, is_own, parents_of, traits_of, with_parents
 from .walk import readers, walk
+
+
+def dispatch_point(sink: Pipe) -> Pipe | None:
+    """Return the pipe whose items are dealt out to workers; None if nobody asks for that.
+
+    It is the pipe that deals, or where several of them meet. What comes before it is read by
+    nobody else: of a fork that feeds also something beside it, the point is where these meet.
+    """
+    every = list(walk(sink))
+    marked = {id(pipe) for pipe in every if traits_of(pipe).dispatches}
+    point = _meeting(every, marked)
+    while point is not None:
+        before = {id(pipe) for pipe in walk(point)}
+        leaking = {
+            id(parent)
+            for pipe in every
+            if id(pipe) not in before
+            for parent in parents_of(pipe)
+            if id(parent) in before and parent is not point
+        }
+        if leaking <= marked:
+            return point
+        marked |= leaking
+        point = _meeting(every, marked)
+    return None
+
+
+def before_dispatch(sink: Pipe) -> set[int]:
+    """Return the pipes that run once, by ``id``: those up to the point."""
+    point = dispatch_point(sink)
+    return set() if point is None else {id(pipe) for pipe in walk(point)}
+
+
+def _meeting(every: list[Pipe], marked: set[int]) -> Pipe | None:
+    """Return the first pipe that everything which the marked ones yield goes through."""
+    through: dict[int, Pipe | None] = {}
+    for pipe in every:
+        above = [through[id(parent)] for parent in parents_of(pipe)]
+        found = {id(one): one for one in above if one is not None}
+        several = len(found) > 1 or id(pipe) in marked
+        through[id(pipe)] = pipe if several else next(iter(found.values()), None)
+    return through[id(every[-1])]
 
 
 @dataclass(frozen=True)
@@ -28,7 +69,7 @@ class Cut:
     """Items that go into one output of the realizing part."""
     drop_last: bool
     """Whether an incomplete last group is left out."""
-    sifts: bool = False
+    filters: bool = False
     """Whether the realizing part may make nothing of an item."""
 
     def onto(self, source: Pipe) -> Pipe:
@@ -57,7 +98,7 @@ def cut(sink: Pipe) -> Cut | NoCut:
 
     Where the graph is dealt out, what works after that point works in the workers.
     """
-    once = before_dealing(sink)
+    once = before_dispatch(sink)
     tail = _realizable_tail(sink, once)
     inside = {id(pipe) for pipe in tail}
     opened = False
@@ -84,7 +125,7 @@ def cut(sink: Pipe) -> Cut | NoCut:
             n
             for n, pipe in enumerate(tail)
             if traits_of(pipe).voxels
-            or traits_of(pipe).opaque
+            or traits_of(pipe).runs_user_code
             or (id(pipe) in behind and is_own(pipe))
         ),
         None,
@@ -106,8 +147,8 @@ def cut(sink: Pipe) -> Cut | NoCut:
         return NoCut(_why_dealt(stays))
     gatherer = next((traits_of(p) for p in realizing if traits_of(p).group), None)
     if gatherer is None:
-        sifts = any(traits_of(p).sifts for p in realizing)
-        return Cut(planner, realizing, group=1, drop_last=False, sifts=sifts)
+        filters = any(traits_of(p).filters for p in realizing)
+        return Cut(planner, realizing, group=1, drop_last=False, filters=filters)
     return Cut(planner, realizing, gatherer.group, gatherer.drop_last)
 
 
@@ -125,9 +166,9 @@ def _work_on_shares(sink: Pipe, inside: set[int]) -> NoCut | None:
         if id(pipe) in inside or id(pipe) not in behind:
             continue
         why = ""
-        if not (declares_traits(pipe) or traits_of(pipe).here):
+        if not (declares_traits(pipe) or traits_of(pipe).main_process):
             why = "nothing is known of what it does with items (a pipe says so in its ``traits``)"
-        elif traits_of(pipe).opaque and not volumes:
+        elif traits_of(pipe).runs_user_code and not volumes:
             why = "is not followed to the end by pipes that take items one by one or gather them "
             why += "once"
         if why:
@@ -173,7 +214,7 @@ def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
         return None
     for pipe in walk(planner):
         traits = traits_of(pipe)
-        if id(pipe) not in once and (traits.voxels or traits.opaque or not traits.known):
+        if id(pipe) not in once and (traits.voxels or traits.runs_user_code or not traits.known):
             return pipe
     return None
 
@@ -198,7 +239,7 @@ def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
         traits = traits_of(pipe)
         parents = parents_of(pipe)
         fits = traits.per_item or (traits.group > 0 and not gathered and not sifted)
-        sifting = bool(once) and traits.sifts and not gathered
+        sifting = bool(once) and traits.filters and not gathered
         fits = fits or sifting
         if len(parents) != 1 or not fits or counts[id(pipe)] > 1:
             return tuple(reversed(tail))
@@ -215,3 +256,20 @@ def _why_not(pipe: Pipe, sink: Pipe, inside: set[int]) -> str:
         f"{describe(pipe)} {does}, and {last} after it does not take its items one by one (where "
         "that can stand before it, the graph is split)"
     )
+
+
+def split_of(sink: Pipe) -> Cut | NoCut:
+    """Return how a graph is split, without the end that stays in the process of the loader.
+
+    Such an end begins with ``to_device()``, for instance, and takes items one by one.
+    """
+    split, pipe = cut(sink), sink
+    while isinstance(split, NoCut):
+        traits, parents = traits_of(pipe), parents_of(pipe)
+        if len(parents) != 1 or not (traits.main_process or traits.per_item):
+            break
+        pipe = parents[0]
+        found = cut(pipe)
+        if traits.main_process and isinstance(found, Cut):
+            return found
+    return split

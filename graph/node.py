@@ -9,16 +9,18 @@ looked up in a table that :func:`register_traits` fills.
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..core import Origin
 from ..core.origin import shorten
-from .settings import call_arguments, call_of_function
 
 Pipe: TypeAlias = IterDataPipe[Any]
 """Any torch datapipe, ours or not; map-style ones are walked too."""
@@ -32,7 +34,7 @@ class Traits:
     """Yields one item for each item taken, and remembers nothing between two of them."""
     voxels: bool = False
     """Reads or holds voxels."""
-    opaque: bool = False
+    runs_user_code: bool = False
     """Runs a function of the user's: it may read voxels, or draw from a global generator."""
     group: int = 0
     """Gathers this many items into one; 0 if it does not gather."""
@@ -44,13 +46,13 @@ class Traits:
     """Passes every item on as it is; drawings leave it out."""
     opens: bool = False
     """Makes volumes of paths: from here on an item may give voxels to whoever asks."""
-    here: bool = False
+    main_process: bool = False
     """Stays in the process of the loader; yields one item for each item taken, in order."""
     plain: bool = False
     """Yields plain values whatever it takes: open files and voxels upstream go no further."""
-    deals: bool = False
+    dispatches: bool = False
     """What comes before runs once, and its items are dealt out to the workers."""
-    sifts: bool = False
+    filters: bool = False
     """Yields one item or none for each item taken, and remembers nothing between two of them."""
     ahead: bool = False
     """Takes items before it is asked for them, how many depends on timing."""
@@ -59,7 +61,7 @@ class Traits:
 
 
 _UNKNOWN = Traits(known=False)
-_STAYS = Traits(known=False, here=True)
+_STAYS = Traits(known=False, main_process=True)
 _FOREIGN: dict[str, Callable[[Any], Traits]] = {}
 
 
@@ -247,3 +249,94 @@ def _swapped(value: Any, swap: Mapping[int, Pipe]) -> Any:
     if isinstance(value, dict):
         return {swap.get(id(k), k): swap.get(id(v), v) for k, v in value.items()}
     return type(value)(swap.get(id(item), item) for item in value)
+
+
+_TORCH = "torch.utils.data."
+_LOOKS_LIKE_URL = "://"
+_PLAIN = (str, bytes, int, float, bool, type(None), range)
+
+
+def call_arguments(pipe: Any) -> str:
+    """Return what one of torch's pipes was given, as it would be written; its parents left out.
+
+    Settings that are the default are left out, and of data only the kind and number are told.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> call_arguments(IterableWrapper([1, 2]).batch(2, drop_last=True))
+    '2, drop_last=True'
+    >>> call_arguments(IterableWrapper([1, 2]))
+    'list of 2'
+    """
+    return ", ".join(_settings_text(pipe, None))
+
+
+def call_of_function(pipe: Any, function: Any, text: str) -> str:
+    """Return what a pipe was given that has a function, which ``text`` tells.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> call_of_function(IterableWrapper([(1, 2)]).map(abs, input_col=1), abs, "abs")
+    'abs, input_col=1'
+    >>> call_of_function(collated := IterableWrapper([1]).collate(), collated.fn, "default_collate")
+    ''
+    """
+    # Nobody wrote the function that is torch's own.
+    torchs = str(getattr(function, "__module__", "")).startswith(_TORCH)
+    return ", ".join([*([] if torchs else [text]), *_settings_text(pipe, function)])
+
+
+def _settings_text(pipe: Any, function: Any) -> Iterator[str]:
+    kind, own = type(pipe), vars(pipe)
+    if not kind.__module__.startswith(_TORCH):
+        return
+    for name, parameter in inspect.signature(_made_by(kind)).parameters.items():
+        value = own.get(name, parameter.default)
+        if name not in own or _holds_pipes(value) or (function is not None and value is function):
+            continue
+        if parameter.default is inspect.Parameter.empty:
+            yield _text(value)
+        elif not (value is parameter.default or value == parameter.default or _follows(name, own)):
+            yield f"{name}={_text(value)}"
+
+
+def _made_by(kind: type) -> Any:
+    """Return what the user called: behind branches stands a pipe that torch makes in their place.
+
+    That one has no defaults of its own.
+    """
+    shown: Any = getattr(sys.modules[kind.__module__], kind.__name__.removeprefix("_"), kind)
+    return vars(shown).get("__new__", shown.__init__)
+
+
+def _follows(name: str, own: dict[str, Any]) -> bool:
+    """Whether torch has put a value in the place of one that was not given."""
+    if name == "guaranteed_group_size":
+        return bool(own[name] == own.get("group_size"))
+    # The indices of a map-style shuffle: all there are, in their order.
+    return name == "indices" and own[name] == list(range(len(own[name])))
+
+
+def _text(value: Any) -> str:
+    """Return a setting in words; data may be long, and hold what is not to be shown."""
+    if isinstance(value, Enum):
+        return str(value)
+    if isinstance(value, _PLAIN):
+        return shorten(value)
+    if callable(value) and hasattr(value, "__name__"):
+        return shorten(value)
+    if isinstance(value, (list, tuple)) and len(value) == 1 and _is_short(value[0]):
+        return shorten(value)
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, Sized) else kind
+
+
+def _holds_pipes(value: Any) -> bool:
+    inside = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(thing, (IterDataPipe, MapDataPipe)) for thing in inside)
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, _PLAIN) and _LOOKS_LIKE_URL not in str(value)

@@ -11,10 +11,56 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.errors import GraphError
-from .node import Pipe, describe
-from .rebuild import rebuilt
-from .walk import readers
+from ..core.errors import GraphError, NotRemovable
+from .node import (
+    Pipe,
+    describe,
+    later_pipes,
+    origin_of,
+    parents_of,
+    swap_parents,
+    twin_of,
+    with_parents,
+)
+from .walk import readers, walk
+
+
+def rebuilt(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
+    """Return the graph in which each pipe is what ``change(old, here)`` returns, parents first.
+
+    ``old`` is the pipe as it was, and ``here`` that pipe on its changed parents: the very same
+    object where none of them changed, else a copy.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> chain = IterableWrapper(range(2)).map(str)
+    >>> other = IterableWrapper([5])
+    >>> list(rebuilt(chain, lambda old, here: here if parents_of(old) else other))
+    ['5']
+    >>> rebuilt(chain, lambda old, here: here) is chain
+    True
+    """
+    made: dict[int, Pipe] = {}
+    ahead: list[Pipe] = []
+    for old in walk(sink):
+        here = with_parents(old, [made[id(parent)] for parent in parents_of(old)])
+        made[id(old)] = change(old, here)
+        if made[id(old)] is not old and type(made[id(old)]) is type(old):
+            ahead.append(old)
+    for old in ahead:  # a copy that names later pipes in private means those of its own graph
+        later = {id(one): made[id(one)] for one in later_pipes(old) if id(one) in made}
+        swap_parents(made[id(old)], later)
+    return made[id(sink)]
+
+
+def clone(sink: Pipe) -> Pipe:
+    """Return a graph of new pipe objects with the same settings; data in them are shared.
+
+    The loader works on a clone, so that the user's own objects never change.
+    """
+    return rebuilt(sink, lambda old, here: twin_of(old) if here is old else here)
+
 
 # A rule set that still changes a graph after this many sweeps never settles: each
 # useful sweep removes or adds at least one pipe of a chain, and chains are short.
@@ -134,3 +180,74 @@ def settle(sink: Pipe, rules: Sequence[Rule]) -> Rewritten:
     names = sorted({c.rule for c in result.changes[-2 * len(rules) :]})
     msg = f"the graph still changes after {MAX_SWEEPS} sweeps; these rules undo each other: {names}"
     raise GraphError(msg, do="Give the adapters one after another, or leave one out.")
+
+
+def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
+    """Return the graph in which whatever read ``old`` reads ``new``.
+
+    ``new`` may read ``old``: that is how something is put in between.
+
+    Raises
+    ------
+    GraphError
+        If ``old`` is not in the graph.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> numbers = IterableWrapper(range(3))
+    >>> chain = numbers.map(str)
+    >>> list(replace_pipe(chain, numbers, IterableWrapper("ab")))
+    ['a', 'b']
+    >>> list(chain)
+    ['0', '1', '2']
+    """
+    if not any(pipe is old for pipe in walk(sink)):
+        msg = f"{describe(old)} is not in this graph"
+        raise GraphError(msg, do="Take the pipe from walk(graph) or find(graph, kind).").at(
+            origin_of(old)
+        )
+    return rebuilt(sink, lambda pipe, here: new if pipe is old else here)
+
+
+def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
+    """Return the graph in which whatever read ``pipe`` reads what ``pipe`` read.
+
+    Raises
+    ------
+    NotRemovable
+        If ``pipe`` is a source or reads from several pipes; this is a ``RuntimeError``.
+    GraphError
+        If it is not in the graph.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> chain = IterableWrapper(range(3)).map(str)
+    >>> list(remove_pipe(chain.batch(3), chain))
+    [[0, 1, 2]]
+    """
+    parents = parents_of(pipe)
+    if len(parents) != 1:
+        msg = f"{describe(pipe)} reads from {len(parents)} pipes: what should take its place?"
+        raise NotRemovable(msg, do="Name it: replace_pipe(graph, pipe, other).").at(origin_of(pipe))
+    return replace_pipe(sink, pipe, parents[0])
+
+
+def insert_after(sink: Pipe, pipe: Pipe, make: Callable[[Pipe], Pipe]) -> Pipe:
+    """Return the graph in which ``make(pipe)`` stands between ``pipe`` and what read it.
+
+    Raises
+    ------
+    GraphError
+        If ``pipe`` is not in the graph.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> numbers = IterableWrapper(range(2))
+    >>> chain = numbers.map(str)
+    >>> list(insert_after(chain, numbers, lambda pipe: pipe.map(float)))
+    ['0.0', '1.0']
+    """
+    return replace_pipe(sink, pipe, make(pipe))

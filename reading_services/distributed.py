@@ -148,7 +148,7 @@ class DistributedReadingService:
         part = Part(rank, count, self.uneven)
         if isinstance(work, Planned):
             part.size(work.cut.group)
-            if count > 1 and work.cut.sifts:
+            if count > 1 and work.cut.filters:
                 raise GraphError(
                     "what is left out after items are dealt out is not known to the other ranks: "
                     "they would have more batches",

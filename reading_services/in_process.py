@@ -45,7 +45,7 @@ def prefetcher_of(work: Work) -> Prefetcher | None:
     """
     if not isinstance(work, Planned):
         return None
-    functions = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
+    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
     if functions or draws_globally(work.cut.planner):
         return None
     return next((p for p in reversed(work.cut.realizing) if type(p) is Prefetcher), None)
@@ -261,7 +261,7 @@ def _runs_functions(work: Work) -> bool:
     """Whether functions run that may draw from the global generators."""
     if isinstance(work, Replicated):
         return True
-    functions = any(traits_of(pipe).opaque for pipe in work.cut.realizing)
+    functions = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
     return functions or draws_globally(work.cut.planner)
 
 
@@ -297,7 +297,7 @@ def _batches(
 
 def _is_watched(work: Planned) -> bool:
     """Whether batches have to be told apart from items while they are made, or come in parts."""
-    return work.limits.enforced or work.errors.tolerates or work.part != WHOLE or work.cut.sifts
+    return work.limits.enforced or work.errors.tolerates or work.part != WHOLE or work.cut.filters
 
 
 def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:

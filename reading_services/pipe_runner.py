@@ -15,7 +15,7 @@ from ..core import Origin, Stream
 from ..core.errors import PLACED, placed
 from ..datapipes import DataPipe
 from ..datapipes.epoch import set_epoch
-from ..graph import Cut, Pipe, describe, origin_of, raised_at, traits_of, walk, with_parents
+from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from .global_generators import seed_globals, seeded_globals
 from .raised_error import as_raised
 
@@ -95,8 +95,8 @@ class PipeRunner:
             if not traits_of(pipe).watches:
                 self.sink = Step(self.sink, number, self.handoff, whole=whole)
         self.last = written_last([*split.realizing])
-        self._opaque = any(traits_of(pipe).opaque for pipe in split.realizing)
-        self._sifts = split.sifts
+        self._runs_user_code = any(traits_of(pipe).runs_user_code for pipe in split.realizing)
+        self._filters = split.filters
         self._run: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,19 +119,19 @@ class PipeRunner:
             self._run = (seed, epoch)
         self.handoff.job, self.handoff.number = job, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._opaque:
+        if self._runs_user_code:
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
             guard = seeded_globals(seeds(0))
         try:
             with guard:
                 made = list(self.sink)
         except PLACED as error:
-            at = raised_at(error)
+            at = error_location(error)
             raise placed(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
             self.handoff.job, self.handoff.seeds = _NO_JOB, None
             STANDING.at(NOWHERE)
-        return the_batch(job, made, sifts=self._sifts)
+        return the_batch(job, made, filters=self._filters)
 
 
 def written_last(pipes: list[Pipe]) -> Origin | None:

@@ -17,9 +17,9 @@ from ..datapipes.epoch import items_from, set_epoch
 from ..graph import (
     Cut,
     Pipe,
+    error_location,
+    failed_item,
     is_read_twice,
-    item_at,
-    raised_at,
     traits_of,
     walk,
 )
@@ -137,9 +137,9 @@ def draws_globally(planner: Pipe) -> bool:
     The loader seeds the first pass of an epoch; the second one of ``chain.concat(chain)`` draws a
     seed as outside of a loader.
     """
-    return is_read_twice(planner) or any(traits_of(pipe).opaque for pipe in walk(planner))
+    return is_read_twice(planner) or any(traits_of(pipe).runs_user_code for pipe in walk(planner))
 
 
 def _placed(error: Exception) -> Exception:
     """Return an error of a planner's pipe with its place: what comes of its item is not known."""
-    return placed(as_raised(error), raised_at(error), *item_at(error))
+    return placed(as_raised(error), error_location(error), *failed_item(error))

@@ -121,7 +121,11 @@ def gathered_by(sink: Pipe) -> Pipe | None:
         traits, parents = traits_of(pipe), parents_of(pipe)
         if traits.group:
             return pipe
-        if len(parents) != 1 or not (traits.per_item or traits.here) or counts[id(pipe)] > 1:
+        if (
+            len(parents) != 1
+            or not (traits.per_item or traits.main_process)
+            or counts[id(pipe)] > 1
+        ):
             return None
         pipe = parents[0]
 

@@ -16,7 +16,17 @@ from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
 from ..datapipes.epoch import numbered, set_epoch
 from ..datapipes.foreign import LEVELS, RANKS, WORKERS, levels_of
-from ..graph import Pipe, Traits, clone, describe, is_pipe, origin_of, parents_of, raised_at, walk
+from ..graph import (
+    Pipe,
+    Traits,
+    clone,
+    describe,
+    error_location,
+    is_pipe,
+    origin_of,
+    parents_of,
+    walk,
+)
 from .global_generators import seeded_globals
 from .pipe_runner import written_last
 from .raised_error import as_raised
@@ -306,7 +316,7 @@ class Replica:
             self._items = None
             raise
         except PLACED as error:
-            at = raised_at(error)
+            at = error_location(error)
             raise placed(as_raised(error), at, item=self._place(index))  # noqa: B904  the very same
 
     def _place(self, index: int) -> str:

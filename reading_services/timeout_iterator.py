@@ -20,7 +20,7 @@ from ..core.errors import ItemTimeout
 from ..core.waits import wait_of
 from ..datapipes.tensors import bytes_of
 from ..datapipes.thread_shutdown import going_on, wait_for
-from ..graph import standing_at, working_at
+from ..graph import frame_location, frame_pipe
 from .memory_budget import PrefetchBudget
 
 # What an idle thread needs to end; a stuck one is not waited for twice.
@@ -151,7 +151,7 @@ class TimeoutIterator:
         if self._seconds_at is not None and STANDING.step != NOWHERE:
             step = STANDING.step
             return _Place((step, STANDING.item), self._seconds_at(step))
-        pipe, frames = working_at(sys._current_frames().get(self._thread.ident or 0))
+        pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
         if pipe is None:
             return _Place((), math.inf)
         return _Place((id(pipe), *frames), self._limits.at(pipe))
@@ -161,7 +161,7 @@ class TimeoutIterator:
         frame = sys._current_frames().get(self._thread.ident or 0)
         msg = f"{what}; it was here:\n{_stack(frame)}"
         late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
-        raise late.at(standing_at(frame)) from None
+        raise late.at(frame_location(frame)) from None
 
     def close(self) -> None:
         """Ask the thread to end, and wait for it: no more if an item was waited for in vain."""

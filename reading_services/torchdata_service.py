@@ -12,7 +12,7 @@ from ..adapters import limits_of
 from ..core import Stream
 from ..core.errors import placed
 from ..datapipes.epoch import set_epoch
-from ..graph import Pipe, clone, is_pipe, raised_at
+from ..graph import Pipe, clone, error_location, is_pipe
 from .place import Place
 from .raised_error import as_raised
 from .reading_service import Epoch, begin, end
@@ -205,7 +205,7 @@ class TorchdataEpoch:
         except StopIteration:
             raise
         except Exception as error:
-            raise placed(as_raised(error), raised_at(error))  # noqa: B904  the very same error
+            raise placed(as_raised(error), error_location(error))  # noqa: B904  the very same error
 
     def close(self) -> None:
         """End the pass, and tell the service."""

@@ -20,8 +20,8 @@ from ..graph import (
     Pipe,
     clone,
     cut,
-    dealing_point,
     describe,
+    dispatch_point,
     explain_graph,
     origin_of,
     replace_pipe,
@@ -258,7 +258,7 @@ class Replicated:
         refuse_twice(self.graph)
         # A copy: the graph of the loader stays as it is, also where it holds running state.
         whole = clone(self.graph)
-        once = dealing_point(whole)
+        once = dispatch_point(whole)
         assert once is not None
         apply_shares(once, ranks=self.part.ranks, rank=self.part.rank)
         yield from planned(once, seed, epoch, 0, of=whole)
@@ -331,7 +331,7 @@ def work_of(graph: Pipe) -> Work:
 def replicated(graph: Pipe, reason: str, hooks: Hooks | None = None) -> Replicated:
     """Leave a verified graph whole, for ``reason``."""
     divided = levels(graph)
-    point = dealing_point(graph)
+    point = dispatch_point(graph)
     shards = WORKERS in divided or bool(hooks) or point is not None
     return Replicated(
         graph,
@@ -353,7 +353,7 @@ def batch_count(work: Work) -> int:
         workers = max(1, work.workers) if divided else 1
         counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
         return max(counts) if work.part.uneven == PAD else min(counts)
-    if work.cut.sifts:
+    if work.cut.filters:
         raise TypeError("how many batches there are is not known: items may be left out")
     items = length(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))

@@ -31,7 +31,7 @@ def _early_device(pipe: Any, before: Seen) -> Told:
 
 def _device_midway(pipe: Any, before: Seen) -> Told:
     traits = traits_of(pipe)
-    if before.moved_by is None or traits.per_item or traits.watches or traits.here:
+    if before.moved_by is None or traits.per_item or traits.watches or traits.main_process:
         return None
     if before.patches is not None and not before.grouped:  # the device is the mistake, and told
         return None
@@ -50,8 +50,8 @@ def planned_functions(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, 
     for pipe in walk(split.planner):
         traits = traits_of(pipe)
         behind = any(id(parent) in opened for parent in parents_of(pipe))
-        mute = bool(parents_of(pipe)) and not (declares_traits(pipe) or traits.here)
-        works = traits.opaque or mute
+        mute = bool(parents_of(pipe)) and not (declares_traits(pipe) or traits.main_process)
+        works = traits.runs_user_code or mute
         # Before volumes are opened, and to choose among them, it has names and headers to look at.
         if works and (not volumes or (traits.per_item and behind)):
             what = f"{describe(pipe)} runs in the process of the loader, and in no worker"

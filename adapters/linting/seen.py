@@ -74,7 +74,7 @@ def joined(parents: list[Seen], splits: bool) -> Seen:
 def after(pipe: Pipe, before: Seen) -> Seen:
     """Return what lies upstream of the next pipe."""
     cuts, traits, name = isinstance(pipe, LazyPatches), traits_of(pipe), chained_name(pipe)
-    keeps_order = traits.per_item or traits.sifts or traits.watches
+    keeps_order = traits.per_item or traits.filters or traits.watches
     mixes = shuffles(pipe) or name in ("interleave", "in_batch_shuffle")
     return Seen(
         before.splits,

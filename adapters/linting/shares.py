@@ -50,7 +50,7 @@ def _not_split(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], .
 
 
 def _no_sharding(sink: Pipe, split: Cut | NoCut) -> tuple[tuple[Pipe, str, str], ...]:
-    divided = any(traits_of(pipe).shards or traits_of(pipe).deals for pipe in walk(sink))
+    divided = any(traits_of(pipe).shards or traits_of(pipe).dispatches for pipe in walk(sink))
     return ((sink, _UNDIVIDED, _DIVIDE),) if isinstance(split, NoCut) and not divided else ()
 
 

@@ -39,7 +39,7 @@ class FlatMapper(DataPipe):
     [1, 2, 3]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ShuffledFlatMapper(Shuffling):
     [1, 2, 3, 4]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class BatchMapper(DataPipe):
     [0, 1, 2, 3, 4]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,

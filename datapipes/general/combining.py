@@ -174,7 +174,7 @@ class IterKeyZipper(DataPipe):
     [(('a', 'a.nii'), ('a', 44)), (('b', 'b.nii'), ('b', 61))]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class MapKeyZipper(DataPipe):
     [('b.nii', 61), ('a.nii', 44)]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,

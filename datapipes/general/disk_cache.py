@@ -314,7 +314,7 @@ class OnDiskCacheHolder(DataPipe):
     @property
     def traits(self) -> Traits:
         """Runs functions, if it was given some."""
-        return Traits(opaque=bool(self.filepath_fn or self.entries.check))
+        return Traits(runs_user_code=bool(self.filepath_fn or self.entries.check))
 
     def path_of(self, item: Any) -> str:
         """Return the path of an item.

@@ -262,7 +262,7 @@ class FSSpecSaver(Connected):
     @property
     def traits(self) -> Traits:
         """Yields paths; may run a function."""
-        return Traits(per_item=True, plain=True, opaque=self.filepath_fn is not None)
+        return Traits(per_item=True, plain=True, runs_user_code=self.filepath_fn is not None)
 
     def __iter__(self) -> Iterator[Any]:
         """Write each item and yield where."""

@@ -62,7 +62,7 @@ class FullSync(RunningAhead):
         If the timeout is not above 0.
     """
 
-    traits: ClassVar[Traits] = Traits(here=True)
+    traits: ClassVar[Traits] = Traits(main_process=True)
     running = ("_ahead", "_circle")
     _circle: Circle | None
 
@@ -171,7 +171,7 @@ class ShardingRoundRobinDispatcher(DataPipe):
     [0, 1, 2]
     """
 
-    traits: ClassVar[Traits] = Traits(deals=True)
+    traits: ClassVar[Traits] = Traits(dispatches=True)
 
     def __init__(
         self, source_datapipe: Pipe, sharding_group_filter: SHARDING_PRIORITIES | None = None

@@ -119,7 +119,7 @@ class MaxTokenBucketizer(DataPipe):
     [['1', '1', '1', '11'], ['11', '11'], ['111'], ['111'], ['1111']]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class PinMemory(Prefetcher):
         At construction: CUDA is not available. This is a ``RuntimeError``.
     """
 
-    traits: ClassVar[Traits] = Traits(here=True)
+    traits: ClassVar[Traits] = Traits(main_process=True)
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ToDevice(DataPipe):
     [{'image': tensor([1., 1.]), 'case': 'a'}]
     """
 
-    traits: ClassVar[Traits] = Traits(here=True)
+    traits: ClassVar[Traits] = Traits(main_process=True)
 
     def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
         super().__init__()

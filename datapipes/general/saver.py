@@ -202,7 +202,7 @@ class Saver(PerItem):
     @property
     def traits(self) -> Traits:
         """Yields paths; may run a function."""
-        return Traits(per_item=True, plain=True, opaque=self.filepath_fn is not None)
+        return Traits(per_item=True, plain=True, runs_user_code=self.filepath_fn is not None)
 
     def apply(self, item: Any) -> Any:
         """Write one file and return its path."""

@@ -384,7 +384,7 @@ class ParagraphAggregator(DataPipe):
     @property
     def traits(self) -> Traits:
         """Runs a function, if it was given one."""
-        return Traits(opaque=self.joiner is not joined)
+        return Traits(runs_user_code=self.joiner is not joined)
 
     def __init__(self, parent: Pipe, joiner: Callable[[list[Any]], Any] = joined) -> None:
         super().__init__()

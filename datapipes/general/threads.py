@@ -165,7 +165,7 @@ class ThreadPoolMapper(DataPipe):
     [1, 2, 3]
     """
 
-    traits: ClassVar[Traits] = Traits(per_item=True, opaque=True, ahead=True)
+    traits: ClassVar[Traits] = Traits(per_item=True, runs_user_code=True, ahead=True)
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class BatchAsyncMapper(DataPipe):
     [0, 10, 20, 30]
     """
 
-    traits: ClassVar[Traits] = Traits(opaque=True)
+    traits: ClassVar[Traits] = Traits(runs_user_code=True)
 
     def __init__(
         self,

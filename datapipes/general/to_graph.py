@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...graph import Pipe
-from ...graph.drawing import nodes_and_edges
+from ...graph.explain import nodes_and_edges
 
 _SOURCE, _INNER, _LAST = "lightblue", "white", "darkolivegreen1"
 

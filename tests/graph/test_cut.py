@@ -30,7 +30,7 @@ def chain(*specs):
 
 ITEM = {"per_item": True}
 VOXELS = {"per_item": True, "voxels": True}
-OPAQUE = {"per_item": True, "opaque": True}
+OPAQUE = {"per_item": True, "runs_user_code": True}
 BATCH = {"voxels": True, "group": 4}
 
 

@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 import voxpipe as vp
 from voxpipe.core.errors import GraphError, NotPicklable, StateMismatch, WorkerDied
-from voxpipe.graph import Traits, clone, cut, dealing_point, describe, walk
+from voxpipe.graph import Traits, clone, cut, describe, dispatch_point, walk
 from voxpipe.reading_services.replicated_epoch import MOST_WAITING, Dispatcher
 
 pytestmark = pytest.mark.filterwarnings(
@@ -248,10 +248,10 @@ class TestThePoint:
         left, right = dealt(numbers), dealt(IterableWrapper(range(3)))
         joined = left.zip(right)
 
-        assert dealing_point(numbers.map(stamped)) is None
-        assert dealing_point(left.map(stamped)) is left
-        assert dealing_point(joined.map(stamped)) is joined
-        assert dealing_point(dealt(left)) is not left
+        assert dispatch_point(numbers.map(stamped)) is None
+        assert dispatch_point(left.map(stamped)) is left
+        assert dispatch_point(joined.map(stamped)) is joined
+        assert dispatch_point(dealt(left)) is not left
 
     def test_of_a_fork_is_where_it_meets_again(self):
         """One branch is dealt out and the other is not: both run once, with the fork."""
@@ -259,7 +259,7 @@ class TestThePoint:
         joined = dealt(left).zip(right)
         pipe = joined.map(stamped)
 
-        assert dealing_point(pipe) is joined
+        assert dispatch_point(pipe) is joined
         assert numbers_of(run(pipe, 2, as_is)[0]) == [(0, 0), (1, 1), (2, 2)]
 
     def test_is_found_in_linear_time(self):
@@ -270,7 +270,7 @@ class TestThePoint:
             left, right = pipe.fork(2)
             pipe = left.zip(right)
 
-        assert dealing_point(pipe) is first
+        assert dispatch_point(pipe) is first
         assert len(list(walk(pipe))) == 2 + 4 * 30
 
     def test_the_cut_is_after_it(self):
@@ -278,7 +278,7 @@ class TestThePoint:
         split = cut(dealt(IterableWrapper(range(3)).map(stamped)).map(stamped).filter(some))
 
         assert [describe(p).split("(")[0] for p in split.realizing] == ["map", "filter"]
-        assert split.sifts
+        assert split.filters
         assert isinstance(split.planner.traits, Traits)
 
 
@@ -503,4 +503,4 @@ def test_a_copy_of_the_graph_is_dealt_out_too(log):
     """The trait travels with the pipe."""
     pipe = CHAINS["map"](log)
 
-    assert describe(dealing_point(clone(pipe))) == describe(dealing_point(pipe))
+    assert describe(dispatch_point(clone(pipe))) == describe(dispatch_point(pipe))

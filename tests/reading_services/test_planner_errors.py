@@ -11,7 +11,7 @@ from voxpipe.core.errors import NotPicklable, SampleError
 from voxpipe.datapipes.datapipe import PerItem
 from voxpipe.datapipes.epoch import items_from
 from voxpipe.datapipes.iter import IterableWrapper
-from voxpipe.graph import item_at
+from voxpipe.graph import failed_item
 
 
 class FailAt:
@@ -176,7 +176,7 @@ def test_what_a_resumed_pass_passes_over_is_counted():
     with pytest.raises(ValueError, match="bad 115") as error:
         list(items_from(Plain(IterableWrapper(range(100, 120))), 5))
 
-    assert item_at(error.value) == ("", "item 15 of IterableWrapper(range(100, 120))")
+    assert failed_item(error.value) == ("", "item 15 of IterableWrapper(range(100, 120))")
 
 
 def test_a_source_of_your_own_that_fails_tells_how_far_it_came():

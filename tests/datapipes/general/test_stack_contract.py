@@ -350,8 +350,8 @@ def test_pipes_of_one_process_are_not_cut_into_workers():
     """What belongs to the device's process is never put behind the cut."""
     pipe = numbers().to_device("cpu")
 
-    assert traits_of(pipe).here
-    assert traits_of(numbers().fullsync()).here
+    assert traits_of(pipe).main_process
+    assert traits_of(numbers().fullsync()).main_process
     assert not pipe.is_replicable()
 
 

@@ -14,7 +14,7 @@ from ..core.sample import Sample
 from .node import Pipe, describe, is_pipe, origin_of, parents_of, traits_of
 
 
-def raised_at(error: BaseException) -> Origin | None:
+def error_location(error: BaseException) -> Origin | None:
     """Return the pipe, as the user wrote it, in which ``error`` was raised; None if unknown.
 
     The frame that caught it is left out: a look at its variables would keep the error, which
@@ -23,7 +23,7 @@ def raised_at(error: BaseException) -> Origin | None:
     return _innermost(_frames_of(error))
 
 
-def item_at(error: BaseException) -> tuple[str, str]:
+def failed_item(error: BaseException) -> tuple[str, str]:
     """Return the case of the item at which a pipe failed, and which item it was; else nothing.
 
     For where items are made one after the other, and nobody else knows which one it was: the case
@@ -71,12 +71,12 @@ def _frames_of(error: BaseException) -> Iterator[FrameType]:
     return reversed(frames)
 
 
-def standing_at(frame: FrameType | None) -> Origin | None:
+def frame_location(frame: FrameType | None) -> Origin | None:
     """Return the pipe, as the user wrote it, that a running frame works for; None if unknown."""
     return _innermost(_outwards(frame))
 
 
-def working_at(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
+def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
     """Return the pipe that a running frame works for, and the frames that tell one item of it.
 
     These are its own and that of what it calls: as long as somebody keeps them, another call of
