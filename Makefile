@@ -88,7 +88,7 @@ build/fuzz-host: tests/native/fuzz_resample.cpp $(wildcard native/*)
 
 # With BUCKET=1 a small S3 server of this machine holds the cases; its address and credentials
 # reach the demo through the environment, as those of a real bucket would.
-SERVED := $(RUN) -m voxpipe.testing.s3 $(DEMO_OUTPUT)/buckets --
+SERVED := $(RUN) tests/s3_server.py $(DEMO_OUTPUT)/buckets --
 
 demo: $(VENV)/installed-demo
 	$(if $(BUCKET),$(SERVED)) $(RUN) examples/demo --output $(DEMO_OUTPUT) \

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from ..core.errors import GraphError
-from ..datapipes.thread_shutdown import STOP_SECONDS as THREAD_SECONDS
+from ..datapipes.background_iterator import STOP_SECONDS as THREAD_SECONDS
 from ..graph import (
     NoCut,
     Pipe,

@@ -26,7 +26,7 @@ from ..core.memory import refuse_beyond_memory
 from ..core.origin import Once, is_looking_ahead, warn
 from ..core.sample import case_of
 from ..spatial import LazyPatch, Source
-from ..spatial.lazy.levels import stored_shown_to
+from ..spatial.lazy.read_plan import stored_shown_to
 from ..spatial.volume_like import patch_before
 from ..storage.joining import reads_of
 from ..volumes import Volume, is_volume

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..core import OrientedBox, Origin, Region, Sample
+from ..core import Origin, Region, Sample
 from ..core.errors import placed
-from ..intensity import RecordedStatistics
 from ..spatial import LazyPatch
-from ..spatial.lazy.made_volume import stored_reads
+from ..spatial.lazy.lazy_patch import patches_of
+from ..spatial.lazy.read_plan import ChunkBytes
 from ..storage.joining import reads_of
-from ..volumes import Volume, volume_statistics
+from ..volumes import Volume
 from ..volumes.voxels import Voxels
+from .held_region import with_voxels
 from .threads import in_threads
-from .touched import chunks_of
 
 # One block of four image patches of 160^3 in float32, beside the batch itself.
 MOST_BYTES = 64 * 1024**2
@@ -40,7 +40,7 @@ class JoinReads:
     def __call__(self, items: Sequence[Any]) -> list[Any]:
         """Return the samples; those that were joined look into the same block."""
         wanted = [
-            Wanted(number, key, part, part.source_region, place)
+            Reader(number, key, part, place)
             for number, item in enumerate(items)
             if isinstance(item, Sample)
             for key, thing in item.items()
@@ -56,7 +56,7 @@ class JoinReads:
             for part in block.parts:
                 patch = changed[part.item].get(part.key, items[part.item][part.key])
                 parts = list(patch.parts)
-                parts[part.place] = _looking_into(part.patch, block.region, voxels)
+                parts[part.place] = with_voxels(part.patch, block.region, voxels)
                 changed[part.item][part.key] = patch.with_parts(parts)
         return [
             item.with_data(**new) if new else item for item, new in zip(items, changed, strict=True)
@@ -73,17 +73,21 @@ class JoinReads:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What one patch reads."""
+class Reader:
+    """A patch that reads one region of one stored volume."""
 
     item: int
     """Which sample."""
     key: str
     """Which of its volumes."""
     patch: LazyPatch
-    region: Region
     place: int = 0
     """Which of the volumes that are stacked under this key."""
+
+    @property
+    def region(self) -> Region:
+        """What it reads."""
+        return self.patch.read_plan.region
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Block:
 
     region: Region
     """What is read."""
-    parts: tuple[Wanted, ...]
+    parts: tuple[Reader, ...]
     """For whom."""
     touched: Mapping[Any, int]
     """Bytes by chunk that the patches touch; a chunk that several touch is decoded once anyway."""
@@ -102,14 +106,14 @@ class Block:
         """What they touch."""
         return sum(self.touched.values())
 
-    def with_part(self, part: Wanted, touched: Mapping[Any, int]) -> Block:
+    def with_part(self, part: Reader, touched: Mapping[Any, int]) -> Block:
         """Return the block around one more patch."""
         start = tuple(map(min, self.region.start, part.region.start))
         stop = tuple(map(max, self.region.stop, part.region.stop))
         return Block(Region(start, stop), (*self.parts, part), {**self.touched, **touched})
 
 
-def joined(wanted: Sequence[Wanted], most_bytes: int) -> list[Block]:
+def joined(wanted: Sequence[Reader], most_bytes: int) -> list[Block]:
     """Return who is read together; a patch that gains nothing is a block of its own."""
     blocks: list[Block] = []
     for part in sorted(wanted, key=lambda one: (id(one.patch.volume), one.region.start)):
@@ -126,12 +130,11 @@ def joined(wanted: Sequence[Wanted], most_bytes: int) -> list[Block]:
     return blocks
 
 
-def _touched(part: Wanted) -> dict[Any, int]:
+def _touched(part: Reader) -> dict[Any, int]:
     volume: Any = part.patch.volume
     if volume.chunks is None:  # bare voxels are read as they lie, by each patch for itself
         return {(part.item, part.key, part.place): _block_bytes(volume, part.region)}
-    reads = stored_reads(part.patch)
-    return {each.chunk: each.bytes for read in reads for each in chunks_of((), read)}
+    return {each.chunk: each.bytes for read in part.patch.reads() for each in read.chunks(())}
 
 
 def _block_bytes(volume: Any, region: Region) -> int:
@@ -145,39 +148,22 @@ def _block_bytes(volume: Any, region: Region) -> int:
 
 def _is_plain(patch: LazyPatch) -> bool:
     """Whether a patch reads one region of one stored volume."""
-    plain = isinstance(patch.volume, Volume) and not patch.source_region.is_empty
-    return plain and not patch.reads_from().level
+    if not isinstance(patch.volume, Volume):
+        return False
+    return not (patch.read_plan.region.is_empty or patch.read_plan.level)
 
 
-def _looking_into(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
-    volume: Any = patch.volume
-    statistics = patch.statistics or volume_statistics
-
-    def of_the_real_one(_: Any) -> RecordedStatistics:
-        return statistics(volume)
-
-    block: Any = _InBlock(volume, region, voxels)
-    return replace(patch, volume=block, statistics=of_the_real_one)
+def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
+    """Yield the chunks that the lazy patches of a sample read."""
+    for key, patch in patches_of(sample).items():
+        for place, read in enumerate(patch.reads()):
+            yield from read.chunks((sample.identity[:1], key, place))
 
 
-class _InBlock:
-    """A volume of which one region is in memory; everything else is asked of the real one."""
-
-    def __init__(self, volume: Any, region: Region, voxels: Voxels) -> None:
-        self._volume = volume
-        self._region = region
-        self._voxels = voxels
-
-    def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
-        """Return voxels of the block, or read others."""
-        if region.intersect(self._region) != region:
-            voxels: Voxels = self._volume.read(region, box)
-            return voxels
-        inside = tuple(
-            slice(a - start, b - start)
-            for (a, b), start in zip(region, self._region.start, strict=True)
-        )
-        return replace(self._voxels, array=self._voxels.array[(slice(None), *inside)])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._volume, name)
+def planned_apart(sample: Sample) -> Sample:
+    """Return a sample whose plans are worked out anew: what is estimated for it stays with it."""
+    apart = {
+        key: patch.with_pending(patch.pending.following(sample.identity, patch.pending.steps))
+        for key, patch in patches_of(sample).items()
+    }
+    return sample.with_data(**apart)

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import OrientedBox, Region, Sample
-from ..intensity import RecordedStatistics
+from ..core import Region, Sample
 from ..spatial import LazyPatch, SpatialPlan
-from ..spatial.lazy.made_volume import StoredRead
-from ..volumes import Volume, volume_statistics
+from ..spatial.lazy.read_plan import ReadPlan
+from ..volumes import Volume
 from ..volumes.fetched import touch
 from ..volumes.voxels import Voxels
+from .held_region import with_voxels
 from .job import Job
 from .memory import ArraySpec, BatchMemory, batch_memory, using
 from .realized import Realized
@@ -40,7 +40,7 @@ class Task:
     """``"open"``, ``"fetch"``, ``"read"``, ``"hold"``, ``"resample"`` or ``"transport"``."""
     job: Job
     """The batch."""
-    reads: tuple[StoredRead, ...]
+    reads: tuple[ReadPlan, ...]
     """What it reads."""
 
     @property
@@ -130,31 +130,15 @@ class Parts:
         return self._maker.run(job, *self._run)
 
 
-def _fetched(read: StoredRead) -> bool:
+def _fetched(read: ReadPlan) -> bool:
     if read.volume.fetch(read.region, read.box) is not None:
         return True
     _read(read)
     return False
 
 
-def _read(read: StoredRead) -> None:
+def _read(read: ReadPlan) -> None:
     touch(read.volume.read(read.region, read.box).array)
-
-
-class _InMemory:
-    """A volume of which one region is in memory; everything else is asked of the real one."""
-
-    def __init__(self, volume: Any, region: Region, voxels: Voxels) -> None:
-        self._volume = volume
-        self._region = region
-        self._voxels = voxels
-
-    def read(self, region: Region, box: OrientedBox | None = None) -> Voxels:
-        """Return the voxels that are there, or read others."""
-        return self._voxels if region == self._region else self._volume.read(region, box)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._volume, name)
 
 
 def held(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
@@ -169,14 +153,16 @@ def _in_memory(
 ) -> LazyPatch:
     if patch.members:
         stacked: Any = patch
-        wide = patch.widened(patch.plan if plan is None else plan)
-        plans = [(one, stacked.plan_of(one, wide)) for one in patch.members]
+        own = patch.plan if plan is None else plan
+        plans = [(one, stacked.plan_of(one, patch.widened(own))) for one in patch.members]
         held: LazyPatch = stacked.with_members([_in_memory(one, known, its) for one, its in plans])
         return held
     if len(patch.parts) > 1:
         return patch.with_parts([_in_memory(part, known, plan) for part in patch.parts])
     volume: Any = patch.volume
-    read = patch.reads_from(plan)
+    read = (
+        patch.read_plan if plan is None else ReadPlan.of(volume, patch.widened(plan), patch.policy)
+    )
     region = read.region
     if region.is_empty or not isinstance(volume, Volume) or read.level:
         return patch
@@ -184,13 +170,7 @@ def _in_memory(
     if key not in known:
         voxels = volume.read(region)
         known[key] = replace(voxels, array=voxels.array.copy(order="K"))
-    statistics = patch.statistics or volume_statistics
-
-    def of_the_real_one(_: Any) -> RecordedStatistics:
-        return statistics(volume)
-
-    kept: Any = _InMemory(volume, region, known[key])
-    return replace(patch, volume=kept, statistics=of_the_real_one)
+    return with_voxels(patch, region, known[key])
 
 
 def _again(index: int, items: tuple[Any, ...]) -> Job:

@@ -30,6 +30,8 @@ import phantom
 import processes
 import throughput
 
+SERVER = Path(__file__).resolve().parent.parent / "tests" / "s3_server.py"
+
 BUCKET = "bench"
 CLIENTS = ("fsspec", "obstore")
 COLUMNS = (
@@ -161,7 +163,7 @@ def _measured(
 @contextmanager
 def _server(root: Path, latency: float, bandwidth: float) -> Iterator[tuple[dict[str, str], int]]:
     """Serve ``root`` from a process of its own; yield a client's variables, and its id."""
-    command = [sys.executable, "-m", "voxpipe.testing.s3", str(root)]
+    command = [sys.executable, str(SERVER), str(root)]
     command += ["--latency", str(latency), "--bandwidth", str(bandwidth)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:

@@ -22,8 +22,8 @@ from ..adapters.timeout import limits_of, thread_seconds
 from ..batching import Outcome
 from ..core import Stream
 from ..core.errors import GraphError
+from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
 from ..datapipes.epoch import set_epoch
-from ..datapipes.thread_shutdown import STOP_SECONDS, leaving
 from ..graph import (
     Pipe,
     before_dispatch,
@@ -175,7 +175,7 @@ class Tail:
 
     def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[None]:
         """Limit how long threads are waited for inside; one that waits for a batch is woken."""
-        return leaving(self.seconds, partial(leave, epoch))
+        return stop_limit(self.seconds, partial(leave, epoch))
 
 
 class Behind:

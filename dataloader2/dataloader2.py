@@ -18,7 +18,7 @@ from ..core.errors import LoaderShutDown, NotPicklable, RanksAlike
 from ..core.origin import Once
 from ..core.turns import ForkSafeLock
 from ..core.whole import whole
-from ..datapipes.thread_shutdown import STOP_SECONDS
+from ..datapipes.background_iterator import STOP_SECONDS
 from ..diagnosing import Pace
 from ..graph import Pipe, origin_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService

@@ -1,16 +1,22 @@
-"""A thread that takes the items of a pipe before they are asked for, a bounded number of them.
+"""Iterate a pipe in a thread, a bounded number of items ahead, and end such threads in time.
 
-The thread belongs to the iterator that began it, and ends with it: at the last item, at an error,
-or when the iterator is dropped. In the words of a contract:
+The thread of a :class:`BackgroundIterator` belongs to the iterator that began it:
 
-- finished or failed: the thread has ended by itself; the error comes when all items made before
-  it were taken, as the very same object.
-- abandoned: :meth:`Ahead.stop` tells the thread to end and waits for it, because what it
-  reads from may be read by somebody else next. It cannot be interrupted within an item; if that
-  takes longer than it may (:mod:`.leaving`) a warning says so, and the thread ends after that item.
+- finished or failed: it has ended by itself; the error comes after the items made before it, as
+  the very same object.
+- abandoned: :meth:`BackgroundIterator.stop` tells it to end and waits, because what it reads from
+  may be read by somebody else next. It cannot be interrupted within an item; if that takes too
+  long a warning says so, and the thread ends after that item.
 - paused: it takes no further item until it is resumed.
 
-A forked child has no threads: using an ``Ahead`` of its parent there is an error, not a hang.
+A forked child has no threads: using an iterator of its parent there is an error, not a hang.
+
+Whoever leaves a pass tells every thread to end, and waits ``STOP_SECONDS`` at most for the item or
+the call that it is at. A thread that takes longer is named in a warning, takes nothing more, and
+holds up neither the next pass nor the end of the program. Pipes with threads are left one after
+the other, so the wait for one is taken from what the others have: however many they are, they end
+within the 5 s that Ctrl-C may take. Only waits count, and an item that goes through begins a new
+account. A loader sets one limit for all of them (:func:`stop_limit`), from ``Timeout(stop=...)``.
 """
 
 from __future__ import annotations
@@ -18,25 +24,125 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic
+from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
+from ..batching import Instruction
 from ..core.errors import PrefetchTimeoutError
+from ..core.origin import warn
 from ..core.waits import wait_of
-from .tensors import bytes_of
-from .thread_shutdown import going_on, wait_for, warn_of
+from ..core.whole import whole
+from ..graph import Pipe, Traits
+from .datapipe import Running, length_of
+from .forms import offered
+from .tensors import BUFFER_BYTES, bytes_of
+
+STOP_SECONDS = 2.0
+"""For how long one thread is waited for, unless told otherwise."""
+# The first may have two thirds of what all may have, the next two thirds of the rest, and so on:
+# nobody is left without a moment, in which an idle thread ends, and together they stay below this.
+_OF_THE_REST = 2 / 3
+
+
+class _Limit:
+    """For how long the first thread is waited for, and what else has to be told before."""
+
+    def __init__(self, seconds: float, tell: Callable[[], None] | None = None) -> None:
+        self.seconds = seconds
+        self._tell = tell
+
+    def tell(self) -> None:
+        """Tell it, once."""
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell()
+
+
+class _Account(threading.local):
+    """For how long this thread has waited for others since a pass went on here, in seconds."""
+
+    waited: float = 0.0
+
+
+_USUAL = _Limit(STOP_SECONDS)
+_NOW: ContextVar[_Limit] = ContextVar("voxpipe-leaving", default=_USUAL)
+_ACCOUNT = _Account()
+
+
+@contextmanager
+def stop_limit(
+    seconds: float = STOP_SECONDS, tell: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Let the first thread stopped inside take so long, and all together half as long again.
+
+    Parameters
+    ----------
+    seconds
+        For which the first is waited for, at most.
+    tell
+        Called once, before the first is waited for.
+    """
+    token = _NOW.set(_Limit(seconds, tell))
+    try:
+        yield
+    finally:
+        _NOW.reset(token)
+
+
+def note_progress() -> None:
+    """Note that a pass goes on here: what is left after this is another one, with all its time."""
+    _ACCOUNT.waited = 0.0
+
+
+def join_threads(*threads: threading.Thread, most: float = float("inf")) -> threading.Thread | None:
+    """Wait for threads that were told to end, but not for ever; return one that goes on, if any.
+
+    Not for the thread that calls: garbage is collected in any thread, so what is dropped may be
+    its own.
+
+    Parameters
+    ----------
+    threads
+        That were told.
+    most
+        Seconds that this may take, whatever there is left.
+    """
+    others = [thread for thread in threads if thread is not threading.current_thread()]
+    if not any(thread.is_alive() for thread in others):
+        return None
+    limit = _NOW.get()
+    limit.tell()
+    begun = monotonic()
+    left = max(0.0, limit.seconds / _OF_THE_REST - _ACCOUNT.waited)
+    end = begun + min(most, left * _OF_THE_REST)
+    try:
+        for thread in others:
+            thread.join(max(0.0, end - monotonic()))
+    finally:
+        _ACCOUNT.waited += monotonic() - begun
+    return next((thread for thread in others if thread.is_alive()), None)
+
+
+def warn_still_running(name: str) -> None:
+    """Warn of a thread that goes on."""
+    text = f"the thread {name!r} is still at one item, which Python cannot interrupt; it ends when "
+    warn(text + "that is done", RuntimeWarning)
+
 
 # An item that takes longer to make is worth a word when it holds up a pause.
 PAUSE_SECONDS = 30.0
 
 
-class Ended(Exception):
+class Exhausted(Exception):
     """All items were taken."""
 
 
-class Ahead:
+class BackgroundIterator:
     """Items of a pipe, made ahead by a thread.
 
     Parameters
@@ -87,7 +193,7 @@ class Ahead:
             thread it was.
         """
         self._refuse_child()
-        going_on()
+        note_progress()
         with self._changed:
             if not self._changed.wait_for(self._is_settled, wait_of(timeout)):
                 raise PrefetchTimeoutError(timeout)
@@ -98,7 +204,7 @@ class Ahead:
                 return item
             if self._ended:
                 error, self._error = self._error, None
-                raise Ended if error is None else error
+                raise Exhausted if error is None else error
         msg = "prefetch is paused and everything made before was taken; call resume() first"
         raise RuntimeError(msg)
 
@@ -138,9 +244,9 @@ class Ahead:
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        if not self._abandoned and wait_for(self._thread) is not None:
+        if not self._abandoned and join_threads(self._thread) is not None:
             self.abandon()
-            warn_of(self._thread.name)
+            warn_still_running(self._thread.name)
         while self._held:
             StreamWrapper.close_streams(self._held.popleft()[0])
 
@@ -208,3 +314,124 @@ class Ahead:
 
     def _fits(self, size: int) -> bool:
         return not self._held or self._bytes + size <= self._most_bytes
+
+
+class RunningAhead(Running):
+    """A pipe with one thread per pass, which a subclass starts in ``__iter__``."""
+
+    running: ClassVar[tuple[str, ...]] = ("_ahead",)
+    _ahead: BackgroundIterator | None
+
+    def fresh(self) -> None:
+        """Begin without a thread."""
+        self._ahead = None
+
+    def reset(self) -> None:
+        """End the thread of the pass before; torch calls this when a new one begins."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.stop()
+
+    def pause(self) -> None:
+        """Return when nothing more is made ahead; what was made can still be taken.
+
+        Raises
+        ------
+        PrefetchTimeoutError
+            The item at hand took too long.
+        """
+        if self._ahead is not None:
+            self._ahead.pause()
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`."""
+        if self._ahead is not None:
+            self._ahead.resume()
+
+    def shutdown(self) -> None:
+        """End the thread, if there is one, and drop what it made; any number of times."""
+        self.reset()
+
+
+@offered("prefetch")
+class Prefetcher(RunningAhead):
+    """Make items in a thread before they are asked for; nothing else changes.
+
+    Parameters
+    ----------
+    source_datapipe
+        The parent.
+    buffer_size
+        Items that are made ahead.
+    buffer_bytes
+        Bytes that they may take; a single item may take more. One more item can be in the making.
+
+    Notes
+    -----
+    The thread belongs to the iterator that began it: it ends with the last item, with an error,
+    which comes after the items made before it, or when the iterator is dropped. A copy of the
+    pipe, or one that was pickled, begins without items. What functions above draw from
+    the global generators of ``random``, NumPy or torch is not repeatable, as the thread shares
+    these with the rest of the program.
+
+    Behind the voxels of a ``DataLoader2`` whose graph is split, workers make whole batches ahead
+    anyway, and this pipe adds nothing. Without workers it makes that many batches ahead, unless
+    the chain runs a function of yours or ``Timeout`` watches.
+
+    Raises
+    ------
+    ValueError
+        If a number is below 1.
+
+    Examples
+    --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper(range(3)).prefetch(2))
+    [0, 1, 2]
+    """
+
+    traits: ClassVar[Traits] = Traits(per_item=True, ahead=True)
+
+    def __init__(
+        self, source_datapipe: Pipe, buffer_size: int = 10, *, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
+        super().__init__()
+        self.parent = source_datapipe
+        self.buffer_size = whole("buffer_size", buffer_size, least=1)
+        self.buffer_bytes = whole("buffer_bytes", buffer_bytes, least=1, unit="bytes")
+        self.fresh()
+
+    def change(self) -> Callable[[Any], Any] | None:
+        """Return what the thread does to each item; None for nothing."""
+        return None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the parent's items."""
+        ahead = BackgroundIterator(
+            self.parent,
+            most=self.buffer_size,
+            most_bytes=self.buffer_bytes,
+            change=self.change(),
+            name=self.chained,
+        )
+        self._ahead = ahead
+        try:
+            while True:
+                try:
+                    item = ahead.take()
+                except Exhausted:
+                    return
+                yield item
+                del item  # it is the consumer's alone while the next one is waited for
+        finally:
+            ahead.stop()
+            if self._ahead is ahead:
+                self._ahead = None
+
+    def __len__(self) -> int:
+        """Return the parent's length."""
+        return length_of(self, self.parent)
+
+    def instructions(self) -> tuple[Instruction, ...] | None:
+        """Return nothing to do: workers make whole batches ahead."""
+        return ()

@@ -14,13 +14,12 @@ from ..core.errors import LikelyMistake, PatchSizeError, SampleError
 from ..core.origin import Once, warn
 from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
 from ..spatial import Policy
-from ..spatial.lazy.replayed import in_batch
+from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.sizes import whole_number
 from ..spatial.placing.masked_patch import first_forced
-from .cases import FromCases, ListCases
 from .datapipe import DataPipe, PerItem, length_of
+from .epoch import Seeded
 from .forms import chained
-from .from_manifest import FromManifest
 from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume, likely_labels
 from .points_and_boxes import Moving
@@ -148,9 +147,7 @@ class BatchPatches(DataPipe):
         # Of the chain as it is written: an adapter that takes realize() away changes no draw.
         self.has_shares = bool(shares) and looking is None
         self._tell_of_shares(shares, looking)
-        self.of_cases = any(
-            isinstance(p, (FromCases, ListCases, FromManifest)) for p in walk(parent)
-        )
+        self.of_cases = any(isinstance(p, Seeded) and not parents_of(p) for p in walk(parent))
 
     @property
     def traits(self) -> Traits:

@@ -17,7 +17,7 @@ from ..graph import Pipe, Traits, describe
 from ..spatial import LazyPatch, PendingPlan
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.made_volume import use_tiles_alone
+from ..spatial.lazy.virtual_volume import use_tiles_alone
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume, recached
 from ..volumes.conversion.destination import destination_of

@@ -1,4 +1,4 @@
-"""Where a chain begins: a list of cases, given or found by patterns."""
+"""The sources of samples: cases that are given, found by patterns, or read from a manifest."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from ..core import Sample
 from ..core.amounts import count_text
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError, placed
 from ..core.hidden import Hidden, public_name
 from ..storage.fsspec_ranges import listed_by, reached
 from ..storage.location import is_url
+from ..volumes import Entry, Manifest, Volume, catalogued, read_manifest
 from .case_names import (
     CASE,
     WILDCARD,
@@ -30,7 +29,7 @@ from .case_names import (
     name_of,
     names_of,
 )
-from .datapipe import DataPipe
+from .epoch import Seeded
 
 # A ? that stands for one character has no = behind it.
 _QUERY = re.compile(r"[?#;][^?#;/]*=.*")
@@ -43,47 +42,6 @@ _ARGUMENTS = ("optional", "storage_options")
 _LIKE_ARGUMENT = 0.75
 # Cases of one list are stored alike; a few tell the format.
 _LOOKED_AT = 8
-
-
-class Seeded(DataPipe):
-    """A pipe that stamps seed and epoch on every sample that it makes.
-
-    The loader calls :meth:`begin`; torch's own loaders call :meth:`set_seed`. If nobody
-    does, each pass draws a seed from torch's global generator, as torch's ``shuffle``
-    does, so that ``torch.manual_seed`` makes it repeatable.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._run: tuple[int, int] | None = None
-        self._source = 0
-
-    def begin(self, seed: int, epoch: int, source: int = 0) -> None:
-        """Set the seed of the run, the epoch of the next pass, and the number of this source."""
-        self._run = (seed, epoch)
-        self._source = source
-
-    def _identity(self, index: int) -> tuple[int, ...]:
-        """Return the identity of the ``index``-th case; no other source of the graph has it."""
-        return (-self._source, index) if self._source else (index,)
-
-    def set_seed(self, seed: int) -> Seeded:
-        """Set the seed of the next pass."""
-        self._run = (seed, 0)
-        return self
-
-    def coming_run(self) -> tuple[int, int]:
-        """Return seed and epoch of the next pass, which stay what they are."""
-        self._run = self._next_run()
-        return self._run
-
-    def skip_run(self) -> None:
-        """Begin no pass, and forget what was set for it."""
-        self._run = None
-
-    def _next_run(self) -> tuple[int, int]:
-        run, self._run = self._run, None
-        return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)
 
 
 class FromCases(Seeded):
@@ -469,3 +427,100 @@ def list_cases(
     a hidden name, such as macOS's ``._ct.nii``.
     """
     return ListCases(url, patterns, Hidden(storage_options or {}), optional)
+
+
+class FromManifest(Seeded):
+    """Yield one sample per case of a manifest; see :func:`from_manifest`."""
+
+    chained = "from_manifest"
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        follow: str = "beside",
+    ) -> None:
+        super().__init__()
+        self.storage_options = Hidden(storage_options or {})
+        try:
+            self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
+        except VoxpipeError as error:
+            raise error.at(self.origin)  # noqa: B904  the very same error
+        # One volume object for all epochs: it travels to each worker with its header.
+        self._cases: list[tuple[str, dict[str, Volume]]] = [
+            (case, {entry.key: self._volume(entry, follow) for entry in found})
+            for case, found in self.manifest.cases().items()
+        ]
+
+    def _volume(self, entry: Entry, follow: str) -> Volume:
+        return catalogued(entry, self.manifest.name, self.storage_options, follow)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Yield the cases in the order of the manifest."""
+        seed, epoch = self._next_run()
+        for index, (case, volumes) in enumerate(self._cases):
+            identity = self._identity(index)
+            yield Sample(dict(volumes), case=case, identity=identity, seed=seed, epoch=epoch)
+
+    def __len__(self) -> int:
+        """Return the number of cases."""
+        return len(self._cases)
+
+    def describe(self) -> str:
+        """Return the name of the manifest and the number of cases."""
+        return f"from_manifest({self.manifest.name!r}, {len(self)} cases)"
+
+    def settings(self) -> Any:
+        """Return nothing: which cases there are is what :meth:`data_hash` is about."""
+        return ()
+
+    @property
+    def imports(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Ask for zarr if a volume is zarr."""
+        return imports_for(entry.location for entry in self.manifest.entries)
+
+    def data_hash(self) -> str:
+        """Return 16 hex digits over the entries: places, headers and versions."""
+        digest = hashlib.blake2b(digest_size=8)
+        for e in self.manifest.entries:
+            digest.update(repr((e.case, e.key, e.location, e.kind, e.header, e.stamp)).encode())
+        return digest.hexdigest()
+
+    def data_texts(self) -> Iterator[str]:
+        """Yield a text for each entry, to say which of them differ."""
+        for e in self.manifest.entries:
+            yield f"{e.case} {e.key}={public_name(e.location)} {e.kind} {e.header} {e.stamp}"
+
+
+def from_manifest(
+    location: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    follow: str = "beside",
+) -> FromManifest:
+    """Begin a chain with the cases of a manifest that ``voxpipe index`` wrote.
+
+    Chain ``open_volume()`` as after :func:`list_cases`. Shapes, affines and types come from
+    the manifest; ``normalize()`` takes its statistics from there too. When a process first
+    reads voxels of a volume, its version is compared with that of the manifest.
+
+    Parameters
+    ----------
+    location
+        Path or URL of the manifest.
+    storage_options
+        For fsspec, for the manifest and for the volumes. They are never written anywhere.
+    follow
+        ``"beside"``: volumes lie below the manifest; of one behind a URL on the same host, reached
+        by the same scheme; of a local one where it says that it was made of; and what their
+        headers name is beside these. ``"anywhere"``: all of them may be anywhere, and credentials
+        go there.
+
+    Raises
+    ------
+    BadManifest
+        It is no manifest, an entry makes no sense, or a volume is elsewhere.
+    StaleEntry
+        Later, where voxels are read: the volume has changed since; the message says how.
+    """
+    return FromManifest(location, Hidden(storage_options or {}), follow)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
+from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, Realize
 from .cache import Cache, Flush, Recache
 from .channels import Stack, Unstack
@@ -31,13 +32,11 @@ from .general.shard_expander import ShardExpander
 from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator
 from .general.threads import BatchAsyncMapper, ThreadPoolMapper
 from .general.webdataset import WebDataset
-from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .points_and_boxes import MoveBoxes, MovePoints
-from .prefetch import Prefetcher
 from .replay import Replay
-from .shuffle_plans import ShufflePlans
+from .shuffle_plans import Interleave, ShufflePlans
 from .spatial import NeedingPipe, SpatialPipe
 from .values import ValuePipe
 from ..graph import Pipe

@@ -17,9 +17,8 @@ from .datapipe import PerItem, stream_name
 from .form import bound, tell_mistakes
 from .forms import chained
 from .sampling import SAMPLING_ARGUMENTS, Sampling, refuse_conflict
-from .spatial import Adding, stepped
+from .spatial import Adding, refuse_useless_fill, stepped
 from .tensors import applied
-from .useless_fill import refuse_useless_fill
 
 
 class ChoicePipe(PerItem):

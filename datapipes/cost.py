@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from ..batching import ApplyValue
-from ..core import Sample
 from ..core.errors import VoxpipeError
 from ..graph import (
     NoCut,
@@ -21,33 +19,27 @@ from ..graph import (
     describe,
     explain_graph,
     parents_of,
-    traits_of,
     verify,
     walk,
 )
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.made_volume import (
-    StoredRead,
-    asks_voxels,
+from ..spatial.lazy.patch_report import (
     breaks,
     interpolations,
     kept,
-    stored_reads,
+    left_to_numpy,
 )
-from ..spatial.lazy.slow_steps import left_to_numpy
 from ..spatial.plans.stages import BY_NUMPY
 from ..spatial.resampling.native import available, path
 from ..spatial.volume_like import stored_of
 from ..volumes import Volume
+from ..volumes.catalog.bounding_box import Interest, known_box
 from ..volumes.catalog.histogram import has_histogram
-from ..volumes.catalog.occupied import Interest, known_box
 from ..volumes.catalog.statistics import has_statistics
-from .cases import FromCases, ListCases
 from .choices import ChoicePipe
-from .datapipe import may_open
-from .epoch import set_epoch
-from .from_manifest import FromManifest
+from .datapipe import DataPipe
+from .epoch import may_look_ahead, set_epoch
 from .lazy_patch import LazyPatches
 from .spatial import NeedingPipe
 from .values import ValuePipe
@@ -55,10 +47,6 @@ from .values import ValuePipe
 # Enough plans that a mean says something, few enough headers that nobody waits.
 PLANS = 16
 _MB = 1e6
-# Headers that are read at a time: a bucket answers as many as fast as one.
-_AT_ONCE = 16
-# Sizes that are drawn differ between these runs.
-_SEEDS = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -290,54 +278,6 @@ def _box_is_known(volume: Volume, needs: Any) -> bool:
     return known_box(volume, Interest(needs.above, needs.labels), needs.level) is not None
 
 
-def may_look_ahead(planner: Pipe) -> bool:
-    """Whether planning a few items uses up nothing and runs nothing of the user's."""
-    every = list(walk(planner))
-    sources = [pipe for pipe in every if not parents_of(pipe)]
-    again = all(isinstance(pipe, (FromCases, ListCases, FromManifest)) for pipe in sources)
-    return again and not any(traits_of(p).runs_user_code or not traits_of(p).known for p in every)
-
-
-def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
-    """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read.
-
-    The headers of all volumes are, many at a time: of a manifest no file is opened.
-
-    Raises
-    ------
-    TypeError
-        It is not known before it is done.
-    """
-    if not may_open() or not may_look_ahead(parent):
-        raise TypeError("no len(): planning ahead would use up the source, or run your functions")
-    planner = clone(parent)
-    counts: list[dict[tuple[int, ...], int]] = []
-    try:
-        with without_reading():
-            for seed in _SEEDS:
-                set_epoch(planner, seed, 0)
-                samples = [item for item in planner if isinstance(item, Sample)]
-                if not counts:
-                    _open_headers(
-                        [patch for item in samples for patch in patches_of(item).values()]
-                    )
-                counts.append({sample.identity: count(sample) for sample in samples})
-    except (VoxpipeError, OSError, Warning) as error:
-        raise TypeError(f"no len(): {type(error).__name__}: {error}") from error
-    if any(found != counts[0] for found in counts):
-        raise TypeError("no len(): how large volumes are is drawn, so every epoch has its own")
-    return sum(counts[0].values())
-
-
-def _open_headers(patches: list[LazyPatch]) -> None:
-    if any(map(asks_voxels, patches)):
-        raise TypeError("no len(): how large volumes are follows from their voxels")
-    volumes = {id(patch.volume): patch.volume for patch in patches}
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for _ in threads.map(lambda volume: volume.grid, volumes.values()):
-            pass
-
-
 def _sampled(patches: dict[str, LazyPatch]) -> tuple[str, ...]:
     keys = max(map(len, patches))
     kinds = max(len(patch.kind) for patch in patches.values())
@@ -400,23 +340,17 @@ def _mean(samples: list[list[LazyPatch]]) -> Cost | None:
     if not samples:
         return None
     every = [patch for patches in samples for patch in patches]
-    read = [one for patch in every for one in stored_reads(patch)]
+    read = [one for patch in every for one in patch.reads()]
     count = len(samples)
     interpolated, copies = map(sum, zip(*map(interpolations, every), strict=True))
     return Cost(
         patches=count,
         reads=sum(not one.region.is_empty for one in read) / count,
-        bytes_needed=sum(_bytes(one, whole_chunks=False) for one in read) / count,
-        bytes_read=sum(_bytes(one, whole_chunks=True) for one in read) / count,
+        bytes_needed=sum(one.read_bytes(whole_chunks=False) for one in read) / count,
+        bytes_read=sum(one.read_bytes(whole_chunks=True) for one in read) / count,
         interpolations=interpolated / count,
         copies=copies / count,
     )
-
-
-def _bytes(read: StoredRead, *, whole_chunks: bool) -> int:
-    volume, needed = read.volume, read.needed if whole_chunks else None
-    voxels = read.region.size * volume.shape[0] if needed is None else needed.voxels
-    return int(voxels * volume.disk_dtype.itemsize)
 
 
 def explain(pipe: Pipe) -> str:
@@ -443,3 +377,6 @@ def explain(pipe: Pipe) -> str:
     """
     cost = cost_of(verify(pipe), seed=0, epoch=0)
     return explain_graph(pipe) + (f"\n\n{cost}" if cost is not None else "")
+
+
+DataPipe.explainer = staticmethod(explain)

@@ -25,7 +25,7 @@ from ..core.errors import IteratorInvalidated, SampleError, VoxpipeError, placed
 from ..core.hidden import has_secrets, public_value
 from ..core.origin import CREDENTIALS, call_text, here
 from ..core.sample import case_of
-from ..graph import Pipe, Traits, describe, is_pipe, parents_of, walk
+from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.verify import branch_mark, stream_names
 from .forms import UnknownForm
@@ -208,6 +208,9 @@ class DataPipe(_Pipe):
     imports: tuple[str, ...] = ()
     """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
 
+    explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
+    """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
+
     origin: Origin
     """Where the user wrote it."""
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -255,9 +258,7 @@ class DataPipe(_Pipe):
 
     def explain(self) -> str:
         """Return the chain up to here as text, with what one patch costs."""
-        from .cost import explain  # explain plans patches, which pipes make
-
-        return explain(self)
+        return DataPipe.explainer(self)
 
     def __repr__(self) -> str:
         return self.describe() if "origin" in vars(self) else type(self).__name__
@@ -387,6 +388,28 @@ class PerItem(DataPipe):
     def __len__(self) -> int:
         """Return the parent's length; TypeError if that has none."""
         return length_of(self, self.parent)
+
+
+class Running(DataPipe):
+    """A pipe that keeps something while it is iterated: a buffer, a thread, a generator.
+
+    A copy, or a pipe that was pickled, begins without it. torch's walk over graphs, which
+    pickles pipes, never sees it either.
+    """
+
+    running: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that belong to one pass; :meth:`fresh` sets them."""
+
+    def fresh(self) -> None:
+        """Set what is named in ``running`` to what it is before the first pass."""
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        return {name: v for name, v in state.items() if name not in self.running}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.fresh()
 
 
 def stream_name(parent: Pipe, name: Any, kind: str) -> str:

@@ -20,19 +20,15 @@ from ..core import Sample
 from ..graph import NoCut, Pipe, clone, cut, parents_of, walk
 from ..spatial import LazyPatch, without_reading
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.made_volume import (
-    StoredRead,
-    breaks,
-    stored_reads,
-)
+from ..spatial.lazy.patch_report import breaks
+from ..spatial.lazy.read_plan import ReadPlan
 from ..spatial.lazy.stack import read_volume_of
 from ..spatial.ops.sizes import of_grid
 from ..volumes import Volume
 from ..volumes.scheme import Demand, StoreLayout
-from .cost import may_look_ahead
-from .epoch import items_from, set_epoch
-from .interleave import Interleave
+from .epoch import items_from, may_look_ahead, set_epoch
 from .lazy_patch import LazyPatches
+from .shuffle_plans import Interleave
 
 # A percentile of 99 needs about as many.
 PLANS = 256
@@ -200,7 +196,7 @@ def _length(source: Any) -> int:
 def _demand(
     patches: list[LazyPatch], cutting: LazyPatches | None, items: int, scattered: bool
 ) -> Demand:
-    reads = [stored_reads(patch) for patch in patches]
+    reads = [patch.reads() for patch in patches]
     extents = np.array([np.max([read.region.shape for read in each], axis=0) for each in reads])
     mean = extents.mean(axis=0)
     highest = np.percentile(extents, 99, axis=0, method="higher")
@@ -221,7 +217,7 @@ def _demand(
     )
 
 
-def _chunks(read: StoredRead) -> int:
+def _chunks(read: ReadPlan) -> int:
     """Return the number of chunks that a patch reads; of bare voxels one, if any."""
     needed = read.needed
     return int(not read.region.is_empty) if needed is None else len(needed.chunks)

@@ -1,16 +1,145 @@
-"""Tell every random pipe of a graph which epoch comes."""
+"""Seeds and epochs: tell the pipes of a graph which epoch comes, and plan its first items."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
-from ..core import Stream
-from ..graph import Pipe, Traits, describe, parents_of, readers, traits_of, walk, with_parents
-from .datapipe import DataPipe
+import torch
+
+from ..core import Sample, Stream
+from ..core.errors import VoxpipeError
+from ..graph import (
+    Pipe,
+    Traits,
+    clone,
+    describe,
+    parents_of,
+    readers,
+    traits_of,
+    walk,
+    with_parents,
+)
+from ..spatial import LazyPatch, without_reading
+from ..spatial.lazy.lazy_patch import patches_of
+from ..spatial.lazy.patch_report import asks_voxels
+from .datapipe import DataPipe, Running, may_open
+
+D = TypeVar("D", bound="Drawing")
+S = TypeVar("S", bound="Shuffling")
+
+# Headers that are read at a time: a bucket answers as many as fast as one.
+_AT_ONCE = 16
+# Sizes that are drawn differ between these runs.
+_SEEDS = (0, 1)
+
+
+class Seeded(DataPipe):
+    """A pipe that stamps seed and epoch on every sample that it makes.
+
+    The loader calls :meth:`begin`; torch's own loaders call :meth:`set_seed`. If nobody
+    does, each pass draws a seed from torch's global generator, as torch's ``shuffle``
+    does, so that ``torch.manual_seed`` makes it repeatable.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run: tuple[int, int] | None = None
+        self._source = 0
+
+    def begin(self, seed: int, epoch: int, source: int = 0) -> None:
+        """Set the seed of the run, the epoch of the next pass, and the number of this source."""
+        self._run = (seed, epoch)
+        self._source = source
+
+    def _identity(self, index: int) -> tuple[int, ...]:
+        """Return the identity of the ``index``-th case; no other source of the graph has it."""
+        return (-self._source, index) if self._source else (index,)
+
+    def set_seed(self, seed: int) -> Seeded:
+        """Set the seed of the next pass."""
+        self._run = (seed, 0)
+        return self
+
+    def coming_run(self) -> tuple[int, int]:
+        """Return seed and epoch of the next pass, which stay what they are."""
+        self._run = self._next_run()
+        return self._run
+
+    def skip_run(self) -> None:
+        """Begin no pass, and forget what was set for it."""
+        self._run = None
+
+    def _next_run(self) -> tuple[int, int]:
+        run, self._run = self._run, None
+        return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)
+
+
+class Drawing(Running):
+    """A pipe that draws random numbers, others in each pass.
+
+    A loader seeds every pass, so that it is a function of (seed, epoch). If nobody does, the seed
+    comes from torch's global generator, as for torch's ``shuffle``.
+    """
+
+    running: ClassVar[tuple[str, ...]] = ("_rng",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seed: int | None = None
+        self.fresh()
+
+    def fresh(self) -> None:
+        """Make a generator; :meth:`reset` seeds it."""
+        self._rng = random.Random()
+
+    def set_seed(self: D, seed: int) -> D:
+        """Set the seed of the next pass."""
+        self._seed = seed
+        return self
+
+    def reset(self) -> None:
+        """Seed the generator for a pass; torch calls it when one begins."""
+        seed, self._seed = self._seed, None
+        if seed is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        self._rng.seed(self.seed_of_pass(seed))
+
+    def seed_of_pass(self, seed: int) -> int:
+        """Return what the generator is seeded with."""
+        return seed
+
+
+class Shuffling(Drawing):
+    """A pipe that shuffles, and can be told not to: torch's loaders and ``Shuffle`` do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+
+    def set_shuffle(self: S, shuffle: bool = True) -> S:
+        """Turn shuffling on or off."""
+        self._enabled = shuffle
+        return self
+
+    def reset(self) -> None:
+        """Seed the generator for a pass; without shuffling nothing is drawn."""
+        if self._enabled:
+            super().reset()
+
+    def settings(self) -> Any:
+        """Return the arguments, and whether it shuffles."""
+        return (super().settings(), self._enabled)
+
+
+def in_new_order(rng: random.Random, items: Sequence[Any]) -> list[Any]:
+    """Return the items in a drawn order; the sequence itself stays as it is."""
+    return rng.sample(list(items), len(items))
 
 
 @dataclass(frozen=True)
@@ -149,3 +278,51 @@ def _is_passed_by(pipe: Pipe) -> bool:
     traits = traits_of(pipe)
     own = isinstance(pipe, DataPipe) and not traits.watches
     return own and traits.per_item and not traits.runs_user_code and len(parents_of(pipe)) == 1
+
+
+def may_look_ahead(planner: Pipe) -> bool:
+    """Whether planning a few items uses up nothing and runs nothing of the user's."""
+    every = list(walk(planner))
+    sources = [pipe for pipe in every if not parents_of(pipe)]
+    again = all(isinstance(pipe, Seeded) for pipe in sources)
+    return again and not any(traits_of(p).runs_user_code or not traits_of(p).known for p in every)
+
+
+def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
+    """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read.
+
+    The headers of all volumes are, many at a time: of a manifest no file is opened.
+
+    Raises
+    ------
+    TypeError
+        It is not known before it is done.
+    """
+    if not may_open() or not may_look_ahead(parent):
+        raise TypeError("no len(): planning ahead would use up the source, or run your functions")
+    planner = clone(parent)
+    counts: list[dict[tuple[int, ...], int]] = []
+    try:
+        with without_reading():
+            for seed in _SEEDS:
+                set_epoch(planner, seed, 0)
+                samples = [item for item in planner if isinstance(item, Sample)]
+                if not counts:
+                    _open_headers(
+                        [patch for item in samples for patch in patches_of(item).values()]
+                    )
+                counts.append({sample.identity: count(sample) for sample in samples})
+    except (VoxpipeError, OSError, Warning) as error:
+        raise TypeError(f"no len(): {type(error).__name__}: {error}") from error
+    if any(found != counts[0] for found in counts):
+        raise TypeError("no len(): how large volumes are is drawn, so every epoch has its own")
+    return sum(counts[0].values())
+
+
+def _open_headers(patches: list[LazyPatch]) -> None:
+    if any(map(asks_voxels, patches)):
+        raise TypeError("no len(): how large volumes are follows from their voxels")
+    volumes = {id(patch.volume): patch.volume for patch in patches}
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for _ in threads.map(lambda volume: volume.grid, volumes.values()):
+            pass

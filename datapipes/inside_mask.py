@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core import Origin, Sample
-from ..core.errors import LikelyMistake, PatchSizeError, SampleError, about_lacking
+from ..core.errors import LikelyMistake, PatchSizeError
 from ..core.origin import warn
-from ..spatial import LazyPatch, MaskedPatch, WeightedPatch, refuse_changed, stored_labels
+from ..spatial import MaskedPatch, WeightedPatch, refuse_changed, stored_labels
 from ..spatial.placing.weight_index import OTHER, Classes
 from ..volumes import Volume
+from .spatial import volume_named
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,30 +191,3 @@ def _tell_of_background(patch: MaskedPatch, origin: Origin) -> None:
 
 class _Nothing:
     token = ""
-
-
-def volume_named(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:
-    """Return the volume that an argument names: a lazy one, or one that is not opened yet.
-
-    Raises
-    ------
-    SampleError
-        The sample has no such volume.
-    """
-    thing = sample.get(key)
-    if isinstance(thing, LazyPatch):
-        return thing.volume
-    if isinstance(thing, Volume):
-        return thing
-    if isinstance(thing, (str, os.PathLike)):
-        return Volume(thing, kind=kind)
-    have = ", ".join(map(repr, sample)) or "nothing"
-    what = "which it does not have" if thing is None else f"which holds a {type(thing).__name__}"
-    do = "Name one of them; write vp.Volume(array, affine=...) around an array."
-    do = do if key in sample else about_lacking(key, do)
-    if key in sample.patches:
-        what = "which is realized already"
-        do = "Move realize() after this pipe: it asks volumes, not voxels."
-    raise SampleError(
-        f"{argument}={key!r} names a volume of the sample, {what}; it has {have}", do=do
-    )

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 from ..first_use import at_first_use
 from . import general
+from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, Realize
 from .cache import Cache, Flush, Recache
-from .cases import FromCases, ListCases, from_cases, list_cases
+from .cases import FromCases, FromManifest, ListCases, from_cases, from_manifest, list_cases
 from .channels import Stack, Unstack
 from .choices import OneOfPipe, RandomApplyPipe, RandomOrderPipe, SomeOfPipe
-from .from_manifest import FromManifest, from_manifest
-from .interleave import Interleave
 from .lazy_patch import LazyPatches
 from .open_volume import OpenVolume
 from .points_and_boxes import MoveBoxes, MovePoints
-from .prefetch import Prefetcher
 from .replay import Replay
 from .resample_to import ResampleToPipe
-from .shuffle_plans import ShufflePlans
+from .shuffle_plans import Interleave, ShufflePlans
 from .spatial import (
     AffinePipe,
     AugmentPipe,

@@ -29,6 +29,7 @@ from ..spatial import (
 from ..spatial.ops.sizes import Size, of_grid, size_of, three, whole_number
 from ..volumes import Volume
 from .datapipe import DataPipe, excused, length_of, stream_name, with_progress
+from .epoch import count_planned
 from .form import refuse_unknown_arguments
 from .forms import chained
 from .inside_mask import ByWeights, InsideMask, masked_by, weighted_by
@@ -382,8 +383,6 @@ class LazyPatches(DataPipe):
             patches touch the mask, until :meth:`prepare` or an epoch has read it.
         """
         if self.sampling == "grid":
-            from .cost import count_planned
-
             if self._counted is None:
                 self._counted = count_planned(self.parent, self._count)
             return self._counted

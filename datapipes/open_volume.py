@@ -21,13 +21,14 @@ from ..core.likely_mistakes import colours
 from ..core.origin import Once, is_looking_ahead, shorten
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, PendingPlan, Policy, policy_of
-from ..spatial.lazy.realized_volume import in_memory, opened_again, realized_patch
 from ..spatial.lazy.stack import sampled_as_before
+from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
 from ..storage.local_io import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
-from .cases import FromCases, ListCases, Seeded
+from .cases import FromCases, ListCases
 from .datapipe import length_of, wrong_item
+from .epoch import Seeded
 from .form import BY_KEY, named_by_key, options_of, refuse_unknown_arguments, values_of
 from .forms import chained
 from .sampling import overriding_keys, refuse_no_policies

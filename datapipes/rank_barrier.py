@@ -1,4 +1,4 @@
-"""The ranks of a job in a circle: each tells the others a number before every item, or why it goes.
+"""The barrier of ranks: before every item each tells the others a number, or why it goes.
 
 They tell each other over gloo, so each waits for all. A rank that goes does not wait: it puts down
 why in the store of the job, and closes its connections, which ends the wait of the others. Then
@@ -13,7 +13,7 @@ left       its loop went on elsewhere                          ``RankMissing``
 is gone    without a word, or did not answer within the limit  ``RankMissing``
 =========  ==================================================  =======================
 
-So a rank has *failed* if it said so, and is *missing* if it did not come. A circle that one rank
+So a rank has *failed* if it said so, and is *missing* if it did not come. A barrier that one rank
 has left is closed on all of them; the next epoch makes another.
 """
 
@@ -43,7 +43,7 @@ _LATE_SECONDS = 2.0
 _LONGEST = 300
 
 
-class Circle:
+class RankBarrier:
     """All ranks of the job; made by all of them at once.
 
     Parameters
@@ -70,7 +70,7 @@ class Circle:
         return self._group is not None and not self._closing and os.getpid() == self._process
 
     def tell(self, word: int) -> list[int]:
-        """Tell all ranks a number, and return what each of them told; the circle is closed if not.
+        """Tell all ranks a number, and return what each of them told; the barrier is closed if not.
 
         Raises
         ------
@@ -148,20 +148,22 @@ class Circle:
     def _missing(self, error: RuntimeError) -> RankMissing:
         """Return which ranks are not there: those that do not wait as this one does."""
         deadline = time.monotonic() + _LATE_SECONDS
-        with reachable(self.rank):
+        with store_reachable(self.rank):
             self._store.set(f"{self._name}/late/{self.rank}", "here")
             present = [
-                waited(self._store, f"{self._name}/late/{rank}", deadline) is not None
+                wait_for_key(self._store, f"{self._name}/late/{rank}", deadline) is not None
                 for rank in range(self.size)
             ]
         how = f"waited {self._timeout:g} s"
         if "imed out" not in str(error):
             how = "lost its connection to another"
         gone = [rank for rank, is_here in enumerate(present) if not is_here]
-        return missing(self.rank, how, "for the next item", gone, self.size, self._do)
+        return rank_missing(self.rank, how, "for the next item", gone, self.size, self._do)
 
 
-def missing(rank: int, how: str, what_for: str, gone: list[int], size: int, do: str) -> RankMissing:
+def rank_missing(
+    rank: int, how: str, what_for: str, gone: list[int], size: int, do: str
+) -> RankMissing:
     """Return the error of a rank that waited, and for whom."""
     named = ", ".join(map(str, gone))
     names = f"rank{'s' if len(gone) > 1 else ''} {named}" if gone else "some rank"
@@ -179,7 +181,7 @@ def job_store() -> Any:
     return _get_default_store()
 
 
-def waited(store: Any, key: str, deadline: float) -> str | None:
+def wait_for_key(store: Any, key: str, deadline: float) -> str | None:
     """Return what is at ``key`` of a store; None if nothing is there at the deadline.
 
     The store is asked again and again: its own wait cannot be interrupted by Ctrl-C, and torch
@@ -196,7 +198,7 @@ def waited(store: Any, key: str, deadline: float) -> str | None:
 
 
 @contextlib.contextmanager
-def reachable(rank: int) -> Iterator[None]:
+def store_reachable(rank: int) -> Iterator[None]:
     """Say which rank is gone if the store is.
 
     Raises

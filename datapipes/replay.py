@@ -14,7 +14,7 @@ from ..graph import Pipe, walk
 from ..intensity import ValueOp, ValueStep
 from ..spatial import SpatialPlan, Step
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.replayed import replayed, streams_of
+from ..spatial.lazy.patch_steps import replayed, streams_of
 from .choices import ChoicePipe
 from .datapipe import PerItem, wrong_item
 from .forms import chained

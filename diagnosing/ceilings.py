@@ -25,7 +25,7 @@ from ..reading_services import Planned, ReadingService
 from ..reading_services.place import Place
 from ..reading_services.planner import jobs
 from ..reading_services.reading_service import close_if_idle
-from ..spatial.lazy.made_volume import StoredRead
+from ..spatial.lazy.read_plan import ReadPlan
 from .cores import ranks_beside, share_of
 from .diagnosis import FROM_MEMORY, Diagnosis, Facts, judged
 from .extent import Extent
@@ -195,7 +195,7 @@ class _Measuring:
             )
             return tasks
         warm, _ = self._pass("fetch", tasks)
-        needed = sum(_bytes(read, whole=True) for task in tasks for read in task.reads)
+        needed = sum(read.read_bytes(whole_chunks=True) for task in tasks for read in task.reads)
         slow = cold > 0 and needed / len(tasks) / cold < MEMORY_BYTES_PER_SECOND
         self._waits = warm < FROM_MEMORY * cold and slow
         self._seconds["fetch"] = cold if self._waits else warm
@@ -293,16 +293,10 @@ class _Measuring:
         self._seconds["consumer"] = (self._extent.clock() - started) / number
 
 
-def amplification(reads: Sequence[StoredRead]) -> float:
+def amplification(reads: Sequence[ReadPlan]) -> float:
     """Return the voxels in the chunks that are read, by those that are needed."""
-    needed = sum(_bytes(read, whole=False) for read in reads)
-    return sum(_bytes(read, whole=True) for read in reads) / needed if needed else 1.0
-
-
-def _bytes(read: StoredRead, *, whole: bool) -> int:
-    volume, needed = read.volume, read.needed if whole else None
-    voxels = read.region.size * volume.shape[0] if needed is None else needed.voxels
-    return int(voxels * volume.disk_dtype.itemsize)
+    needed = sum(read.read_bytes(whole_chunks=False) for read in reads)
+    return sum(read.read_bytes(whole_chunks=True) for read in reads) / needed if needed else 1.0
 
 
 def _runs(epoch: int, place: Place) -> Iterator[tuple[int, Place]]:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 
 from ..core.errors import GraphError
-from ..datapipes.cost import may_look_ahead
+from ..datapipes.epoch import may_look_ahead
 from ..graph import Pipe, describe, parents_of, walk
 from ..reading_services import ReadingService
 

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from .dataloader2 import DataLoader2, check, index
     from .dataloader2.interop.dataset import to_dataset
     from .dataloader2.interop.nodes import from_node, to_node
-    from .datapipes import DataPipe, ShuffleSpec
-    from .datapipes import cost as explain
-    from .datapipes import shuffle_plans as shuffle_report
+    from .datapipes import DataPipe, ShuffleSpec, explain, shuffle_report
     from .datapipes.iter import from_cases, from_manifest, list_cases
     from .reading_services import (
         DistributedReadingService,

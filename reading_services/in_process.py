@@ -14,13 +14,12 @@ from ..adapters.timeout import thread_seconds
 from ..batching import Job, Outcome, with_threads
 from ..core.origin import warn
 from ..core.whole import whole
-from ..datapipes.background_iterator import Ahead, Ended
+from ..datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
 from ..datapipes.epoch import set_epoch
 from ..datapipes.iter import Prefetcher
 from ..datapipes.tensors import as_tensors
-from ..datapipes.thread_shutdown import leaving
 from ..graph import Pipe, clone, traits_of
-from ..spatial.lazy.made_volume import forget_tiles, use_tiles
+from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
 from ..storage.joining import Table, using_joinings
 from ..volumes.chunks.chunk_cache import CHUNKS
 from ..volumes.scheme import Budget
@@ -65,7 +64,7 @@ class MadeAhead:
     def __init__(self, batches: Iterator[Any], pipe: Prefetcher) -> None:
         self._batches = batches
         self._pipe = pipe
-        self._ahead: Ahead | None = None
+        self._ahead: BackgroundIterator | None = None
         self._closed = False
 
     def __iter__(self) -> MadeAhead:
@@ -76,10 +75,10 @@ class MadeAhead:
             raise StopIteration
         if self._ahead is None:
             most, most_bytes = self._pipe.buffer_size, self._pipe.buffer_bytes
-            self._ahead = Ahead(self._batches, most=most, most_bytes=most_bytes)
+            self._ahead = BackgroundIterator(self._batches, most=most, most_bytes=most_bytes)
         try:
             return self._ahead.take()
-        except Ended:
+        except Exhausted:
             raise StopIteration from None
 
     def close(self) -> None:
@@ -234,7 +233,7 @@ class InProcessEpoch:
         """End the thread, and close the volumes unless another epoch may read them."""
         batches = self._batches
         try:
-            with leaving(self._seconds):
+            with stop_limit(self._seconds):
                 batches.close()
         finally:
             if not self._freed:

@@ -23,7 +23,7 @@ from ..graph import (
     traits_of,
     walk,
 )
-from ..spatial.lazy.replayed import in_batch
+from ..spatial.lazy.patch_steps import in_batch
 from .global_generators import proof_that_nothing_draws, seeded_globals
 from .place import Place
 from .raised_error import as_raised

@@ -20,7 +20,13 @@ import torch.distributed as dist
 
 from ..batching import Outcome
 from ..core.errors import GraphError, RankMissing, RanksDiffer
-from ..datapipes.rank_barrier import Circle, job_store, missing, reachable, waited
+from ..datapipes.rank_barrier import (
+    RankBarrier,
+    job_store,
+    rank_missing,
+    store_reachable,
+    wait_for_key,
+)
 from .place import Place
 from .rank_part import PAD
 from .reading_service import Epoch, leave
@@ -62,7 +68,7 @@ class Ranks:
         self._timeout = timeout
         self._name = f"voxpipe/{next(_NUMBERS)}"
         self._turn = 0
-        self._circle: Circle | None = None
+        self._circle: RankBarrier | None = None
 
     def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
         """Return what rank 0 claims, once every rank has claimed the same but for the seed.
@@ -89,24 +95,24 @@ class Ranks:
                 )
         return first
 
-    def meet(self) -> Circle:
+    def meet(self) -> RankBarrier:
         """Return the circle in which ranks tell each other of every item; made by all at once."""
         if self._circle is None or not self._circle.is_open:
             # All are here: they have just agreed.
-            self._circle = Circle(self._timeout, do=_DO_LOOK)
+            self._circle = RankBarrier(self._timeout, do=_DO_LOOK)
         return self._circle
 
     def _exchange(self, what: str, text: str) -> dict[int, str]:
         """Return what every rank put down."""
         self._turn += 1
         store, place = job_store(), f"{self._name}/{what}/{self._turn}"
-        with reachable(self.rank):
+        with store_reachable(self.rank):
             store.set(f"{place}/{self.rank}", text)
         deadline = time.monotonic() + self._timeout
         told, gone = {}, []
         for rank in range(self.size):
-            with reachable(self.rank):
-                found = waited(store, f"{place}/{rank}", deadline)
+            with store_reachable(self.rank):
+                found = wait_for_key(store, f"{place}/{rank}", deadline)
             if found is None:
                 gone.append(rank)
             else:
@@ -115,11 +121,11 @@ class Ranks:
         # would begin alone. The first to say so decides for all; who gives up last may go on.
         decided = self._decided(f"{place}/{_DECIDED}", _GIVEN_UP if gone else _BEGUN)
         if gone and decided == _BEGUN:
-            with reachable(self.rank):
+            with store_reachable(self.rank):
                 told = {rank: store.get(f"{place}/{rank}").decode() for rank in range(self.size)}
         elif gone:
             how = f"waited {self._timeout:g} s"
-            raise missing(self.rank, how, "to begin the epoch", gone, self.size, _DO_LOOK)
+            raise rank_missing(self.rank, how, "to begin the epoch", gone, self.size, _DO_LOOK)
         elif decided != _BEGUN:
             by = decided.removeprefix(_GIVEN_UP)
             raise RankMissing(
@@ -137,7 +143,7 @@ class Ranks:
     def _decided(self, key: str, word: str) -> str:
         """Return what the first rank to decide has said, which is ``word`` if it is this one."""
         said = word if word == _BEGUN else f"{word}{self.rank}"
-        with reachable(self.rank):
+        with store_reachable(self.rank):
             # One step of the store: of two ranks that decide at once, one is the first.
             return str(job_store().compare_set(key, "", said).decode())
 
@@ -198,7 +204,7 @@ class _InStep:
         All ranks.
     """
 
-    def __init__(self, own: Epoch, circle: Circle) -> None:
+    def __init__(self, own: Epoch, circle: RankBarrier) -> None:
         self.last = -1
         self._own = own
         self._circle = circle
@@ -266,7 +272,7 @@ class LockstepEpoch(_InStep):
         had ended before still needs its last item.
     """
 
-    def __init__(self, own: Epoch, circle: Circle, uneven: str, place: Place = _START) -> None:
+    def __init__(self, own: Epoch, circle: RankBarrier, uneven: str, place: Place = _START) -> None:
         super().__init__(own, circle)
         self._place = place
         self._pads = uneven == PAD

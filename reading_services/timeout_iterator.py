@@ -18,8 +18,8 @@ from ..adapters import Limits
 from ..batching import NOWHERE, STANDING
 from ..core.errors import ItemTimeout
 from ..core.waits import wait_of
+from ..datapipes.background_iterator import join_threads, note_progress
 from ..datapipes.tensors import bytes_of
-from ..datapipes.thread_shutdown import going_on, wait_for
 from ..graph import frame_location, frame_pipe
 from .memory_budget import PrefetchBudget
 
@@ -100,7 +100,7 @@ class TimeoutIterator:
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration
-        going_on()
+        note_progress()
         self._ask()
         kind, value = self._answer()
         self._asked -= 1
@@ -170,7 +170,7 @@ class TimeoutIterator:
             while True:  # what was asked ahead is not made any more
                 self._requests.get_nowait()
         self._requests.put(False)
-        wait_for(self._thread, most=_SECONDS if self._late else math.inf)
+        join_threads(self._thread, most=_SECONDS if self._late else math.inf)
 
     def left(self) -> threading.Thread | None:
         """Return the thread, if it is still at an item after :meth:`close`."""

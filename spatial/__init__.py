@@ -4,8 +4,8 @@ from ..core.grid import GRID_TOLERANCE
 from ..intensity import Epilogue
 from .amounts import Amount
 from .lazy.lazy_patch import LazyPatch
+from .lazy.patch_steps import refuse_changed, stored_labels
 from .lazy.pending import PendingPlan, joined
-from .lazy.stored_labels import refuse_changed, stored_labels
 from .ops.affine_op import Affine, Rotate, Shear, Translate, Zoom
 from .ops.augment import Augment
 from .ops.choices import Choices, On, OneOf, RandomApply, RandomOrder, SomeOf

@@ -70,6 +70,9 @@ HEDGE_UNKNOWN = 0.5
 _RECENT, _KNOWN, _SLOWER = 32, 3, 16
 # Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
+# One that waits so many times as long, seven times in sum, while others are answered hangs: it is
+# sent once more whatever was spent. Else it waits for the limit of its attempt.
+_HANGS = 4
 # A clock that nobody sets is off by half a second or a second a day: by this in a month. An object
 # that is written later still, by its clock, is another one.
 MOST_AHEAD = 30.0
@@ -299,6 +302,8 @@ class Health:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._new, self._slow = 0, 0.0
+        self.answers = 0
+        """How many requests were answered."""
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
         self._answered = -float("inf")
@@ -338,10 +343,12 @@ class Health:
         if self.ahead < ahead <= MOST_AHEAD:
             self.ahead = ahead
 
-    def may_hedge(self) -> bool:
-        """Whether one more request may be sent a second time; counts it."""
-        if self._hedges < 1 or os.environ.get(HEDGE_VARIABLE) == "0":
+    def may_hedge(self, *, hangs: bool = False) -> bool:
+        """Whether one more request may be sent a second time; counts it unless the first hangs."""
+        if os.environ.get(HEDGE_VARIABLE) == "0":
             return False
+        if self._hedges < 1:
+            return hangs
         self._hedges -= 1
         return True
 
@@ -349,6 +356,7 @@ class Health:
         """Note how long an answer took."""
         self._recent.append(seconds)
         self._new += 1
+        self.answers += 1
         self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
 
     def may_go_on_at_once(self) -> bool:
@@ -460,6 +468,7 @@ class _Hedge(Generic[T]):
         self._call, self._health = call, health
         self._others: list[asyncio.Future[T]] = []
         self._pause = health.hedge_after
+        self._long, self._answers = _HANGS * self._pause, health.answers
         self._loop = task.get_loop()
         self._end = self._loop.time() + limit
         self._timer: asyncio.Handle = self._loop.call_later(min(self._pause, limit), self._look)
@@ -515,7 +524,8 @@ class _Hedge(Generic[T]):
             self.is_late = True
             self._task.cancel()
             return
-        if self._health.may_hedge():
+        hangs = self._pause >= self._long and self._health.answers > self._answers
+        if self._health.may_hedge(hangs=hangs):
             other = asyncio.ensure_future(_timed(self._call, self._health))
             other.add_done_callback(self._ended)
             self._others.append(other)

@@ -1,7 +1,6 @@
-"""Contracts and fakes, for ourselves and for plug-ins.
+"""Contracts for plug-ins, as pytest classes: what a backend, store, decoder or op must do.
 
-The contracts are pytest classes, and pytest comes with the ``test`` extra only. What else is here
-does without it: the demo's S3 server runs where nobody tests.
+pytest comes with the ``test`` extra only.
 """
 
 from typing import TYPE_CHECKING
@@ -27,8 +26,8 @@ __all__ = [
     "ValueOpContract",
 ]
 
-# Imported at first use: the S3 server and the child that a store's contract spawns need neither
-# pytest nor what the other contracts are about, of which torch alone takes a second.
+# Imported at first use: the child that a store's contract spawns needs neither pytest nor what the
+# other contracts are about, of which torch alone takes a second.
 _HOMES = {
     "decoder_contract": ("DecoderCase", "DecoderContract"),
     "range_store_contract": ("RANGE_OBJECTS", "RangeStoreContract"),

@@ -9,7 +9,8 @@ KINDS = ["feature", "change", "fix", "removal", "docs"]
 FRAGMENT = re.compile(rf"\+[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md")
 DECISION = re.compile(r"(\d{4})-[a-z0-9]+(-[a-z0-9]+)*\.md")
 HEADINGS = ["Context", "Decision", "Consequences", "How we would know that it was wrong"]
-DECISIONS = sorted(file.name for file in (ROOT / "docs" / "decisions").iterdir())
+RECORDS = ROOT / "docs" / "decisions"
+DECISIONS = sorted(file.name for file in RECORDS.iterdir() if file.name != "README.md")
 FRAGMENTS = sorted(f.name for f in (ROOT / "changes").iterdir() if f.name != "README.md")
 
 
@@ -42,10 +43,38 @@ def test_decisions_are_numbered():
 
 @pytest.mark.parametrize("name", DECISIONS)
 def test_decisions_have_their_four_parts(name):
-    """A record says why, what, what follows, and when it should be reversed."""
-    lines = (ROOT / "docs" / "decisions" / name).read_text("utf-8").splitlines()
+    """A record has a status and a date, and says why, what, what follows and when to reverse it."""
+    lines = (RECORDS / name).read_text("utf-8").splitlines()
 
+    assert lines[0].startswith(f"# {name[:4]}: ")
+    assert re.fullmatch(r"- \*\*Status\*\*: (accepted|proposed|replaced)\b.*", lines[2])
+    assert re.fullmatch(r"- \*\*Date\*\*: (\d{4}-\d{2}-\d{2}\b.*|YYYY-MM-DD)", lines[3])
     assert HEADINGS == [line[3:] for line in lines if line.startswith("## ")]
+
+
+def test_the_index_lists_every_decision():
+    """Number, file, title and status of each record stand in ``docs/decisions/README.md``."""
+    index = (RECORDS / "README.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| \[\d{4}\]\((\S+)\) (\|.+)$", index, re.MULTILINE))
+
+    assert [name for name in DECISIONS if not name.startswith("0000")] == list(rows)
+    for name, row in rows.items():
+        lines = (RECORDS / name).read_text("utf-8").splitlines()
+        assert row.startswith(f"| {lines[0][8:]} | {lines[2].split()[2].strip(';,')} |")
+
+
+def test_pages_link_to_pages_that_are_there():
+    """A relative link of a page leads to a file of the repository."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    pages += [*(ROOT / "docs").rglob("*.md"), ROOT / "changes" / "README.md"]
+    lost = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", page.read_text("utf-8"))
+        if not (page.parent / target).exists()
+    ]
+
+    assert [] == lost
 
 
 def test_every_chained_form_and_public_name_is_documented():

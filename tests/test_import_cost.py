@@ -31,8 +31,8 @@ HEAVY = {
 CHEAP = ["voxpipe", "voxpipe.core", "voxpipe.intensity"]
 CHEAP += ["voxpipe.spatial", "voxpipe.volumes", "voxpipe.batching"]
 CHEAP += ["voxpipe.reading_services.workers.worker", "voxpipe.batching.parts"]
-# What is started by itself, time and again: a server, and the child of a store's contract.
-CHEAP += ["voxpipe.testing.s3", "voxpipe.testing.store_contract"]
+# What is started by itself, time and again: the child of a store's contract.
+CHEAP += ["voxpipe.testing.store_contract"]
 # Other packages may have been imported at start-up, by a .pth file of the environment.
 PROGRAM = """
 import json, sys

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from s3_server import Fault, S3Server
 
 import voxpipe as vp
 from voxpipe.core.errors import BadHeader, PatchSizeError
-from voxpipe.testing.s3 import Fault, S3Server
 from voxpipe.volumes.catalog.examine import serve
 
 

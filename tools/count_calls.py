@@ -27,6 +27,7 @@ WARM = 20
 RANGE_BYTES = 1000
 SHAPE, CHUNK, PATCH = (64, 64, 64), (8, 8, 8), (16, 16, 16)
 PACKAGE = "voxpipe"
+SERVER = Path(__file__).resolve().parent.parent / "tests" / "s3_server.py"
 # Part of a function, and in Python 3.12 inside it.
 INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
@@ -71,7 +72,7 @@ class Calls:
 @contextmanager
 def bucket_server(root: Path) -> Iterator[None]:
     """Serve the folders of ``root`` as buckets from another process: its calls do not count."""
-    command = [sys.executable, "-m", "voxpipe.testing.s3", str(root)]
+    command = [sys.executable, str(SERVER), str(root)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as server:
         assert server.stdout is not None

@@ -112,7 +112,7 @@ def _open_mgh(request: BackendRequest) -> Any:
 
 
 def _open_nifti_pair(request: BackendRequest) -> Any:
-    from .formats.nifti_pair import open_pair
+    from .formats.nifti import open_pair
 
     return open_pair(_file(request), _name(request))
 
@@ -190,10 +190,10 @@ def _open_hdf5(request: BackendRequest) -> Any:
 def _open_blosc2(request: BackendRequest) -> Any:
     name, options = _name(request), request.reader_kwargs
     if request.path is None:
-        from .formats.blosc2_remote import RemoteBlosc2
+        from .formats.blosc2 import RemoteBlosc2
 
         return RemoteBlosc2(request.uri or "", request.storage_options, name, options)
-    from .formats.blosc2_array import Blosc2Backend
+    from .formats.blosc2 import Blosc2Backend
 
     return Blosc2Backend(_place(request), name, options)
 

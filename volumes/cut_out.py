@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ..core import Affine
-from .array_source import ArraySource
 from .backend import Backend, boxed
 from .counted import counted_read
 from .header import affine_entries, array_header
 from .index import index_ranges
+from .source import ArraySource
 
 
 def cut_out(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:

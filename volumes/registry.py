@@ -5,14 +5,20 @@ The names and rules are TorchIO's, so that a backend written for it works here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.errors import UnknownFormat
+from ..storage.location import is_url, public_name
+from .backend import ViewBackend, as_array
 from .handles import close_volumes
+from .header import IDENTITY, affine_entries, array_header, channels_first
 
 
 class _LazyTensor:
@@ -150,6 +156,90 @@ def _read_with(request: BackendRequest) -> Any:
     reader = request.reader
     if hasattr(reader, "create_backend"):
         return reader.create_backend(request)
-    from .reader import ReaderBackend
-
     return ReaderBackend(reader, request)
+
+
+class ReaderBackend(ViewBackend):
+    """The voxels that ``reader(path)`` returned, kept in memory as long as the handle is."""
+
+    def __init__(self, reader: Any, request: BackendRequest) -> None:
+        where = request.path or request.uri or request.source
+        name = public_name(str(where))
+        answer = reader(where, **request.reader_kwargs)
+        values, affine = answer if isinstance(answer, tuple) else (answer, None)
+        array = channels_first(as_array(values), name)
+        entries = IDENTITY if affine is None else affine_entries(as_array(affine), name)
+        super().__init__(array, array_header(array, entries, name), name)
+        self.resident_bytes = array.nbytes
+
+
+# What SimpleITK opens as soon as it is installed; the most common of many.
+_ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
+# Packages that read what voxpipe does not read by itself.
+_READERS = {
+    ".mnc": "nibabel",
+    ".npz": "numpy",
+    ".par": "nibabel",
+}
+# What each format of voxpipe's own needs besides voxpipe; None for nothing.
+_FORMATS = {
+    ".nii": None,
+    ".nii.gz": None,
+    ".hdr and .img": None,
+    ".nrrd": None,
+    ".nhdr": None,
+    ".mha": None,
+    ".mhd": None,
+    ".mgz": None,
+    ".mgh": None,
+    ".npy": None,
+    ".zarr": None,
+    ".tif": "tifffile",
+    ".h5": "h5py",
+    ".b2nd": "blosc2",
+}
+
+
+def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
+    """Return the error for a file that no backend opens.
+
+    Parameters
+    ----------
+    name
+        Path or URL, without credentials.
+    backends
+        Names of the registered backends, in the order in which they were asked.
+
+    Examples
+    --------
+    >>> print(unknown_format("scan.npz", ["nifti"]).what)  # doctest: +ELLIPSIS
+    no backend opens scan.npz; installed: .nii, .nii.gz, ... (backends: nifti)...
+    """
+    suffix = os.path.splitext(name)[1].lower()
+    here = [format_ for format_, needs in _FORMATS.items() if needs is None or _installed(needs)]
+    missing = {needs for needs in _FORMATS.values() if needs and not _installed(needs)}
+    what = (
+        f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
+    )
+    if missing:
+        what += f"; install {', '.join(sorted(missing))} for more"
+    return UnknownFormat(what, do=_advice(suffix, is_url(name)))
+
+
+def _advice(suffix: str, remote: bool) -> str:
+    reader = "pass reader=, a function of the path that returns (voxels, affine)"
+    convert = "convert the file to .nii or zarr."
+    if suffix in _ITK and not _installed("SimpleITK"):
+        return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
+    package = _READERS.get(suffix)
+    if package is None:
+        return f"Register a backend with register_backend(), {reader}, or {convert}"
+    if remote:
+        return f"Copy it to a local disk, where {package} can read it, and {reader}, or {convert}"
+    if _installed(package):
+        return f"{package} reads {suffix} and is installed: {reader}, or {convert}"
+    return f"Install {package} (pip install {package}) and {reader}, or {convert}"
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import SampleError, UnknownFormat
-from .array_source import from_array
-from .formats.zarr_source import ZarrSource
+from .formats.zarr_nodes import ZarrSource
 from .header import IDENTITY
-from .source import LocatedSource, Options, Source
+from .source import LocatedSource, Options, Source, from_array
 
 
 def source_of(thing: Any, options: Options) -> Source:
@@ -26,7 +25,7 @@ def source_of(thing: Any, options: Options) -> Source:
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
     if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):
-        from .reader import source_of_image
+        from .formats.nibabel_image import source_of_image
 
         return source_of_image(thing, options)
     if _is_zarr(thing):

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, OrientedBox, Region
 from ..core.errors import VolumeChanged, VolumeNotFound
-from .array_source import held_in_memory
 from .axis_map import AxisMap
 from .axis_mapped import AxisMappedSource, seen_through
 from .backend import Backend, as_array, as_tensor, content_of, needed_of
@@ -25,7 +24,7 @@ from .cut_out import cut_out
 from .handles import HANDLES, VERSIONS, Opened, backend_of
 from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, Refused, StoreLayout
-from .source import LocatedSource, Options, Source
+from .source import LocatedSource, Options, Source, held_in_memory
 from .source_of import source_of
 from .stacked import StackedSource
 from .stored_mask import StoredMaskSource

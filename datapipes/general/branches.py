@@ -18,9 +18,8 @@ from ...core.origin import warn
 from ...core.turns import ForkSafeLock
 from ...core.whole import whole
 from ...graph import Pipe, Traits
-from ..datapipe import DataPipe, length_of
+from ..datapipe import DataPipe, Running, length_of
 from ..forms import offered
-from ..running import Running
 from ..tensors import bytes_of, limit_of_bytes
 
 UNBOUNDED = -1

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
+from ..epoch import Shuffling
 from ..forms import offered
-from ..running import Shuffling
 from .columns import Columns, function
 
 

@@ -13,8 +13,8 @@ from ...core.origin import Origin, warn
 from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
+from ..epoch import Drawing
 from ..forms import offered
-from ..running import Drawing
 from ..tensors import bytes_of, limit_of_bytes
 from .columns import function
 

@@ -18,8 +18,8 @@ from ...storage.fsspec_ranges import reached
 from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.range_file import RangeFile
 from ...storage.remote_file import RemoteFile
-from ..connection import Connected, options_of, tried
 from ..forms import offered
+from .connection import Connected, options_of, tried
 from .http_reader import http_stream
 from .saver import DiscreetFile, pieces_of, write_whole
 from .streams import janitor, length_or_type_error, pair_of

@@ -11,11 +11,10 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from ...core.errors import PrefetchTimeoutError
 from ...graph import Pipe, Traits
-from ..background_iterator import Ahead, Ended
+from ..background_iterator import BackgroundIterator, Exhausted, RunningAhead
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
-from ..rank_barrier import Circle
-from ..running import RunningAhead
+from ..rank_barrier import RankBarrier
 from ..tensors import BUFFER_BYTES
 
 TIMEOUT = 1800.0
@@ -64,7 +63,7 @@ class FullSync(RunningAhead):
 
     traits: ClassVar[Traits] = Traits(main_process=True)
     running = ("_ahead", "_circle")
-    _circle: Circle | None
+    _circle: RankBarrier | None
 
     def __init__(self, datapipe: Pipe, timeout: float = TIMEOUT) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class FullSync(RunningAhead):
             return
         circle = self._joined()
         # One item, of any size: a rank that waits for another has the next one ready.
-        ahead = Ahead(self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.chained)
+        ahead = BackgroundIterator(self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.chained)
         self._ahead = ahead
         try:
             while True:
@@ -112,19 +111,19 @@ class FullSync(RunningAhead):
             if self._ahead is ahead:
                 self._ahead = None
 
-    def _joined(self) -> Circle:
+    def _joined(self) -> RankBarrier:
         """Return the circle of all ranks: they make it together, and another if one has left."""
         if self._circle is None or not self._circle.is_open:
             # A rank that is late says so after ``timeout``: the others have to be still there.
             do = "Look at what that rank did last, or give fullsync() a longer timeout=."
-            self._circle = Circle(2 * self.timeout, do=do)
+            self._circle = RankBarrier(2 * self.timeout, do=do)
         return self._circle
 
-    def _next_of(self, ahead: Ahead) -> tuple[Any, Said]:
+    def _next_of(self, ahead: BackgroundIterator) -> tuple[Any, Said]:
         """Return the next item, and what to tell the others."""
         try:
             return ahead.take(self.timeout), Said.ITEM
-        except Ended:
+        except Exhausted:
             return None, Said.END
         except PrefetchTimeoutError:
             ahead.abandon()

@@ -12,8 +12,8 @@ from torch.utils.data import DataChunk
 from ...core.whole import whole
 from ...graph import Pipe, Traits
 from ..datapipe import DataPipe, length_of
+from ..epoch import Shuffling, in_new_order
 from ..forms import offered
-from ..running import Shuffling, in_new_order
 from .columns import function
 
 

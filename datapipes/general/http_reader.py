@@ -22,8 +22,8 @@ from ...graph import Pipe, Traits
 from ...storage.location import public_name, remote_errors
 from ...storage.redaction import Secrets
 from ...storage.retry import DEADLINE_VARIABLE, Attempts, Retry, default_retry, retried_here
-from ..connection import Connected, options_of
 from ..forms import offered
+from .connection import Connected, options_of
 from .left_out import NO_DRIVE, USE_A_BUCKET
 from .streams import length_or_type_error
 

@@ -14,10 +14,9 @@ from ...core.origin import warn
 from ...graph import Pipe, Traits, describe, walk
 from ...spatial import LazyPatch, PendingPlan
 from ...spatial.lazy.stack import StackedPatch
-from ..cases import Seeded
-from ..datapipe import first_drawing, length_of
+from ..datapipe import Running, first_drawing, length_of
+from ..epoch import Seeded
 from ..forms import offered
-from ..running import Running
 from ..tensors import bytes_of
 from .selecting import Cycler
 

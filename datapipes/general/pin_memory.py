@@ -11,9 +11,9 @@ import torch
 from ...batching import Instruction
 from ...core.errors import NoDevice
 from ...graph import Pipe, Traits
+from ..background_iterator import Prefetcher
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
-from ..prefetch import Prefetcher
 from ..tensors import BUFFER_BYTES, named_device, need_cuda, with_tensors
 
 # One that is in use, one that is being copied.

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 from ...core.errors import placed
 from ...core.whole import whole
 from ...graph import Pipe, Traits
+from ..background_iterator import join_threads, note_progress, warn_still_running
 from ..datapipe import DataPipe, length_of
 from ..forms import offered
 from ..tensors import BUFFER_BYTES, WAITING_BYTES, bytes_of
-from ..thread_shutdown import going_on, wait_for, warn_of
 from .columns import Columns
 
 
@@ -56,7 +56,7 @@ class Threads:
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Have a call made; return what becomes of it."""
-        going_on()
+        note_progress()
         self._given = [future for future in self._given if not future.done()]
         made: Future[Any] = Future()
         self._calls.put((made, lambda: call(*arguments)))
@@ -88,9 +88,9 @@ class Threads:
                 self._start()
         for _ in self._threads:
             self._calls.put(None)
-        late = wait_for(*self._threads)
+        late = join_threads(*self._threads)
         if late is not None:
-            warn_of(late.name)
+            warn_still_running(late.name)
 
     def _run(self) -> None:
         broken: BaseException | None = None

@@ -20,7 +20,7 @@ from ...batching import STANDING, Job, using, using_threads
 from ...core.errors import NotPicklable
 from ...core.hidden import public_text
 from ...core.ledger import LEDGER
-from ...spatial.lazy.made_volume import divide_tiles
+from ...spatial.lazy.virtual_volume import divide_tiles
 from ...storage.joining import Table, using_joinings
 from ...storage.read_ahead import AHEAD
 from ...volumes import register_backend, register_decoder

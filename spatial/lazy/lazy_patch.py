@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +17,32 @@ from numpy.typing import NDArray
 from ...core import Grid, Region, Sample, Stream
 from ...core.errors import GraphError, PatchSizeError, SampleError
 from ...core.memory import refuse_beyond_memory
+from ...core.remembered import cached_property
 from ...core.stream import drawn_from
 from ...intensity import Drawn, Epilogue, RecordedStatistics, ValueStep
+from ...intensity.value_op import Halo
 from ...intensity.value_step import applied, folded, types_of
 from ...storage.read_ahead import Tickets
+from ..plans.matrices import one_after_another
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..resampling.source import Source, convert
 from ..volume_like import StackedVolumes, VolumeLike, looks_ahead, made_like, patch_before
-from .halo import drawing_along, halo_of, with_halo_of
-from .late_fill import filling, fills_apart, marking, outside_of, steps_before_fill
-from .levels import ReadFrom, read_from, resampled_into
-from .patch_facts import PatchFacts, described, explained, provenance_of
+from .halo import (
+    drawing_along,
+    filling,
+    fills_apart,
+    halo_of,
+    marking,
+    outside_of,
+    steps_before_fill,
+    with_halo_of,
+)
+from .patch_facts import PatchFacts
+from .patch_report import described, explained, provenance_of
 from .pending import PendingPlan
+from .read_plan import ReadPlan
+from .virtual_volume import RealizedVolume, VirtualVolume
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +91,23 @@ class NoArithmetic:
     __ge__ = _refusing(">=")
 
 
+class _Reading(NamedTuple):
+    """What is read for one plan of a patch."""
+
+    plan: SpatialPlan
+    """The plan: that of the patch, or a soft crop of it."""
+    halo: Halo
+    """What value ops look at around it."""
+    wide: SpatialPlan
+    """The plan with that."""
+    reads: tuple[ReadPlan, ...]
+    """One for each volume whose channels are stacked."""
+
+
+# What was worked out for a patch: of no other one, and it stays where it was.
+_WORKED_OUT = ("drawn", "_reading")
+
+
 @dataclass(frozen=True, eq=False)
 class LazyPatch(NoArithmetic):
     """The voxels of one volume on the output grid of a plan, not read yet."""
@@ -110,11 +140,17 @@ class LazyPatch(NoArithmetic):
         What a planner does most; ``dataclasses.replace`` takes four times as long.
         """
         patch = object.__new__(type(self))
-        patch.__dict__.update(self.__dict__)
+        patch.__dict__.update(self.__getstate__())
         patch.__dict__["pending"] = pending
         if policy is not None:
             patch.__dict__["policy"] = policy
         return patch
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        for name in _WORKED_OUT:
+            state.pop(name, None)
+        return state
 
     def with_volume(self, volume: VolumeLike) -> LazyPatch:
         """Return the patch of other voxels, by the same plan."""
@@ -182,11 +218,17 @@ class LazyPatch(NoArithmetic):
         Nothing is read: of what this patch gives, the new one will ask for what it needs; if
         ``soft``, also of what lies around it, where soft crops cut. ``because`` is for ``explain``.
         """
-        from .made_volume import made_of
-
         empty = replace(self.pending, steps=(), moving=None)
         begun = replace(self, pending=empty, values=(), filled_after=-1)
-        return made_of(begun, self, soft, because, **how)
+        return begun.made_of(self, soft, because, **how)
+
+    def made_of(
+        self, before: LazyPatch, soft: bool = False, because: str = "", **how: Any
+    ) -> LazyPatch:
+        """Return the patch on the voxels that ``before`` gives, in the place of its own."""
+        made = VirtualVolume(before, soft, because, **how)
+        pending = replace(self.pending, references={made.name: made})
+        return replace(self, volume=made, pending=pending)
 
     @property
     def plan(self) -> SpatialPlan:
@@ -196,20 +238,23 @@ class LazyPatch(NoArithmetic):
     @property
     def whole_plan(self) -> SpatialPlan:
         """The plan from the stored volume, through all flushes: of places, not of padding."""
-        from .made_volume import whole_plan
-
-        return whole_plan(self)
+        if isinstance(self.volume, RealizedVolume):
+            before: SpatialPlan = self.volume.realized_from.whole_plan
+        elif isinstance(self.volume, VirtualVolume):
+            before = self.volume.part_of(self.volume.patch.whole_plan)
+        else:
+            return self.plan
+        return one_after_another(before, self.plan)
 
     @property
     def draws(self) -> dict[str, Any]:
         """What each random pipe drew for the sample, by the name of its stream."""
         earlier = patch_before(self.volume)
         before = {} if earlier is None else earlier.draws
-        drawn = ((step, self._drawn(step)) for step in self.values)
         # What may act or not is recorded where it acted without further parameters, too.
         mine = {
             step.stream_name: values
-            for step, values in drawn
+            for step, values in self.drawn
             if values is None or values or hasattr(step.op, "p")
         }
         return {**before, **self.pending.draws, **mine}
@@ -266,7 +311,7 @@ class LazyPatch(NoArithmetic):
     @property
     def parts(self) -> tuple[LazyPatch, ...]:
         """A patch of each volume whose channels are stacked; itself where there is one volume."""
-        volumes = getattr(self.volume, "parts", ())
+        volumes = self._volumes
         return tuple(map(self.with_volume, volumes)) if len(volumes) > 1 else (self,)
 
     def with_parts(self, parts: Sequence[LazyPatch]) -> LazyPatch:
@@ -279,19 +324,47 @@ class LazyPatch(NoArithmetic):
     @property
     def source_region(self) -> Region:
         """Exactly the voxels that ``realize`` reads, of what it reads from; empty for all fill."""
-        return self.reads_from().region
+        return self.read_plan.region
 
-    def reads_from(self, plan: SpatialPlan | None = None) -> ReadFrom:
-        """Return the volume or its level that is read, and the plan from there, halo included.
+    @property
+    def read_plan(self) -> ReadPlan:
+        """What is read of its volume, which may be a virtual one; of stacked ones as one."""
+        reading = self._read(self.plan)
+        if len(reading.reads) == 1:
+            return reading.reads[0]
+        return ReadPlan.of(self.volume, reading.wide, self.policy)
 
-        Parameters
-        ----------
-        plan
-            The plan of the patch or a soft crop of it; by default its own.
+    def reads(
+        self, plan: SpatialPlan | None = None, *, through: bool = False
+    ) -> tuple[ReadPlan, ...]:
+        """Return what the patch, or a soft crop of it on ``plan``, reads of files.
+
+        Whoever asks what will be read asks here: those who count, negotiate, join and explain. One
+        for each file: several where the channels of several are stacked. Where a virtual volume is
+        kept in a copy, that is what is read; with ``through`` what the copy was made of.
         """
-        return read_from(
-            self.volume, self.widened(self.plan if plan is None else plan), self.policy
-        )
+        reads = self._read(self.plan if plan is None else plan).reads
+        return tuple(stored for read in reads for stored in read.stored(through=through))
+
+    def _read(self, plan: SpatialPlan) -> _Reading:
+        """Return what is read for a plan, worked out once for the one that was asked for last."""
+        known: _Reading | None = self.__dict__.get("_reading")
+        if known is None or known.plan is not plan:
+            halo = halo_of(self.acting, plan)
+            wide = with_halo_of(plan, halo)
+            reads = tuple(ReadPlan.of(one, wide, self.policy) for one in self._volumes)
+            known = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
+        return known
+
+    def widened(self, plan: SpatialPlan) -> SpatialPlan:
+        """Return a plan with the halo that value ops look at."""
+        return self._read(plan).wide
+
+    @property
+    def _volumes(self) -> tuple[Any, ...]:
+        """The volumes whose channels are stacked."""
+        volumes: tuple[Any, ...] = getattr(self.volume, "parts", ())
+        return volumes if len(volumes) > 1 else (self.volume,)
 
     def realize(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the voxels: one read, one resample, then the value ops.
@@ -320,11 +393,11 @@ class LazyPatch(NoArithmetic):
     def realize_plan(self, plan: SpatialPlan, out: NDArray[Any]) -> NDArray[Any]:
         """Write what the patch gives on ``plan``, its own or a soft crop of that, to ``out``."""
         acting, fills = self.acting, fills_apart(self, plan)
+        reading = self._read(plan)
         if not acting and fills is None:
-            self._resample_into(plan, out, None, filling(self, plan))
+            self._resample_into(reading, out, None, filling(self, plan))
             return out
-        halo = halo_of(acting, plan)
-        wide = with_halo_of(plan, halo)
+        halo, wide = reading.halo, reading.wide
         steps = self._with_facts(acting, wide)
         early = steps_before_fill(self, acting, wide)
         marks = early > 0 or fills is not None
@@ -336,7 +409,7 @@ class LazyPatch(NoArithmetic):
         in_place = fits and (out.dtype == first or not (rest or marks))
         array = out if in_place else np.empty((channels, *wide.shape), first)
         policy = marking(self.policy) if marks else filling(self, wide)
-        source, read_by = self._resample_into(wide, array, epilogue, policy)
+        source, read_by = self._resample_into(reading, array, epilogue, policy)
         outside = outside_of(source, read_by, policy, array) if marks else None
         result = applied(rest, array)
         if outside is not None:
@@ -361,35 +434,27 @@ class LazyPatch(NoArithmetic):
         """Begin to bring in what :meth:`realize_plan` is going to read."""
         if not looks_ahead(self.volume):
             return None
-        found = [part._begin(plan) for part in self.parts]
+        found = [read.prefetch() for read in self._read(plan).reads]
         tickets = [ticket for ticket in found if ticket is not None]
         return Tickets(tickets) if tickets else None
 
-    def _begin(self, plan: SpatialPlan) -> Any:
-        read = self.reads_from(plan)
-        region, box = read.region, read.box
-        culling = () if box is None else (box,)
-        return None if region.is_empty else read.volume.prefetch(region, *culling)
+    @cached_property
+    def drawn(self) -> tuple[tuple[ValueStep, Drawn | None], ...]:
+        """Return the value steps with what they drew; None where one does not act."""
+        return tuple(
+            (step, drawing_along(step, lambda: self.plan).draw(self._stream(step).generator()))
+            for step in self.values
+        )
 
     @property
     def acting(self) -> list[tuple[ValueStep, Drawn]]:
         """The value ops that act, with what they drew."""
-        drawn = ((step, self._drawn(step)) for step in self.values)
-        return [(step, values) for step, values in drawn if values is not None]
+        return [(step, values) for step, values in self.drawn if values is not None]
 
     def _stream(self, step: ValueStep) -> Stream:
         pending, name = self.pending, step.draws_from or step.stream_name
         identity = drawn_from(pending.identity, step.depth, step.shared)
         return Stream(pending.seed, pending.epoch, identity, name)
-
-    def _drawn(self, step: ValueStep) -> Drawn | None:
-        along = drawing_along(step, lambda: self.plan)
-        return along.draw(self._stream(step).generator())
-
-    def widened(self, plan: SpatialPlan) -> SpatialPlan:
-        """Return a plan with the halo that value ops look at."""
-        acting = self.acting
-        return with_halo_of(plan, halo_of(acting, plan)) if acting else plan
 
     def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Drawn, PatchFacts]]:
         """Return the steps that act, with what they drew and what they may ask on ``plan``."""
@@ -426,15 +491,15 @@ class LazyPatch(NoArithmetic):
         return () if made is None else tuple(made.patch.stacked_facts(made.patch.plan))
 
     def _resample_into(
-        self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
+        self, reading: _Reading, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[Source, SpatialPlan]:
         """Write every part to its channels; return what the first was made of, and the plan."""
-        made, first = [], 0
-        for volume in (part.volume for part in self.parts):
+        sources, first = [], 0
+        for volume, read in zip(self._volumes, reading.reads, strict=True):
             last = first + volume.shape[0]
-            made.append(resampled_into(volume, plan, policy, out[first:last], epilogue))
+            sources.append(read.resample_into(out[first:last], policy, epilogue))
             first = last
-        return made[0]
+        return sources[0], reading.reads[0].plan
 
     def tensor(self) -> torch.Tensor:
         """Return the voxels as a tensor of its own memory."""

@@ -27,10 +27,10 @@ from ..plans.policy import Policy
 from ..resampling.source import Source, convert
 from ..volume_like import looks_ahead, stored_of
 from .lazy_patch import LazyPatch
-from .made_volume import MadeVolume, made_of, read_volume
 from .patch_facts import PatchFacts
 from .pending import PendingPlan
-from .realized_volume import RealizedVolume
+from .read_plan import ReadPlan
+from .virtual_volume import RealizedVolume, VirtualVolume, read_volume
 
 
 def stacked(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
@@ -167,7 +167,7 @@ def unstacked(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[Laz
             found += unstacked(part, _of_member(step_of, len(found)))
         return found
     whole: Any = patch.volume
-    if isinstance(whole, MadeVolume):
+    if isinstance(whole, VirtualVolume):
         return [patch.with_volume(one) for one in _channels_of(whole, step_of)]
     if not isinstance(whole, Volume):
         return [patch.with_value(step_of(channel)) for channel in range(count)]
@@ -178,10 +178,11 @@ def _is_by_channel(patch: LazyPatch) -> bool:
     return not patch.members and all(step.op.by_channel for step in patch.values)
 
 
-def _channels_of(made: MadeVolume, step_of: Callable[[int], ValueStep]) -> list[MadeVolume]:
+def _channels_of(made: VirtualVolume, step_of: Callable[[int], ValueStep]) -> list[VirtualVolume]:
     """Return a volume of each channel; of a copy that is kept, the channel of that."""
     copies = [made.copy and made.copy.with_axis_map(_only(c)) for c in range(made.shape[0])]
-    apart = unstacked(made.patch, step_of)
+    before: Any = made.patch
+    apart = unstacked(before, step_of)
     return [replace(made.of_other(one), copy=copy) for one, copy in zip(apart, copies, strict=True)]
 
 
@@ -239,7 +240,7 @@ class StackedPatch(LazyPatch):
         plain = LazyPatch(
             self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed
         )
-        return made_of(plain, self, soft, because or self.because, **how)
+        return plain.made_of(self, soft, because or self.because, **how)
 
     def with_pending(self, pending: PendingPlan, policy: Policy | None = None) -> StackedPatch:
         """Return the patch with plans that are worked out anew, those of its members too."""
@@ -325,20 +326,38 @@ class StackedPatch(LazyPatch):
     def _resampled_dtype(self) -> np.dtype[Any]:
         return np.result_type(*(member.dtype for member in self.members))
 
+    @property
+    def whole_plan(self) -> SpatialPlan:
+        """That of the first member."""
+        return self.members[0].whole_plan
+
+    def reads(
+        self, plan: SpatialPlan | None = None, *, through: bool = False
+    ) -> tuple[ReadPlan, ...]:
+        """Return what the members read of files."""
+        wide = self._read(self.plan if plan is None else plan).wide
+        pairs = [(one, self.plan_of(one, wide)) for one in self.members]
+        return tuple(read for one, its in pairs for read in one.reads(its, through=through))
+
+    @property
+    def _volumes(self) -> tuple[Any, ...]:
+        """None: each member reads its own."""
+        return ()
+
     def _resample_into(
-        self, plan: SpatialPlan, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
+        self, reading: Any, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[Source, SpatialPlan]:
         counts = [member.shape[0] for member in self.members]
         ends = np.cumsum([0, *counts]).tolist()
         for member, (first, last) in zip(self.members, pairwise(ends), strict=True):
-            member.realize_plan(self.plan_of(member, plan), out[first:last])
+            member.realize_plan(self.plan_of(member, reading.wide), out[first:last])
         if epilogue is not None:
             out[...] = convert(epilogue.of(out), out.dtype)
-        return Source(out, (0, 0, 0), plan.bounds), plan
+        return Source(out, (0, 0, 0), reading.wide.bounds), reading.wide
 
     def prefetch_plan(self, plan: SpatialPlan) -> Any:
         """Begin to bring in what the members are going to read."""
-        wide = self.widened(plan)
+        wide = self._read(plan).wide
         found = [one.prefetch_plan(self.plan_of(one, wide)) for one in self.members]
         tickets = [ticket for ticket in found if ticket is not None]
         return Tickets(tickets) if tickets else None

@@ -18,7 +18,7 @@ from voxpipe.core import TALLY
 from voxpipe.core.errors import PolicyConflict
 from voxpipe.graph import describe, explain_graph, walk
 from voxpipe.spatial import Crop, Flip, Rotate, Zoom
-from voxpipe.spatial.lazy.made_volume import interpolations
+from voxpipe.spatial.lazy.patch_report import interpolations
 
 
 def opened() -> Any:

@@ -11,7 +11,7 @@ from voxpipe.core import TALLY, Grid
 from voxpipe.core.remembered import Remembered
 from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.volumes import Volume, volume_histogram, volume_statistics
-from voxpipe.volumes.catalog.occupied import Interest, occupied_box
+from voxpipe.volumes.catalog.bounding_box import Interest, occupied_box
 
 THREADS = 4
 WAIT = 60.0

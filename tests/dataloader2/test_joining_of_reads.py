@@ -11,7 +11,7 @@ import voxpipe as vp
 from voxpipe.storage import file_reader
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import close_volumes
-from voxpipe.volumes.formats.raw_backends import LocalRaw
+from voxpipe.volumes.formats.raw import LocalRaw
 from voxpipe.volumes.formats.zarr_backend import ZarrBackend
 
 zarr = pytest.importorskip("zarr")

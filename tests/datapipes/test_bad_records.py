@@ -12,7 +12,7 @@ from voxpipe.core.errors import BadRecord
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.intensity import Clamp, Gamma, Noise
 from voxpipe.spatial import Elastic, Flip, Rotate, Shear, Translate, Zoom
-from voxpipe.spatial.lazy.replayed import replayed
+from voxpipe.spatial.lazy.patch_steps import replayed
 from voxpipe.spatial.ops.choices import OneOf
 
 VOLUME = np.random.default_rng(0).normal(100, 10, (12, 10, 8)).astype(np.float32)

@@ -18,8 +18,8 @@ import torch
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.datapipes.open_volume import STORED
-from voxpipe.spatial.lazy import kept_copy
-from voxpipe.spatial.lazy.made_volume import TILES
+from voxpipe.spatial.lazy import content_digest
+from voxpipe.spatial.lazy.virtual_volume import TILES
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.conversion import convert_plan
 from voxpipe.volumes.conversion.destination import LocalDestination
@@ -300,8 +300,8 @@ def test_an_inner_function_may_call_itself():
 
         return count_down
 
-    assert kept_copy._text_of(inner(1)) == kept_copy._text_of(inner(1))
-    assert kept_copy._text_of(inner(1)) != kept_copy._text_of(inner(2))
+    assert content_digest._text_of(inner(1)) == content_digest._text_of(inner(1))
+    assert content_digest._text_of(inner(1)) != content_digest._text_of(inner(2))
 
 
 def test_what_nobody_can_tell_apart_is_not_kept(tmp_path):
@@ -669,4 +669,4 @@ def test_noise_differs_between_keys_that_are_made_apart():
 
     for pipe, count in ((head.clamp(5, 9), 1), (head.noise((1.0, 2.0)), 2)):
         volumes = [patch.flushed().volume for patch in next(iter(pipe)).values()]
-        assert len({kept_copy.made_key(volume) for volume in volumes}) == count
+        assert len({content_digest.digest_of_made(volume) for volume in volumes}) == count

@@ -10,7 +10,7 @@ import torch
 
 import voxpipe as vp
 from voxpipe.batching import gather
-from voxpipe.batching.touched import touched
+from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import TALLY
 from voxpipe.core.errors import (
     BadHeader,
@@ -20,7 +20,7 @@ from voxpipe.core.errors import (
     UnopenedVolume,
 )
 from voxpipe.datapipes.demand import asked_of
-from voxpipe.spatial.lazy.made_volume import asks_voxels
+from voxpipe.spatial.lazy.patch_report import asks_voxels
 
 SHAPE = (12, 13, 14)
 AFFINE = np.diag([1.0, 1.0, 2.0, 1.0])
@@ -127,7 +127,7 @@ def test_grids_of_a_list_that_differ_are_told_with_the_case(tmp_path, cases):
 
 
 def test_chunks_of_every_file_are_counted_as_they_are_read(tmp_path):
-    """What ``explain`` and ``touched`` tell beforehand is what is decoded."""
+    """What ``explain`` and ``needed_chunks`` tell beforehand is what is decoded."""
     zarr = pytest.importorskip("zarr")
     files = []
     for name, edge in (("a", 8), ("b", 4)):
@@ -135,7 +135,7 @@ def test_chunks_of_every_file_are_counted_as_they_are_read(tmp_path):
         voxels = np.arange(24**3, dtype=np.int16).reshape(24, 24, 24)
         zarr.create_array(files[-1], data=voxels, chunks=(edge,) * 3)
     pipe = vp.from_cases([{"image": files}]).open_volume().crop((6, 6, 6), (4, 4, 4))
-    told = sorted(chunk.bytes for chunk in touched(next(iter(pipe))))
+    told = sorted(chunk.bytes for chunk in needed_chunks(next(iter(pipe))))
 
     with vp.DataLoader2(pipe.batch_patches(1), vp.FuseSpatial()) as loader:
         text = str(loader.explain())

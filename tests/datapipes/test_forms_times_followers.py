@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.batching.touched import touched
+from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import TALLY
 from voxpipe.core.errors import SampleError
 from voxpipe.datapipes.demand import asked_of
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.spatial import Policy
 from voxpipe.spatial.lazy.lazy_patch import patches_of
-from voxpipe.spatial.lazy.made_volume import TILES
-from voxpipe.spatial.lazy.replayed import in_batch, replayed
+from voxpipe.spatial.lazy.patch_steps import in_batch, replayed
+from voxpipe.spatial.lazy.virtual_volume import TILES
 
 zarr = pytest.importorskip("zarr", minversion="3")
 
@@ -168,7 +168,7 @@ def test_a_form_is_its_keys_apart(product: Any, files: Any, tmp_path: Any) -> No
     assert len(first) == len(second) == 2
     for found, expected in zip(first, second, strict=True):
         patches = [found[key] for key in keys_of(found)]
-        told = sum(chunk.bytes for chunk in touched(found))
+        told = sum(chunk.bytes for chunk in needed_chunks(found))
         (array, done), (apart, read) = made(found), made(expected)
         np.testing.assert_array_equal(array, apart)
         # Bare voxels are told in cubes, of which a patch may read a part.
@@ -255,14 +255,14 @@ def test_a_channel_of_a_copy_is_told_as_it_is_read(files: Any, tmp_path: Any) ->
     """Of a copy whose chunks hold both, which is told and negotiated before it is there."""
     pipe = opened("list", files, apart=False, override=False).cache(tmp_path)
     sample = next(iter(pipe.unstack("image", KEYS)))
-    assert list(touched(sample))
+    assert list(needed_chunks(sample))
     assert not asked_of(pipe.unstack("image", KEYS).batch_patches(1), 0, 0).unknown
     assert not list(tmp_path.glob("*.zarr"))
     whole = next(iter(pipe))["image"]
     expected = whole.realize()
 
     again = next(iter(pipe.unstack("image", KEYS)))
-    told = sum(chunk.bytes for chunk in touched(again))
+    told = sum(chunk.bytes for chunk in needed_chunks(again))
 
     found, done = made(again)
     np.testing.assert_array_equal(found, expected)

@@ -9,7 +9,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.dataloader2 import volumes_of
-from voxpipe.datapipes import cost
+from voxpipe.datapipes import epoch
 from voxpipe.datapipes.datapipe import length
 from voxpipe.graph import clone
 from voxpipe.volumes import index_cases, write_manifest
@@ -180,7 +180,7 @@ def test_of_a_grid_comes_from_headers(tmp_path, name, manifest):
 def test_of_a_grid_is_worked_out_once(tmp_path, monkeypatch):
     """A progress bar and a trainer ask again and again; workers are not asked."""
     opened = []
-    monkeypatch.setattr(cost, "_open_headers", opened.append)
+    monkeypatch.setattr(epoch, "_open_headers", opened.append)
     pipe = in_a_grid(vp.from_cases(grid_cases(tmp_path)).open_volume())
 
     with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2)) as loader:

@@ -9,7 +9,7 @@ import voxpipe as vp
 from voxpipe.core.errors import SampleError
 from voxpipe.intensity import Blur, Noise
 from voxpipe.spatial import Rotate
-from voxpipe.spatial.lazy.made_volume import breaks
+from voxpipe.spatial.lazy.patch_report import breaks
 
 VOLUME = np.zeros((8, 8, 8), np.float32)
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 import voxpipe as vp
 from voxpipe.core import TALLY
 from voxpipe.datapipes.cost import explain
-from voxpipe.spatial.lazy import levels
-from voxpipe.spatial.lazy.levels import CoarseVolume
-from voxpipe.spatial.lazy.made_volume import stored_reads
+from voxpipe.spatial.lazy import read_plan
+from voxpipe.spatial.lazy.read_plan import CoarseVolume
 
 SHAPE = (40, 36, 32)
 VOLUME = np.random.default_rng(0).normal(100, 20, SHAPE).astype(np.float32)
@@ -29,7 +28,7 @@ def middle(pipe: Any, size: Any = 12) -> Any:
 def by_all_voxels(patch: Any, monkeypatch: Any) -> Any:
     """Return the patch by way of every voxel of the finer grid."""
     with monkeypatch.context() as context:
-        context.setattr(levels, "coarse_read", lambda *_: None)
+        context.setattr(read_plan, "coarse_read", lambda *_: None)
         return patch.realize()
 
 
@@ -51,7 +50,7 @@ def test_what_stays_is_enough(change: Any, later: str, monkeypatch: pytest.Monke
     pipe = pipe.center_crop(12)
     patch = next(iter(pipe.blur(1) if later == "halo" else pipe))["image"]
 
-    source = patch.reads_from().volume
+    source = patch.read_plan.volume
     found = patch.realize()
 
     assert isinstance(source, CoarseVolume)
@@ -63,11 +62,11 @@ def test_fewer_voxels_are_made() -> None:
     pipe = opened().open_volume().rotate(5).low_resolution(2).zoom(1.5)
     patch = middle(pipe)
 
-    made = stored_reads(patch)[0].made_bytes
+    made = patch.reads()[0].made_bytes
     touched = patch.plan.source_region(patch.policy).size * 4
 
     assert made < touched / 3
-    assert stored_reads(patch)[0].region.size < VOLUME.size / 4
+    assert patch.reads()[0].region.size < VOLUME.size / 4
 
 
 @settings(max_examples=30, deadline=None)
@@ -109,7 +108,7 @@ def test_a_patch_is_the_part_of_the_whole(
 )
 def test_elsewhere_all_voxels_are_made(pipe: Any) -> None:
     """Where lines between those that stay are not what is sampled, or nothing is spared."""
-    assert not isinstance(middle(pipe, 6).reads_from().volume, CoarseVolume)
+    assert not isinstance(middle(pipe, 6).read_plan.volume, CoarseVolume)
 
 
 def test_no_interpolation_more_where_none_came_before() -> None:
@@ -121,7 +120,7 @@ def test_no_interpolation_more_where_none_came_before() -> None:
         patch.realize()
         done = TALLY.snapshot() - before
         counts.append((done.interpolations, done.copies, done.reads))
-        assert stored_reads(patch)[0].region.size < VOLUME.size / 4
+        assert patch.reads()[0].region.size < VOLUME.size / 4
 
     assert counts == [(1, 1, 1), (2, 0, 1)]
 

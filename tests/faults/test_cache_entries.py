@@ -20,7 +20,8 @@ from voxpipe.storage import check_sums
 from voxpipe.storage.cache_directory import cache_directory, own_folder, read_kept, write_kept
 from voxpipe.storage.waiting import open_lock
 from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.catalog import histogram, occupied, statistics
+from voxpipe.volumes.catalog import bounding_box as occupied
+from voxpipe.volumes.catalog import histogram, statistics
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners and links as on Linux")
 WAIT = 60.0

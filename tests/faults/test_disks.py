@@ -25,7 +25,8 @@ from voxpipe.spatial.placing.weight_index import sampling_mask
 from voxpipe.spatial.placing.weight_table import forget_masks
 from voxpipe.storage import check_sums
 from voxpipe.volumes import Volume, close_volumes, convert, recached, spill
-from voxpipe.volumes.catalog import histogram, occupied, statistics
+from voxpipe.volumes.catalog import bounding_box as occupied
+from voxpipe.volumes.catalog import histogram, statistics
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux has them")
 
@@ -172,7 +173,7 @@ def test_a_warm_cache_that_may_not_be_written_to_serves(how, locks, monkeypatch)
         with how(folder), pytest.MonkeyPatch.context() as patch:
             patch.setattr("voxpipe.storage.decoded_cache.DecodedCache._make_entry", NotImplemented)
             patch.setattr(
-                "voxpipe.volumes.conversion.converted_cache.ConvertedCache._make", NotImplemented
+                "voxpipe.volumes.conversion.recached.ConvertedCache._make", NotImplemented
             )
             for module in (histogram, statistics):
                 patch.setattr(module, "_compute", NotImplemented)

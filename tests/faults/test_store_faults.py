@@ -17,10 +17,10 @@ import nibabel
 import numpy as np
 import pytest
 import zarr
+from s3_server import PASSING, FaultMix, S3Server
 from zarr.codecs.numcodecs import Delta
 
 import voxpipe as vp
-from voxpipe.testing.s3 import PASSING, FaultMix, S3Server
 from voxpipe.volumes import close_volumes
 
 SHARE = 0.2

@@ -16,7 +16,7 @@ from voxpipe.storage.check_sums import is_sound
 from voxpipe.storage.decoded_cache import DecodedCache
 from voxpipe.volumes import Volume, close_volumes, recached
 from voxpipe.volumes.catalog import histogram, statistics
-from voxpipe.volumes.conversion import converted_cache
+from voxpipe.volumes.conversion import recached as converted_cache
 
 CASES = 3
 WAIT = 120.0

@@ -9,10 +9,10 @@ pytest.importorskip("s3fs")
 pytest.importorskip("zarr")
 
 import nibabel as nib
+from s3_server import S3Server
 
 from voxpipe import check
 from voxpipe.__main__ import main
-from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import close_volumes
 
 SECRET = "do-not-print-this"

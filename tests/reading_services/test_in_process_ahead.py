@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import zarr
+from s3_server import S3Server
 
 import voxpipe as vp
 from voxpipe.storage.read_ahead import AHEAD
-from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import close_volumes
 
 SHAPE = (16, 16, 16)

@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from s3_server import S3Server
 
 import voxpipe as vp
-from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.catalog.catalog import index_cases
 from voxpipe.volumes.catalog.manifest import write_manifest

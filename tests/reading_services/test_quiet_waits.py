@@ -7,7 +7,7 @@ import time
 import pytest
 from torch.distributed import HashStore
 
-from voxpipe.datapipes.rank_barrier import waited
+from voxpipe.datapipes.rank_barrier import wait_for_key
 
 
 class Asked(HashStore):
@@ -31,13 +31,13 @@ def test_a_key_that_comes_late_is_seen():
     """The store is asked until it is there."""
     store = Asked()
 
-    assert waited(store, "late", time.monotonic() + 60.0) == "1"
+    assert wait_for_key(store, "late", time.monotonic() + 60.0) == "1"
     assert store.looks == 3
 
 
 def test_a_key_that_does_not_come_is_given_up_at_the_deadline():
     """Nothing is there, and nothing was printed."""
-    assert waited(Asked(), "never", time.monotonic() + 0.01) is None
+    assert wait_for_key(Asked(), "never", time.monotonic() + 0.01) is None
 
 
 def test_what_is_there_is_found_after_the_deadline_too():
@@ -45,4 +45,4 @@ def test_what_is_there_is_found_after_the_deadline_too():
     store = Asked()
     store.set("here", "1")
 
-    assert waited(store, "here", time.monotonic() - 1.0) == "1"
+    assert wait_for_key(store, "here", time.monotonic() - 1.0) == "1"

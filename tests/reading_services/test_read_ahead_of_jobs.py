@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from s3_server import Fault, S3Server
 
 from voxpipe.batching import Job
 from voxpipe.core.errors import StoreUnavailable
@@ -13,7 +14,6 @@ from voxpipe.datapipes.iter import from_cases
 from voxpipe.reading_services import MultiProcessingReadingService
 from voxpipe.reading_services.transport.messages import DoJob
 from voxpipe.reading_services.workers.inbox import Inbox, tickets_of
-from voxpipe.testing.s3 import Fault, S3Server
 
 zarr = pytest.importorskip("zarr")
 

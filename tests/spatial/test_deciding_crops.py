@@ -33,7 +33,7 @@ from voxpipe.spatial import (
 )
 from voxpipe.testing import SpatialOpContract
 from voxpipe.volumes import Volume, index_cases, write_manifest
-from voxpipe.volumes.catalog import occupied
+from voxpipe.volumes.catalog import bounding_box as occupied
 
 FOLDER = ROOT / "tests" / "data"
 

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from chain_oracle import Chain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from op_oracle import moved_by, written_down
 from random_ops import Draw, chained_ops, every_op, grids, lattice_ops
 
 from voxpipe.core import Grid
@@ -19,8 +21,6 @@ from voxpipe.core.errors import PatchSizeError
 from voxpipe.spatial import Policy, ResampleTo, Source, SpatialOp, SpatialPlan, resample
 from voxpipe.spatial.ops.choice import SpatialChoice
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE
-from voxpipe.testing.chain_oracle import Chain
-from voxpipe.testing.op_oracle import moved_by, written_down
 from voxpipe.testing.spatial_oracle import Floats, sample_at
 
 RANGE = 200

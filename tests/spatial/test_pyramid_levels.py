@@ -17,8 +17,8 @@ from voxpipe.core.errors import PolicyConflict
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy
 from voxpipe.volumes import Volume
-from voxpipe.volumes.catalog import occupied
-from voxpipe.volumes.catalog.occupied import Interest, occupied_box
+from voxpipe.volumes.catalog import bounding_box as occupied
+from voxpipe.volumes.catalog.bounding_box import Interest, occupied_box
 from voxpipe.volumes.pyramid import at_level, coarser_levels
 
 SHAPE = (48, 40, 32)
@@ -118,7 +118,7 @@ def test_the_coarsest_level_that_has_enough_is_read(
     fine, expected, whole = read(path, True, ("resize", size))
 
     inside = (0, *(slice(2, -2) for _ in range(3)))
-    assert patch.reads_from().level == level
+    assert patch.read_plan.level == level
     assert np.abs(found - expected)[inside].max() <= spread / 2 * CURVATURE
     assert cost * 8**level == whole == smooth().nbytes
     assert (f", from level {level}" in patch.explain()) == (level > 0)
@@ -148,7 +148,7 @@ def test_turned_and_moved_patches_read_their_part_of_a_level(path: Path) -> None
     patch, found, cost = read(path, "level", *pipes)
     _, expected, whole = read(path, True, *pipes)
 
-    assert patch.reads_from().level == 1
+    assert patch.read_plan.level == 1
     assert np.abs(found - expected).max() < CURVATURE / 2
     assert cost < whole / 4
     assert Region.of_shape((24, 20, 16)).contains(patch.source_region)
@@ -160,7 +160,7 @@ def test_displacements_go_along(path: Path) -> None:
     patch = next(iter(chain.resize((24, 20, 16), antialias="level")))["image"]
     fine = dataclasses.replace(patch, policy=Policy(antialias=True))
 
-    assert patch.reads_from().level == 1
+    assert patch.read_plan.level == 1
     inside = (0, *(slice(2, -2) for _ in range(3)))
     assert np.abs(patch.realize() - fine.realize())[inside].max() < CURVATURE / 2
 
@@ -170,30 +170,30 @@ def test_no_axis_loses_anything(tmp_path: Path) -> None:
     cubes = write_pyramid(tmp_path / "cubes.zarr", smooth())
     plates = write_pyramid(tmp_path / "plates.zarr", smooth(), ((1, 1, 1), (2, 2, 1)))
 
-    assert read(cubes, "level", ("resize", (24, 20, 32)))[0].reads_from().level == 0
-    assert read(plates, "level", ("resize", (24, 20, 32)))[0].reads_from().level == 1
+    assert read(cubes, "level", ("resize", (24, 20, 32)))[0].read_plan.level == 0
+    assert read(plates, "level", ("resize", (24, 20, 32)))[0].read_plan.level == 1
     # Turned in the plane nothing changes; out of it, fine steps lie along the coarse axis too.
     within = (("resize", (24, 20, 32)), ("rotate", (0, 0, 30)))
     across = (("resize", (24, 20, 32)), ("rotate", (0, 45, 0)))
-    assert read(plates, "level", *within)[0].reads_from().level == 1
-    assert read(plates, "level", *across)[0].reads_from().level == 0
+    assert read(plates, "level", *within)[0].read_plan.level == 1
+    assert read(plates, "level", *across)[0].read_plan.level == 0
 
 
 def test_it_is_asked_for(path: Path) -> None:
     """By default and with antialias=True the volume itself is read; labels always."""
     case = {"image": path, "label": path}
     for antialias in (False, True):
-        assert read(path, antialias, ("resize", (12, 10, 8)))[0].reads_from().level == 0
+        assert read(path, antialias, ("resize", (12, 10, 8)))[0].read_plan.level == 0
     chain = from_cases([case]).open_volume().resize((12, 10, 8), antialias="level")
     sample = next(iter(chain))
-    assert [sample[key].reads_from().level for key in case] == [2, 0]
+    assert [sample[key].read_plan.level for key in case] == [2, 0]
     hard = from_cases([{"image": path}]).open_volume().crop((0, 0, 0), (24, 24, 24), hard=True)
     cut = next(iter(hard.resize((6, 6, 6), antialias="level")))["image"]
-    assert cut.reads_from().level == 0
+    assert cut.read_plan.level == 0
     array = next(
         iter(from_cases([{"image": smooth()}]).open_volume().resize(8, antialias="level"))
     )["image"]
-    assert array.reads_from().level == 0
+    assert array.read_plan.level == 0
 
     with pytest.raises(ValueError, match="antialias is False, True or 'level', got 'levels'"):
         from_cases([case]).open_volume().resize(8, antialias="levels")
@@ -211,12 +211,12 @@ def test_nifti_zarr_and_given_affines(tmp_path: Path) -> None:
     patch, found, _ = read(path, "level", size)
     moved, again, _ = read(path, "level", size, affine=other)
 
-    assert patch.reads_from().level == moved.reads_from().level == 1
+    assert patch.read_plan.level == moved.read_plan.level == 1
     shift = np.eye(4)
     shift[:3, :3] *= 2
     shift[:3, 3] = 0.5
     assert np.allclose(at_level(Volume(path), 1).affine, Volume(path).affine @ shift, atol=1e-6)
-    assert np.allclose(moved.reads_from().volume.affine, other @ shift)
+    assert np.allclose(moved.read_plan.volume.affine, other @ shift)
     assert np.array_equal(found, again)
 
 
@@ -228,7 +228,7 @@ def test_value_ops_speak_of_the_volume(path: Path) -> None:
     found = next(iter(chain.normalize()))["image"]
     plain = read(path, "level", ("resize", (12, 10, 8)))[1]
 
-    assert found.reads_from().level == 2
+    assert found.read_plan.level == 2
     assert np.allclose(found.realize(), (plain - fine.mean()) / fine.std(), atol=1e-4)
 
 
@@ -238,7 +238,7 @@ def test_a_patch_finds_its_level_in_another_process(path: Path) -> None:
 
     again = pickle.loads(pickle.dumps(patch))
 
-    assert again.reads_from().level == 2
+    assert again.read_plan.level == 2
     assert np.array_equal(again.realize(), found)
 
 

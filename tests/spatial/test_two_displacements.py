@@ -17,7 +17,7 @@ from voxpipe.spatial.resampling import native
 
 PATHS = ("portable", "avx2", "avx512")
 needs_kernel = pytest.mark.skipif(not native.available(), reason="the kernel is not built")
-# Of values of 0 to 255: displacements agree to 1e-5 of the range, not to the bit (decision 0008).
+# Of values of 0 to 255: displacements agree to 1e-5 of the range, not to the bit (decision 0005).
 TOLERANCE = 255e-5
 
 

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
+import s3_server
 from hypothesis import given
 from hypothesis import strategies as st
-
-from voxpipe.testing.s3 import Fault, S3Server
-from voxpipe.testing.s3_http import parse_range
+from s3_http import parse_range
+from s3_server import Fault, S3Server
 
 CONTENT = bytes(range(256)) * 40
 SPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
@@ -149,7 +149,7 @@ def test_a_command_finds_the_server(tmp_path):
         "r.urlopen(r.Request(url + '/b', method='PUT', headers=signed)).close()\n"
         "sys.exit(5)"
     )
-    command = [sys.executable, "-m", "voxpipe.testing.s3", str(tmp_path / "root"), "--"]
+    command = [sys.executable, s3_server.__file__, str(tmp_path / "root"), "--"]
 
     found = subprocess.run([*command, sys.executable, "-c", code], timeout=60)
 

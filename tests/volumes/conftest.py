@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from s3_server import S3Server
 
-from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import close_volumes
 
 CLIENTS = ["fsspec", "obstore"]

@@ -21,8 +21,8 @@ from voxpipe.volumes import (
     recached,
     volume_statistics,
 )
+from voxpipe.volumes.axis_mapped import runs_of
 from voxpipe.volumes.conversion.convert import version_of
-from voxpipe.volumes.sections import runs_of
 
 SHAPE = (2, 5, 6, 9)
 LATE_GAP = AxisMap.from_table("K", [0, -1, -1, 5, 6, 8], "fill")

@@ -8,7 +8,7 @@ import pytest
 
 from voxpipe.storage.cache_room import converted_held, make_room
 from voxpipe.storage.decoded_cache import DecodedCache
-from voxpipe.volumes.conversion.converted_cache import ConvertedCache
+from voxpipe.volumes.conversion.recached import ConvertedCache
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.volumes import Volume, volume_statistics
-from voxpipe.volumes.catalog import class_boxes, statistics
-from voxpipe.volumes.catalog.class_boxes import MOST_LABELS, ClassBoxes
+from voxpipe.volumes.catalog import statistics
+from voxpipe.volumes.catalog import statistics as class_boxes
+from voxpipe.volumes.catalog.statistics import MOST_LABELS, ClassBoxes
 
 
 @settings(max_examples=40, deadline=None)

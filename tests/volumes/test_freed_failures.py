@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from fsspec.asyn import get_loop
+from s3_server import Fault
 
 from voxpipe.core.errors import StoreUnavailable, VoxpipeError
 from voxpipe.storage.ranges import ReadRange
@@ -16,7 +17,6 @@ from voxpipe.storage.remote import open_remote
 from voxpipe.storage.remote_answers import Answer
 from voxpipe.storage.remote_ranges import RemoteRanges
 from voxpipe.storage.retry import MOST_MISSING, Retry
-from voxpipe.testing.s3 import Fault
 
 QUICK = Retry(deadline=0.05, first=0.01, most=0.02)
 

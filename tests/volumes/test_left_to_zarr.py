@@ -8,10 +8,10 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
+from s3_server import Fault
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume, StoreUnavailable, VolumeChanged
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats.zarr_array import ZarrArray
 

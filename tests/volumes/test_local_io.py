@@ -20,7 +20,8 @@ from voxpipe.storage.file_reader import ALIGNMENT
 from voxpipe.storage.file_system import FileSystem
 from voxpipe.storage.joining import Joining, reads_of, using_joinings
 from voxpipe.storage.local_io import choose_io
-from voxpipe.volumes import Volume, close_volumes, local_voxels
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.formats import raw as local_voxels
 
 MODES = ["mmap", "pread", "direct"]
 # Larger than a few sectors in every direction of reading, and of odd lengths.

@@ -8,8 +8,9 @@ import pytest
 from nifti_files import write_nifti
 
 from voxpipe.core import Region
-from voxpipe.volumes import Volume, close_volumes, mapped
-from voxpipe.volumes.mapped import Maps
+from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes.formats import local_file as mapped
+from voxpipe.volumes.formats.local_file import Maps
 
 MIB = 2**20
 # Slabs of 2 MiB along the slowest axis, contiguous in the file; 32 MiB in all.

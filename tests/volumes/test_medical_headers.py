@@ -16,11 +16,11 @@ from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
 from voxpipe.storage.coalesce import coalesce
 from voxpipe.volumes import Volume
-from voxpipe.volumes.formats import raw_backends
-from voxpipe.volumes.formats.itk_only import ItkOnly
-from voxpipe.volumes.formats.metaimage_header import parse_metaimage
-from voxpipe.volumes.formats.nrrd_header import parse_nrrd
-from voxpipe.volumes.raw_header import RawHeader, part_of
+from voxpipe.volumes.formats import raw as raw_backends
+from voxpipe.volumes.formats.metaimage import parse_metaimage
+from voxpipe.volumes.formats.nrrd import parse_nrrd
+from voxpipe.volumes.formats.raw import RawHeader, part_of
+from voxpipe.volumes.formats.text_header import ItkOnly
 
 VOXELS = np.arange(24, dtype="<i2").tobytes()
 NRRD = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\nendian: little\n"
@@ -249,7 +249,7 @@ def test_without_simpleitk_the_message_says_so(tmp_path, monkeypatch, name):
     """The optional package is named where it would help."""
     found = REFERENCES[name](tmp_path)
     monkeypatch.setitem(sys.modules, "SimpleITK", None)
-    monkeypatch.setattr("voxpipe.volumes.unknown_format._installed", lambda _: False)
+    monkeypatch.setattr("voxpipe.volumes.registry._installed", lambda _: False)
 
     with pytest.raises(UnknownFormat, match="pip install SimpleITK"):
         _ = Volume(found.path).shape

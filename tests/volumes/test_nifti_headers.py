@@ -11,7 +11,7 @@ from nifti_files import crafted
 
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
 from voxpipe.volumes import Volume
-from voxpipe.volumes.formats.nifti_header import parse_nifti
+from voxpipe.volumes.formats.nifti import parse_nifti
 
 VOXELS = np.arange(8, dtype="<i2").tobytes()
 

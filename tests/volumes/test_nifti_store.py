@@ -14,7 +14,7 @@ from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import CorruptVolume, TruncatedVolume
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats import raw_backends
+from voxpipe.volumes.formats import raw as raw_backends
 
 
 class TestNifti(StoreContract):

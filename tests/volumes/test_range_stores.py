@@ -2,6 +2,7 @@
 
 import fsspec
 import pytest
+from s3_server import S3Server
 
 from voxpipe.core.errors import MissingDependency, VolumeReadError
 from voxpipe.storage.fsspec_ranges import FsspecRanges
@@ -10,7 +11,6 @@ from voxpipe.storage.ranges import LocalRanges, ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.remote_ranges import RemoteRanges
 from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
-from voxpipe.testing.s3 import S3Server
 
 KEYS = {"key": "k", "secret": "s"}
 
@@ -231,7 +231,7 @@ def test_a_proxy_that_knew_no_ranges_for_a_while(server, sent, monkeypatch):
     store = open_remote(f"{server.url}/bucket", {})
     wanted = [ReadRange("a/first", 1, 3)]
     with monkeypatch.context() as patch:
-        patch.setattr("voxpipe.testing.s3_http.Question.range", "")
+        patch.setattr("s3_http.Question.range", "")
         with pytest.raises(VolumeReadError, match="does not know ranges"):
             store.get_ranges(wanted)
     del sent[:]

@@ -11,7 +11,7 @@ from nifti_files import AFFINE, numbered, write_nifti
 from voxpipe.core import TALLY, Region
 from voxpipe.core.errors import CacheTooSmall, CorruptVolume
 from voxpipe.volumes import Volume, close_volumes, recached
-from voxpipe.volumes.conversion import converted_cache
+from voxpipe.volumes.conversion import recached as converted_cache
 
 pytest.importorskip("zarr")
 

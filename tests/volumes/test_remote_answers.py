@@ -12,6 +12,7 @@ import pytest
 import tifffile
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from s3_server import _BROKEN, Fault, FaultMix, S3Server
 
 from voxpipe.core.errors import (
     AccessDenied,
@@ -29,7 +30,6 @@ from voxpipe.storage.remote import open_remote
 from voxpipe.storage.remote_answers import Answer, Asked, Head, NoRanges, WrongAnswer
 from voxpipe.storage.remote_file import RemoteFile
 from voxpipe.storage.retry import MOST_MISSING, MOST_WRONG, Retry
-from voxpipe.testing.s3 import _BROKEN, Fault, FaultMix, S3Server
 from voxpipe.volumes import Volume, read_manifest
 
 CONTENT = bytes(n * n % 251 for n in range(20_000))
@@ -324,7 +324,7 @@ def test_a_server_without_ranges_is_told(server, monkeypatch):
     """At once, where a part is asked for."""
     monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
     (server.bucket / "a").write_bytes(CONTENT)
-    monkeypatch.setattr("voxpipe.testing.s3_http.Question.range", "")
+    monkeypatch.setattr("s3_http.Question.range", "")
     file = RemoteFile(f"{server.url}/bucket/a", {}, "there")
 
     with pytest.raises(VolumeReadError, match="does not know ranges"):
@@ -334,7 +334,7 @@ def test_a_server_without_ranges_is_told(server, monkeypatch):
 def test_a_server_without_ranges_is_asked_once_for_each_file(server, monkeypatch):
     """It sends all, which is taken where it is no more than was asked for: a range asks twice."""
     monkeypatch.delenv("VOXPIPE_REMOTE", raising=False)
-    monkeypatch.setattr("voxpipe.testing.s3_http.Question.range", "")
+    monkeypatch.setattr("s3_http.Question.range", "")
     for name in "abcd":
         (server.bucket / name).write_bytes(CONTENT)
     store = open_remote(f"{server.url}/bucket", {}, QUICK)

@@ -7,12 +7,12 @@ import fsspec
 import numpy as np
 import pytest
 from nifti_files import numbered
+from s3_server import Fault
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeReadError
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats.blosc2_frame import read_frame_header
+from voxpipe.volumes.formats.blosc2 import read_frame_header
 
 ARRAY = numbered((32, 32, 32))
 

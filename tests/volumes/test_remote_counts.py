@@ -6,6 +6,7 @@ import pickle
 import nibabel
 import numpy as np
 import pytest
+from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core import Region
@@ -13,7 +14,6 @@ from voxpipe.storage import decoded_cache
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.remote import open_remote
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 

@@ -3,13 +3,13 @@
 import os
 
 import pytest
+from s3_server import Fault
 
 from voxpipe.core.errors import AccessDenied, StoreUnavailable, VolumeNotFound
 from voxpipe.storage.in_flight import MOST_REQUESTS
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.retry import Retry
-from voxpipe.testing.s3 import Fault
 
 CONTENT = os.urandom(300_000)
 QUICK = Retry(deadline=60.0, first=0.001, most=0.002, attempt=10.0)

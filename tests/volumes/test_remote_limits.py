@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from s3_server import Fault
 
 from voxpipe.core.errors import StoreUnavailable, VolumeReadError
 from voxpipe.storage import remote_ranges
@@ -15,7 +16,6 @@ from voxpipe.storage.remote_answers import Answer
 from voxpipe.storage.remote_file import RemoteFile
 from voxpipe.storage.remote_objects import ObjectFacts
 from voxpipe.storage.remote_ranges import RemoteRanges
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes.catalog import find
 
 

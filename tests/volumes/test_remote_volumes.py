@@ -3,11 +3,11 @@
 import nibabel
 import numpy as np
 import pytest
+from s3_server import Fault
 
 from voxpipe.core import Region
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.storage.read_ahead import AHEAD
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 
 zarr = pytest.importorskip("zarr")

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import zarr
 from numcodecs import Delta
+from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import VolumeChanged
 from voxpipe.storage import remote_ranges
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import zarr_backend
 

@@ -7,11 +7,11 @@ import threading
 
 import numpy as np
 import pytest
+from s3_server import Fault, S3Server
 
 from voxpipe.core.errors import AccessDenied, StoreUnavailable, VolumeReadError
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.retry import Retry
-from voxpipe.testing.s3 import Fault, S3Server
 from voxpipe.volumes import Volume, close_volumes
 
 QUICK = Retry(deadline=2.0, first=0.001, most=0.002)

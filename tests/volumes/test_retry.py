@@ -350,6 +350,27 @@ def test_a_store_that_is_slow_for_all_is_not_asked_twice_as_often():
     assert health.hedge_after == 7.5
 
 
+@pytest.mark.parametrize("answers_others", [True, False])
+def test_a_request_that_hangs_is_sent_once_more_though_all_was_spent(soon, answers_others):
+    """Where the store answers others meanwhile; else it is slow for all, and is not asked more."""
+    while soon.may_hedge():
+        pass
+
+    async def run():
+        calls = Calls("hangs", "answer")
+        work = asyncio.ensure_future(hedged(calls, soon, limit=0.2))
+        await asyncio.sleep(0)
+        if answers_others:
+            soon.took(0.001)
+        return await work
+
+    if answers_others:
+        assert asyncio.run(run()) == "answer"
+    else:
+        with pytest.raises(TimeoutError):
+            asyncio.run(run())
+
+
 def test_a_second_is_sent_when_slow_answers_would_be_here():
     """Half as long again as slow ones take; no later than four times the usual, where they vary."""
     health = Health()

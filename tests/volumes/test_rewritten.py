@@ -9,7 +9,9 @@ from dataclasses import replace
 import nibabel
 import numpy as np
 import pytest
+import s3_http
 import zarr
+from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core import Region
@@ -17,8 +19,6 @@ from voxpipe.core.errors import VolumeChanged
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.remote_file import RemoteFile
-from voxpipe.testing import s3_http
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 
 PART = Region((0, 0, 0), (12, 10, 9))

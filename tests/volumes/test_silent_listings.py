@@ -1,6 +1,7 @@
 """Listing a store that never answers is told after one deadline, whoever lists."""
 
 import pytest
+from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core.errors import StoreUnavailable
@@ -8,7 +9,6 @@ from voxpipe.datapipes.iter import FSSpecFileLister
 from voxpipe.storage import fsspec_ranges
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.retry import LEAST_ATTEMPT, Attempts, Retry
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes.catalog import find
 
 LISTING = {

@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 
 import numpy as np
 import pytest
+from s3_server import S3Server
 
 import voxpipe as vp
 from voxpipe.core import TALLY
@@ -14,7 +15,6 @@ from voxpipe.core.remembered import Remembered
 from voxpipe.spatial.lazy import patch_facts
 from voxpipe.storage.content import content_key_now
 from voxpipe.storage.waiting import made_once
-from voxpipe.testing.s3 import S3Server
 from voxpipe.volumes import (
     AxisMap,
     Volume,
@@ -24,7 +24,8 @@ from voxpipe.volumes import (
     volume_histogram,
     volume_statistics,
 )
-from voxpipe.volumes.catalog import histogram, occupied, statistics
+from voxpipe.volumes.catalog import bounding_box as occupied
+from voxpipe.volumes.catalog import histogram, statistics
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
 
 zarr = pytest.importorskip("zarr")

@@ -11,6 +11,7 @@ import pytest
 from fsspec.asyn import get_loop
 from hypothesis import given
 from hypothesis import strategies as st
+from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core import Region
@@ -22,7 +23,6 @@ from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.shared_answers import SharedAnswers
 from voxpipe.storage.small_answers import SMALL_BYTES
-from voxpipe.testing.s3 import Fault
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.bringing import MOSTLY, mostly_asked
 

@@ -22,9 +22,9 @@ from ...storage.location import file_system, remote_errors
 from ...storage.remote import RemoteStore, open_for_versions, open_remote
 from ...storage.remote_objects import Entry, version_of
 from ...storage.remote_ranges import RemoteRanges
+from ..formats.local_file import file_stamp
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
-from ..local_file import file_stamp
 from ..source import LocatedSource
 
 # A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,

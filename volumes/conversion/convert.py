@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
@@ -21,6 +22,7 @@ from ...core.errors import (
     DestinationExists,
     DestinationFull,
     SampleError,
+    UnknownFormat,
     VolumeChanged,
     VolumeError,
     VoxpipeError,
@@ -31,15 +33,41 @@ from ...storage.content import content_key
 from ...storage.decoded_cache import LOCK_TIMEOUT
 from ...storage.location import absolute_place, is_url, public_name
 from ..backend import content_of
+from ..catalog.find import plain_name
 from ..catalog.stamps import stamp_at
 from ..handles import HANDLES
 from ..header import Triple, affine_entries
+from ..registry import BackendRequest, recognised
 from ..source import LocatedSource
 from ..volume import Volume
-from .convert_plan import ConvertPlan, plan_conversion
+from .convert_plan import ConvertPlan, group_document, nifti_bytes, plan_conversion
 from .destination import Destination, destination_of
-from .destination_name import refuse_other_formats
-from .nifti_zarr import group_document, nifti_bytes
+
+_ZARR = ".zarr"
+
+
+def refuse_other_formats(destination: str) -> None:
+    """Raise where the name of a zarr group to be written is that of another format.
+
+    A folder without a suffix is fine: what is in it tells that it is zarr.
+
+    Raises
+    ------
+    UnknownFormat
+        The suffix is that of a format that is not written, such as ``.nii.gz``.
+    """
+    shown = public_name(destination) if is_url(destination) else destination
+    name = posixpath.basename(shown.replace("\\", "/").rstrip("/"))
+    if name.lower().endswith(_ZARR) or plain_name(name) == name:
+        return
+    # As a URL, so that only the name counts, not what is there.
+    if recognised(BackendRequest(uri=f"file:///{name}")):
+        place, stem = shown.rstrip("/"), plain_name(name).removesuffix(_ZARR)
+        raise UnknownFormat(
+            f"sharded zarr is written, and {place} is the name of another format.",
+            do=f"Call it {place[: -len(name)]}{stem}.nii.zarr.",
+        )
+
 
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in voxels (of all channels), called at the start and for each shard."""

@@ -17,11 +17,9 @@ from ...core import TALLY
 from ...core.errors import BadHeader, MissingDependency, UnknownFormat, VolumeChanged
 from ..backend import Backend
 from ..header import affine_entries, affine_matrix
-from ..local_file import open_local
-from ..raw_header import RawHeader
-from .itk import header_of, is_installed, planes_of, simpleitk
-from .itk_ends import check_claims, check_ratio
-from .raw_backends import DecodedRaw
+from .itk import check_claims, check_ratio, header_of, is_installed, planes_of, simpleitk
+from .local_file import open_local
+from .raw import DecodedRaw, RawHeader
 from .stored_file import LocalStoredFile
 
 _MAGIC, _MAGIC_AT = b"DICM", 128

@@ -31,14 +31,12 @@ from ..backend import Backend, Channels, no_options
 from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..header import IDENTITY, Access, Header, affine_entries
-from ..local_file import LocalFile, file_stamp, open_local, stamp_of_all
-from ..local_voxels import ArrayFile, io_of
-from ..mapped import MAPS, MappedBackend
 from ..voxels import Voxels, plain, refuse_unreadable
-from .chunked_backend import ChunkedBackend
+from .chunked_backend import ChunkedBackend, Layout, plain_layout
 from .hdf5_filters import DeflatedChunks
 from .hdf5_plugins import absent_filters, missing_filter
-from .zarr_layout import Layout, plain_layout
+from .local_file import MAPS, LocalFile, MappedBackend, file_stamp, open_local, stamp_of_all
+from .raw import ArrayFile, io_of
 from .zarr_metadata import MOST_CHUNK_BYTES
 
 OPTIONS = ("dataset",)

@@ -24,6 +24,7 @@ from ..chunks.chunk_cache import CHUNKS
 from ..chunks.chunked_array import ChunkedArray
 from ..header import Header
 from ..voxels import Voxels, plain
+from .chunked_backend import Layout, OneRemoteFile, RemoteChunks
 from .hdf5 import (
     CACHE_BYTES,
     OPTIONS,
@@ -39,8 +40,6 @@ from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, filters_of
 from .hdf5_file import Hdf5File
 from .hdf5_plugins import absent_filters, missing_filter
 from .npy_remote import RemoteArray
-from .one_remote_file import OneRemoteFile, RemoteChunks
-from .zarr_layout import Layout
 
 T = TypeVar("T")
 

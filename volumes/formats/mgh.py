@@ -13,11 +13,9 @@ import numpy as np
 from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ..backend import Backend
 from ..header import affine_entries
-from ..raw_header import RawHeader
 from .nifti import HEAD_BYTES, decoded_head
-from .raw_backends import open_raw
-from .stand_ins import what_to_do
-from .stored_file import StoredFile
+from .raw import RawHeader, open_raw
+from .stored_file import StoredFile, what_to_do
 
 # The fields, and room for more: the voxels begin at this byte.
 MGH_BYTES = 284

@@ -1,15 +1,224 @@
-"""NIfTI-1 and -2 as one file (``.nii``, ``.nii.gz``), on a disk or behind a URL."""
+"""NIfTI-1 and -2, in one file or two (``.hdr`` and ``.img``), and Analyze as nibabel reads it.
+
+The header of NIfTI-1 and NIfTI-2: where the voxels are, what they are, where they lie. nibabel's
+classes read the fields; this module decides what they mean and refuses what makes no sense, before
+a byte of memory is taken on the header's word.
+"""
 
 from __future__ import annotations
 
+import os
+import struct
 import zlib
+from dataclasses import replace
+from typing import Any, Literal
 
-from ...core.errors import BadHeader
+import numpy as np
+
+from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, UnknownFormat
 from ..backend import Backend
-from .nifti_header import NIFTI2_BYTES, parse_nifti
-from .raw_backends import open_raw
-from .stand_ins import what_to_do
-from .stored_file import StoredFile
+from ..header import affine_entries
+from ..voxels import refuse_unreadable
+from .local_file import open_local
+from .raw import RawHeader, open_raw
+from .stored_file import LocalStoredFile, StoredFile, what_to_do
+
+NIFTI1_BYTES = 348
+NIFTI2_BYTES = 540
+# The header of a single file is followed by four bytes that announce extensions.
+_EXTENSION_FLAG_BYTES = 4
+_GZIP_MAGIC = b"\x1f\x8b"
+# xyzt_units, lowest three bits: 1 metre, 2 millimetre, 3 micrometre; 0 is unknown.
+_MILLIMETRES = {1: 1000.0, 2: 1.0, 3: 0.001}
+_UNIT_BITS = 0b111
+# The format has room for seven axes, and an unused one has length 1.
+_MOST_AXES = 7
+_CHECK = "Check how the file was written."
+
+
+def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
+    """Read the first 348 or 540 bytes of a NIfTI file.
+
+    Colours (RGB24, RGBA32) become channels of bytes.
+
+    Parameters
+    ----------
+    raw
+        The beginning of the file; more bytes than the header are ignored.
+    name
+        What errors call the file.
+    single_file
+        Whether the voxels follow in the same file; if not, the magic and the
+        offset are not looked at.
+
+    Raises
+    ------
+    TruncatedVolume
+        Fewer bytes than a header has.
+    BadHeader
+        The bytes are no NIfTI header or contradict themselves.
+    UnknownFormat
+        The voxels are no plain numbers (single bits, 128-bit floats).
+    """
+    fields, size = _fields(raw, name)
+    if single_file:
+        _check_magic(fields, name)
+    lowest = size + _EXTENSION_FLAG_BYTES if single_file else None
+    return raw_header(fields, lowest, millimetres(int(fields["xyzt_units"])), name)
+
+
+def parse_nifti_of_pair(raw: bytes, name: str) -> RawHeader:
+    """Read the header of a NIfTI whose voxels, from the offset on, are in another file."""
+    fields, _ = _fields(raw, name)
+    return raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), name)
+
+
+def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
+    """Return what the fields of a NIfTI or Analyze header say about the voxels.
+
+    Parameters
+    ----------
+    fields
+        nibabel's view of the header.
+    lowest
+        First byte at which voxels may begin; None to take no notice of where they do.
+    unit
+        Millimetres in one unit of the affine.
+    name
+        What errors call the file.
+    """
+    dims = [int(n) for n in fields["dim"]]
+    shape = [int(n) for n in fields.get_data_shape()]
+    if not 1 <= dims[0] <= _MOST_AXES or min(shape) < 1:
+        raise bad_nifti(name, f"its dimensions are {dims}")
+    dtype = _data_type(fields, name)
+    stored = (*shape, 1, 1)[: max(3, dims[0])]
+    colours = () if dtype.names is None else (len(dtype.names),)
+    slope, intercept = (1.0, 0.0) if colours else _scaling(fields, name)
+    return RawHeader(
+        shape=(*colours, *stored),
+        dtype=np.dtype(np.uint8) if colours else dtype,
+        offset=0 if lowest is None else _offset(fields, lowest, name),
+        affine=_affine(fields, unit, name),
+        slope=slope,
+        intercept=intercept,
+        axes=(1, 2, 3) if colours else (0, 1, 2),
+    )
+
+
+def bad_nifti(name: str, why: str) -> BadHeader:
+    """Return the error for a header that makes no sense."""
+    return BadHeader(f"{name} has no sound NIfTI header: {why}.", do=_CHECK)
+
+
+def _fields(raw: bytes, name: str) -> tuple[Any, int]:
+    """Return nibabel's view of the fields, and the header's length."""
+    if len(raw) < NIFTI1_BYTES:
+        raise TruncatedVolume(
+            f"{name} holds {len(raw)} bytes, and a NIfTI header has {NIFTI1_BYTES}.",
+            do=what_to_do(raw, "Copy or download the file again."),
+        )
+    size, order = size_and_order(raw, name)
+    if len(raw) < size:
+        raise TruncatedVolume(
+            f"{name} holds {len(raw)} bytes, and its NIfTI header has {size}.",
+            do="Copy or download the file again.",
+        )
+    from nibabel.nifti1 import Nifti1Header
+    from nibabel.nifti2 import Nifti2Header
+
+    build: Any = Nifti1Header if size == NIFTI1_BYTES else Nifti2Header
+    return build(binaryblock=raw[:size], endianness=order, check=False), size
+
+
+def size_and_order(raw: bytes, name: str) -> tuple[int, Literal["<", ">"]]:
+    """Return the length that a header claims, 348 or 540, and its byte order."""
+    orders: tuple[Literal["<"], Literal[">"]] = ("<", ">")
+    for order in orders:
+        (size,) = struct.unpack(order + "i", raw[:4])
+        if size in (NIFTI1_BYTES, NIFTI2_BYTES):
+            return size, order
+    if raw.startswith(_GZIP_MAGIC):
+        raise BadHeader(f"{name} is compressed with gzip.", do="Name it .nii.gz, or decompress it.")
+    why = f"it begins with {raw[:4]!r}, not with 348 or 540"
+    raise BadHeader(f"{name} has no sound NIfTI header: {why}.", do=what_to_do(raw, _CHECK))
+
+
+def _check_magic(fields: Any, name: str) -> None:
+    magic = bytes(fields["magic"].item())
+    if magic.startswith((b"ni1", b"ni2")):
+        raise bad_nifti(
+            name, "its voxels are in a separate .img file, so its own name must end in .hdr"
+        )
+    if not magic.startswith((b"n+1", b"n+2")):
+        raise bad_nifti(name, f"its magic is {magic!r}")
+
+
+def _offset(fields: Any, lowest: int, name: str) -> int:
+    offset = float(fields["vox_offset"])
+    if not offset >= lowest or offset != int(min(offset, 2.0**62)):
+        raise bad_nifti(
+            name, f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
+        )
+    return int(offset)
+
+
+def _data_type(fields: Any, name: str) -> np.dtype[Any]:
+    from nibabel.spatialimages import HeaderDataError
+
+    try:
+        dtype: np.dtype[Any] = fields.get_data_dtype()
+    except (HeaderDataError, KeyError):
+        raise bad_nifti(name, f"its data type {int(fields['datatype'])} is unknown") from None
+    if dtype.itemsize == 0:  # a number of bits, or a float that this machine lacks
+        raise UnknownFormat(
+            f"{name} holds voxels of NIfTI data type {int(fields['datatype'])} "
+            f"({fields.get_value_label('datatype')}), which cannot be read.",
+            do="Convert the voxels to integers, or to floats of up to 64 bits.",
+        )
+    if not is_colour(dtype):
+        refuse_unreadable(dtype, name)
+    return dtype
+
+
+def is_colour(dtype: np.dtype[Any]) -> bool:
+    """Whether voxels are RGB24 or RGBA32: three or four bytes each."""
+    return dtype.names in (("R", "G", "B"), ("R", "G", "B", "A"))
+
+
+def _scaling(fields: Any, name: str) -> tuple[float, float]:
+    from nibabel.spatialimages import HeaderDataError
+
+    try:
+        slope, intercept = fields.get_slope_inter()
+    except HeaderDataError:
+        raise bad_nifti(name, f"its intercept is {float(fields['scl_inter'])}") from None
+    return (1.0, 0.0) if slope is None else (float(slope), float(intercept))
+
+
+def _affine(fields: Any, unit: float, name: str) -> tuple[float, ...]:
+    from nibabel.spatialimages import HeaderDataError
+
+    try:
+        # A damaged header may hold a signalling NaN, about which NumPy would warn.
+        with np.errstate(invalid="ignore"):
+            affine = np.array(fields.get_best_affine(), dtype=np.float64)
+    except (HeaderDataError, ValueError) as error:
+        raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
+    affine[:3] *= unit
+    return affine_entries(affine, name)
+
+
+def millimetres(units: int) -> float:
+    """Return the millimetres in one spatial unit of ``xyzt_units``; unknown counts as one.
+
+    Examples
+    --------
+    >>> millimetres(3), millimetres(0)
+    (0.001, 1.0)
+    """
+    return _MILLIMETRES.get(units & _UNIT_BITS, 1.0)
+
 
 # Bytes that are surely enough to decode the header from.
 HEAD_BYTES = 64 * 1024
@@ -41,3 +250,89 @@ def decoded_head(
             f"{name} is not compressed with gzip: it begins with {head[:4]!r}.",
             do=what_to_do(head, do),
         ) from None
+
+
+_MAGIC_AT = {NIFTI1_BYTES: 344, NIFTI2_BYTES: 4}
+# Nibabel takes a pair whose magic says "one file" for a pair all the same.
+_MAGICS = (b"ni1", b"n+1", b"ni2", b"n+2")
+# SPM's two matrices of 4 x 4 take 400; what is deflated in it may be a thousand times as much.
+_MOST_MAT_BYTES = 64 * 1024
+
+
+def open_pair(file: StoredFile, name: str) -> Backend:
+    """Open a pair by either of its names; both files are compressed, or none.
+
+    Raises
+    ------
+    BadHeader
+        The header makes no sense, or is Analyze's and behind a URL: whether a ``.mat``
+        that moves it lies there is only looked up on local disks.
+    """
+    gzipped = name.lower().endswith(".gz")
+    is_header = name.lower().removesuffix(".gz").endswith(".hdr")
+    header = file if is_header else file.renamed(".img", ".hdr")
+    voxels = file.renamed(".hdr", ".img") if is_header else file
+    raw = header.head(HEAD_BYTES if gzipped else NIFTI2_BYTES)
+    raw = decoded_head(raw, header.name) if gzipped else raw
+    fields = _parse(raw, header)
+    encoding = "gzip" if gzipped else "raw"
+    return open_raw(fields, [header, voxels], name, encoding=encoding)
+
+
+def _parse(raw: bytes, header: StoredFile) -> RawHeader:
+    if len(raw) >= NIFTI1_BYTES:
+        size, order = size_and_order(raw, header.name)
+        if not raw[_MAGIC_AT[size] :].startswith(_MAGICS):
+            if size == NIFTI1_BYTES:
+                return _parse_analyze(raw, order, header)
+            raise BadHeader(
+                f"{header.name} has no sound NIfTI header: its magic is {raw[4:8]!r}.",
+                do="Check how the file was written.",
+            )
+    return parse_nifti_of_pair(raw, header.name)
+
+
+def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
+    """Return what an Analyze header (plain, SPM99, SPM2) says, by nibabel's rule.
+
+    The first axis runs to the left, the origin is SPM's field or the centre, and a
+    ``.mat`` beside the file has the last word.
+    """
+    from nibabel.spm2analyze import Spm2AnalyzeHeader
+
+    fields: Any = Spm2AnalyzeHeader(binaryblock=raw[:NIFTI1_BYTES], endianness=order, check=False)
+    found = raw_header(fields, 0, 1.0, header.name)
+    if not isinstance(header, LocalStoredFile):
+        raise BadHeader(
+            f"{header.name} is an Analyze header, which is only read from local disks.",
+            do="Copy both files, or convert them to .nii.",
+        )
+    mat = os.path.splitext(header.path.removesuffix(".gz"))[0] + ".mat"
+    if not os.path.exists(mat):
+        return found
+    with open_local(mat) as file:
+        size = os.fstat(file.fileno()).st_size
+    if size > _MOST_MAT_BYTES:
+        raise BadHeader(
+            f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most.",
+            do="Remove it if it does not belong to the image.",
+        )
+    return replace(found, affine=affine_entries(_affine_of_mat(header), header.name))
+
+
+def _affine_of_mat(header: LocalStoredFile) -> Any:
+    """Return the affine that nibabel makes of header and ``.mat``."""
+    import nibabel
+
+    try:
+        image: Any = nibabel.load(header.path)
+    except ImportError as error:
+        raise MissingDependency(
+            f"the .mat beside {header.name} needs scipy.", do="pip install scipy"
+        ) from error
+    except Exception as error:  # whatever scipy raises on damaged files
+        raise BadHeader(
+            f"the .mat beside {header.name} cannot be read: {error}.",
+            do="Remove it if it does not belong to the image.",
+        ) from error
+    return image.affine

@@ -14,12 +14,11 @@ from ...core.errors import BadHeader, TruncatedVolume, UnknownFormat
 from ...storage.local_io import IoChoice
 from ..backend import Backend
 from ..header import IDENTITY, Header, channels_first
-from ..local_file import LocalFile, file_stamp, open_local
-from ..local_voxels import ArrayFile, io_of, placed_layout
-from ..mapped import MAPS, MappedBackend
 from ..scheme import StoreLayout
 from ..voxels import refuse_unreadable
-from .zarr_layout import Layout, plain_layout
+from .chunked_backend import Layout, plain_layout
+from .local_file import MAPS, LocalFile, MappedBackend, file_stamp, open_local
+from .raw import ArrayFile, io_of, placed_layout
 
 
 def open_npy(path: str, name: str, io: str = "auto") -> Backend:

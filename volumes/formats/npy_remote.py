@@ -20,9 +20,9 @@ from ..backend import Channels
 from ..header import IDENTITY, Header, channels_first
 from ..scheme import REMOTE_ROWS_GAP
 from ..voxels import Voxels, plain
+from .chunked_backend import OneRemoteFile
 from .npy import read_npy_header
-from .one_remote_file import OneRemoteFile
-from .raw_backends import rows_of
+from .raw import rows_of
 
 # Format 1.0 pads its header to 64 bytes and rarely needs two of these; 2.0 may be longer.
 _HEAD_BYTES = 4096

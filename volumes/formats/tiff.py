@@ -1,9 +1,17 @@
-"""TIFF, OME-TIFF and ImageJ stacks: by strip or tile, or mapped where nothing is compressed."""
+"""TIFF, OME-TIFF and ImageJ stacks: by strip or tile, or mapped where nothing is compressed.
+
+What tifffile says of a damaged file, as an error: by itself it logs, and goes on with less. A
+download that was cut short loses the chain of pages, for example; tifffile then gives the pages
+that are left, as a whole volume of fewer planes.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
+import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,6 +29,7 @@ from ...core.errors import (
     VolumeNotFound,
     VoxpipeError,
 )
+from ...core.turns import ForkSafeLock
 from ...storage.content import content_key
 from ...storage.in_flight import Later
 from ...storage.location import file_system
@@ -34,17 +43,61 @@ from ..chunks.chunk_map import Lookup
 from ..chunks.chunked_array import ChunkedArray, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import Header
-from ..local_file import LocalFile, file_stamp, open_local
-from ..local_voxels import ArrayFile, io_of
-from ..mapped import MAPS, MappedBackend
 from ..voxels import refuse_unreadable
-from .chunked_backend import ChunkedBackend
-from .one_remote_file import RemoteChunks
+from .chunked_backend import ChunkedBackend, Layout, RemoteChunks, named_layout
+from .local_file import MAPS, LocalFile, MappedBackend, file_stamp, open_local
+from .raw import ArrayFile, io_of
 from .stored_file import LocalStoredFile
-from .tiff_complaints import complaints_raised
 from .tiff_pages import TiffImage, named_files, read_tiff
-from .zarr_layout import Layout, named_layout
 from .zarr_metadata import MOST_CHUNK_BYTES
+
+# Complaints that change what the voxels are: the chain of pages, the series that they form, and
+# tags that say how voxels lie. Broken private tags of microscopes are none of these.
+_LAYOUT_TAGS = "25[6-9]|26[26]|27[03789]|284|317|32[02-5]|33[089]|347"
+_SERIOUS = re.compile(
+    rf"page offset|offset to page|tag list|series|circular|TiffTag ({_LAYOUT_TAGS})\b"
+)
+_LOGGER = "tifffile"
+_LEVELS = ForkSafeLock()
+
+
+class _Listener(logging.Handler):
+    """Keeps what one thread is told."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._thread = threading.get_ident()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.thread == self._thread and _SERIOUS.search(record.getMessage()):
+            self.said.append(record.getMessage())
+
+
+@contextmanager
+def complaints_raised(name: str) -> Iterator[None]:
+    """Raise what tifffile logs about the layout of a file as ``BadHeader``.
+
+    Its other messages go where they always go.
+    """
+    logger, listener = logging.getLogger(_LOGGER), _Listener()
+    with _LEVELS:
+        before = logger.level
+        # Somebody may have silenced it.
+        if not logger.isEnabledFor(logging.ERROR):
+            logger.setLevel(logging.ERROR)
+        logger.addHandler(listener)
+        try:
+            yield
+        finally:
+            logger.removeHandler(listener)
+            logger.setLevel(before)
+    if listener.said:
+        raise BadHeader(
+            f"the tags of {name} make no sense: {listener.said[0]}.",
+            do="Copy or download the file again, or convert it.",
+        )
+
 
 _OPTIONS = ("level", "series")
 # Where four million segments lie, or what OME says of a hundred thousand planes.

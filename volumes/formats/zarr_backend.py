@@ -44,10 +44,10 @@ from ..chunks.chunk_cache import CHUNKS
 from ..chunks.cuts import Cuts, Needed
 from ..fetched import fetch_chunks
 from ..header import Header, Triple
-from ..local_file import file_stamp, is_changed_since
 from ..scheme import StoreLayout
 from ..voxels import Voxels, plain, refuse_unreadable
-from .one_remote_file import OneRemoteFile
+from .chunked_backend import OneRemoteFile
+from .local_file import file_stamp, is_changed_since
 from .zarr_array import NotOurs, ZarrArray, open_node
 from .zarr_image import image_of
 from .zarr_nodes import (

@@ -1,7 +1,12 @@
-"""Which array of a zarr node holds an image, which axes it has, and where it lies in the world."""
+"""Which array of a zarr node holds an image, which axes it has, and where it lies in the world.
+
+OME-Zarr metadata: which axes an array has, and where each level of a pyramid lies. Versions 0.1 to
+0.5. Pure functions of the attributes; nothing is read here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +15,146 @@ import numpy as np
 from ...core import Affine
 from ...core.errors import BadHeader, UnknownFormat, VoxpipeError
 from ..header import IDENTITY, affine_entries, affine_matrix
-from .nifti_header import parse_nifti
-from .ome import Level, coarser, levels_of
+from .chunked_backend import SPATIAL, Layout, named_layout, plain_layout
+from .nifti import parse_nifti
 from .zarr_array import NotOurs, ZarrArray, ZarrGroup, bytes_of
-from .zarr_layout import Layout, named_layout, plain_layout
 from .zarr_nodes import is_array
+
+# Before version 0.3 every image had these axes.
+_OLD_AXES = ("t", "c", "z", "y", "x")
+# UDUNITS-2 names, as the specification asks for, in millimetres.
+_MILLIMETRES = {
+    "angstrom": 1e-7,
+    "picometer": 1e-9,
+    "nanometer": 1e-6,
+    "micrometer": 1e-3,
+    "millimeter": 1.0,
+    "centimeter": 10.0,
+    "decimeter": 100.0,
+    "meter": 1e3,
+    "kilometer": 1e6,
+    "inch": 25.4,
+    "foot": 304.8,
+}
+
+
+@dataclass(frozen=True)
+class Level:
+    """One resolution of a multiscale image."""
+
+    path: str
+    """Name of the array in the group."""
+    axes: tuple[str, ...]
+    """Names of its axes as stored, lower case."""
+    scale: tuple[float, float, float]
+    """Spacing along x, y, z, in millimetres."""
+    translation: tuple[float, float, float]
+    """Place of voxel (0, 0, 0), in millimetres."""
+
+    @property
+    def affine(self) -> Affine:
+        """4x4, index (x, y, z) to millimetres."""
+        matrix = np.diag([*self.scale, 1.0])
+        matrix[:3, 3] = self.translation
+        return matrix
+
+
+def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
+    """Return the levels of the first multiscale image, none if the group is no such image.
+
+    Raises
+    ------
+    BadHeader
+        The metadata are there and make no sense.
+
+    Examples
+    --------
+    >>> scale = {"type": "scale", "scale": [2.0, 0.5, 0.5]}
+    >>> axes = [{"name": n, "unit": "micrometer"} for n in "zyx"]
+    >>> image = {"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": [scale]}]}
+    >>> levels_of({"multiscales": [image]}, "a.zarr")[0].scale
+    (0.0005, 0.0005, 0.002)
+    """
+    ome = attributes.get("ome", attributes)
+    images = ome.get("multiscales") if isinstance(ome, Mapping) else None
+    if not images:
+        return ()
+    try:
+        return tuple(_level(dataset, images[0]) for dataset in images[0]["datasets"])
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise BadHeader(
+            f"the OME-Zarr metadata of {name} make no sense: {type(error).__name__}: {error}.",
+            do="Write them again, or open the array inside the group by its path.",
+        ) from error
+
+
+def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
+    """Return where each level after ``level`` lies: 4x4, its index to the index in that one.
+
+    Examples
+    --------
+    >>> fine, coarse = (Level(n, ("x", "y"), (s, s, 1), (0, 0, 0)) for n, s in (("0", 1), ("1", 2)))
+    >>> [matrix.diagonal().tolist() for matrix in coarser([fine, coarse], 0)]
+    [[2.0, 2.0, 1.0, 1.0]]
+    """
+    if not levels or 0 in levels[level].scale:
+        return ()
+    back = np.linalg.inv(levels[level].affine)
+    return tuple(back @ other.affine for other in levels[level + 1 :])
+
+
+def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
+    entries = image.get("axes", _OLD_AXES)
+    axes = tuple(_axis_name(entry) for entry in entries)
+    if not {"x", "y"} <= set(axes) or len(set(axes)) < len(axes):
+        msg = f"axes are {axes}"
+        raise ValueError(msg)
+    # Those of the image act after those of the level.
+    steps = [
+        *dataset.get("coordinateTransformations", ()),
+        *image.get("coordinateTransformations", ()),
+    ]
+    scale, shift = np.ones(len(axes)), np.zeros(len(axes))
+    for step in steps:
+        factor, offset = _transformation(step, len(axes))
+        scale, shift = scale * factor, shift * factor + offset
+    units = {_axis_name(entry): _millimetres(entry) for entry in entries}
+    place = {axis: (units[axis] * scale[n], units[axis] * shift[n]) for n, axis in enumerate(axes)}
+    spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
+    x, y, z = ((float(a), float(b)) for a, b in spatial)
+    return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]))
+
+
+def _axis_name(entry: Any) -> str:
+    name: str = entry["name"] if isinstance(entry, Mapping) else entry
+    return name.lower()
+
+
+def _millimetres(entry: Any) -> float:
+    # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
+    unit = entry.get("unit") if isinstance(entry, Mapping) else None
+    return _MILLIMETRES.get(str(unit).lower(), 1.0)
+
+
+def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
+    """Return factor and offset per axis of one coordinate transformation."""
+    kind = step["type"]
+    if kind == "identity":
+        return 1.0, 0.0
+    if kind not in ("scale", "translation"):
+        msg = f"a coordinate transformation of type {kind!r} is not supported"
+        raise ValueError(msg)
+    values = _numbers(step[kind], axes)
+    return (values, 0.0) if kind == "scale" else (1.0, values)
+
+
+def _numbers(values: Sequence[float], axes: int) -> Any:
+    numbers = np.array(values, dtype=np.float64)
+    if numbers.shape != (axes,) or not np.isfinite(numbers).all():
+        msg = f"{values} are not {axes} numbers"
+        raise ValueError(msg)
+    return numbers
+
 
 NIFTI = "nifti"
 """The array that holds the bytes of the NIfTI header."""

@@ -8,20 +8,20 @@ import torch.distributed as dist
 
 from voxpipe.core.errors import RankMissing
 from voxpipe.datapipes import rank_barrier as circle
-from voxpipe.datapipes.rank_barrier import Circle
+from voxpipe.datapipes.rank_barrier import RankBarrier
 
 
 @pytest.fixture
 def one():
     """The circle of a job of one rank, without a file or a port."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    made = Circle(5.0, do="-")
+    made = RankBarrier(5.0, do="-")
     yield made
     made.close()
     dist.destroy_process_group()
 
 
-class Watched(Circle):
+class Watched(RankBarrier):
     """A circle in which somebody who looks whether it tells is held up right after that."""
 
     after_look = staticmethod(lambda: None)

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from torch.utils.data import IterDataPipe
 
-from voxpipe.datapipes import thread_shutdown as leaving_module
+from voxpipe.datapipes import background_iterator as leaving_module
+from voxpipe.datapipes.background_iterator import STOP_SECONDS, stop_limit
 from voxpipe.datapipes.iter import IterableWrapper
-from voxpipe.datapipes.thread_shutdown import STOP_SECONDS, leaving
 
 LIMIT = 30.0
 MOST = 1.5 * STOP_SECONDS
@@ -30,9 +30,9 @@ def waits(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(leaving_module, "monotonic", lambda: clock[0])
         patched.setattr(threading.Thread, "join", join)
-        leaving_module.going_on()
+        leaving_module.note_progress()
         yield seen
-    leaving_module.going_on()
+    leaving_module.note_progress()
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_who_goes_on_has_all_the_time_again(gate, waits):
 def test_a_loaders_limit_holds_for_all_of_them(gate, waits):
     """``Timeout(stop=...)`` in the place of the usual seconds; what is told is told once."""
     told = []
-    with pytest.raises(KeyboardInterrupt), leaving(0.5, lambda: told.append(len(waits))):
+    with pytest.raises(KeyboardInterrupt), stop_limit(0.5, lambda: told.append(len(waits))):
         list(chain(PIPES, gate))
 
     assert waits[0] == pytest.approx(0.5)
@@ -138,7 +138,7 @@ def test_what_a_loader_waited_for_is_taken_from_what_comes_after(gate, waits):
     other = iter(IterableWrapper(range(5)).map(stuck_at(1, gate)).prefetch(1))
     next(reading), next(other)
 
-    with leaving(1.5):
+    with stop_limit(1.5):
         reading.close()
     other.close()
 
@@ -150,7 +150,7 @@ def test_time_between_two_waits_is_not_counted(gate, waits, monkeypatch):
     reading = iter(IterableWrapper(range(5)).map(stuck_at(1, gate)).prefetch(1))
     other = iter(IterableWrapper(range(5)).map(stuck_at(1, gate)).prefetch(1))
     next(reading), next(other)
-    with leaving(1.0):
+    with stop_limit(1.0):
         reading.close()
         now = leaving_module.monotonic()
         monkeypatch.setattr(leaving_module, "monotonic", lambda: now + 3600.0 + sum(waits))

@@ -13,9 +13,8 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 import voxpipe as vp
-from voxpipe.datapipes.background_iterator import Ahead, Ended
+from voxpipe.datapipes.background_iterator import BackgroundIterator, Exhausted, stop_limit
 from voxpipe.datapipes.iter import IterableWrapper, Prefetcher
-from voxpipe.datapipes.thread_shutdown import leaving
 
 LIMIT = 30  # seconds after which a wait is taken for a hang
 MB = 2**20
@@ -169,7 +168,7 @@ def test_paused_nothing_more_is_taken():
 def test_pausing_waits_for_the_item_at_hand():
     """And says so if that takes too long."""
     parent = Gated()
-    ahead = Ahead(parent, most=5, most_bytes=MB)
+    ahead = BackgroundIterator(parent, most=5, most_bytes=MB)
     assert parent.asked.acquire(timeout=LIMIT)
 
     with pytest.raises(vp.errors.PrefetchTimeoutError):
@@ -185,7 +184,7 @@ def test_pausing_waits_for_the_item_at_hand():
 def test_waiting_has_a_limit_where_one_is_given():
     """The error is a timeout, and tells the seconds."""
     parent = Gated()
-    ahead = Ahead(parent, most=1, most_bytes=MB)
+    ahead = BackgroundIterator(parent, most=1, most_bytes=MB)
 
     with pytest.raises(vp.errors.PrefetchTimeoutError, match="within 0 seconds") as late:
         ahead.take(0.0)
@@ -244,10 +243,10 @@ def test_the_parent_is_closed_when_a_pass_is_left():
 def test_a_slow_item_does_not_hold_up_the_end_for_ever():
     """A word is said, and the thread ends after that item."""
     parent = Gated()
-    ahead = Ahead(parent, most=5, most_bytes=MB, name="prefetch")
+    ahead = BackgroundIterator(parent, most=5, most_bytes=MB, name="prefetch")
     assert parent.asked.acquire(timeout=LIMIT)
 
-    with leaving(0.0), pytest.warns(RuntimeWarning, match="'prefetch' is still at one item"):
+    with stop_limit(0.0), pytest.warns(RuntimeWarning, match="'prefetch' is still at one item"):
         ahead.stop()
     parent.permits.release()
     ahead._thread.join(LIMIT)
@@ -290,10 +289,10 @@ def test_a_forked_child_is_told_that_the_thread_is_elsewhere():
 
 def test_an_ended_iterator_stays_ended():
     """Also the machinery itself."""
-    ahead = Ahead([1], most=1, most_bytes=MB)
+    ahead = BackgroundIterator([1], most=1, most_bytes=MB)
     assert ahead.take() == 1
     for _ in range(2):
-        with pytest.raises(Ended):
+        with pytest.raises(Exhausted):
             ahead.take()
     ahead.stop()
 

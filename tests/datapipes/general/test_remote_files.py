@@ -11,6 +11,7 @@ import zipfile
 import fsspec
 import pytest
 from leftovers import open_files
+from s3_server import Fault, S3Server
 from torch.utils.data import DataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 from web_server import WebServer
@@ -25,7 +26,6 @@ from voxpipe.core.errors import (
     VolumeReadError,
 )
 from voxpipe.datapipes.iter import FSSpecFileLister, HttpReader
-from voxpipe.testing.s3 import Fault, S3Server
 
 pytestmark = pytest.mark.usefixtures("started_clients")
 

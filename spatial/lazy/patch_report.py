@@ -1,0 +1,255 @@
+"""What a patch says of itself in words and as plain data: provenance, explanations, fusion."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...core import Grid, Region
+from ..ops.op import Step, is_hard
+from ..plans.plan import SpatialPlan
+from ..volume_like import made_like, patch_before, stored_of, stored_type
+from .pending import PendingPlan
+from .virtual_volume import VirtualVolume
+
+
+class Provenance(dict[str, Any]):
+    """Where the voxels of a patch come from: plain data, and two entries that are made when asked.
+
+    ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
+    them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
+    So they are before anything is changed: what is set stays.
+    A batch on its way from a worker carries some 300 bytes for the two, and no text.
+    """
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, entries: Any = (), plan: Any = None, /) -> None:
+        super().__init__(entries)
+        self._plan = plan
+
+    def __missing__(self, key: str) -> Any:
+        self._write_out()
+        if dict.__contains__(self, key):
+            return dict.__getitem__(self, key)
+        raise KeyError(key)
+
+    def _write_out(self) -> None:
+        if self._plan is None:
+            return
+        plan, self._plan = self._plan, None
+        if not isinstance(plan, SpatialPlan):
+            plan = _unpacked(dict.__getitem__(self, "matrix"), *plan)
+        dict.update(self, affine=plan.affine.tolist(), plan=plan.to_json())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plan = _packed(self._plan) if isinstance(self._plan, SpatialPlan) else self._plan
+        return Provenance, (dict(dict.items(self)), plan)  # copying it would write it out
+
+
+def _seen_whole(name: str) -> Any:
+    method = getattr(dict, name)
+
+    def of_the_whole(self: Provenance, *args: Any, **kwargs: Any) -> Any:
+        for one in (self, *args):
+            if isinstance(one, Provenance):
+                one._write_out()
+        return method(self, *args, **kwargs)
+
+    of_the_whole.__name__ = name
+    return of_the_whole
+
+
+for _name in (
+    *("__contains__", "__delitem__", "__eq__", "__ior__", "__iter__", "__len__", "__ne__"),
+    *("__or__", "__repr__", "__reversed__", "__ror__", "__setitem__", "clear", "copy", "get"),
+    *("items", "keys", "pop", "popitem", "setdefault", "update", "values"),
+):
+    setattr(Provenance, _name, _seen_whole(_name))
+
+
+def _packed(plan: SpatialPlan) -> tuple[Any, ...]:
+    """Return what a plan is besides its matrix, which the entry has, in few bytes.
+
+    Pickled as it is, a plan takes ten times as long. One object for all volumes of a sample: it is
+    pickled once.
+    """
+    packed: tuple[Any, ...] | None = plan.__dict__.get("_packed")
+    if packed is None:
+        bounds = (*plan.bounds.start, *plan.bounds.stop)
+        shapes = struct.pack("12q", *plan.source.shape, *plan.shape, *bounds)
+        packed = (shapes + plan.source.affine.tobytes(), plan.stages, plan.keeps_dtype)
+        plan.__dict__["_packed"] = packed
+    return packed
+
+
+def _unpacked(matrix: Any, packed: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
+    numbers = struct.unpack("12q16d", packed)
+    source, shape, start, stop = (numbers[n : n + 3] for n in range(0, 12, 3))
+    grid = Grid((source[0], source[1], source[2]), np.reshape(numbers[12:], (4, 4)))
+    return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
+
+
+def provenance_of(patch: Any) -> Provenance:
+    """Return where the voxels of a patch come from."""
+    plan = patch.whole_plan
+    if before := getattr(stored_of(patch.volume), "realized_from", None):
+        entries = dict(dict.items(provenance_of(before)))  # without what is written out
+        entries["matrix"] = plan.matrix.tolist()
+        if "channels" in entries:
+            entries["channels"] = [provenance_of(one) for one in _apart(patch)]
+        return Provenance(entries, plan)
+    reads = patch.reads(through=True)
+    region: Any = reads[0].region
+    level: Any = reads[0].level
+    channels = [provenance_of(one) for one in _apart(patch)] if len(reads) > 1 else []
+    if channels:  # of voxels that were realized the first tells where they come from
+        first: dict[str, Any] = channels[0]
+        region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
+    entries = {
+        "file": patch.volume.name,
+        "stored_shape": [sum(read.volume.shape[0] for read in reads), *plan.source.shape],
+        "region": [list(pair) for pair in region],
+        "matrix": plan.matrix.tolist(),
+        **({"level": level} if level else {}),
+        **({"channels": channels} if channels else {}),
+    }
+    return Provenance(entries, plan)
+
+
+def _apart(patch: Any) -> list[Any]:
+    """Return a patch of each file whose channels are in one, on the same grid as that."""
+    if patch.members:
+        values = patch.values  # they look around, too
+        found = [replace(one, values=(*one.values, *values)) for one in patch.members]
+        return [one for member in found for one in _apart(member)]
+    if len(patch.parts) > 1:
+        return [one for part in patch.parts for one in _apart(part)]
+    volume: Any = patch.volume
+    before = patch_before(volume)
+    below = [] if before is None else _apart(before)
+    if len(below) < 2:
+        return [patch]
+    return [patch.with_volume(volume.of_other(one)) for one in below]
+
+
+def described(patch: Any) -> str:
+    """Return the volume and all steps, those before a flush too."""
+    steps = "".join(f" · {step.describe()}" for step in patch.values)
+    if patch.members:
+        return f"{' + '.join(f'({described(one)})' for one in patch.members)}{steps}"
+    earlier = patch_before(patch.volume)
+    before = f"{patch.volume.name}:"
+    if earlier is not None:
+        how = "realized, opened again" if made_like(patch.volume) is None else "sampled anew"
+        before = f"{described(earlier)}; {how}:"
+    return f"{before} {patch.pending.describe()}{steps}"
+
+
+def explained(patch: Any) -> str:
+    """Return the class of the work and the bytes that are read; a line for each file."""
+    several = patch.members or patch.parts
+    if len(several) > 1:
+        return "; ".join(explained(one) for one in several)
+    read = patch.read_plan
+    told = read.plan.explain(patch.policy, stored_type(read.volume), read.volume.shape[0])
+    made = made_like(patch.volume)
+    below = "" if made is None else f"; of voxels that were made by: {made.patch.explain()}"
+    return str(told) + (f", from level {read.level}" if read.level else "") + below
+
+
+def interpolations(patch: Any) -> tuple[int, int]:
+    """Return how often the voxels of a patch are interpolated, and how often only copied.
+
+    What is kept was made once, for all patches; :func:`kept` tells of it.
+    """
+    if len(patch.parts) > 1 or patch.members:
+        interpolated, copied = map(sum, zip(*map(interpolations, patch.parts), strict=True))
+        return interpolated, copied
+    is_copy = int(patch.plan.is_copy)
+    if not isinstance(patch.volume, VirtualVolume) or patch.volume.is_kept:
+        return 1 - is_copy, is_copy
+    more, copies = interpolations(patch.volume.patch)
+    return more + 1 - is_copy, copies + is_copy
+
+
+def kept(patch: Any) -> str:
+    """Return in words what of a patch is made once and kept; empty if nothing is."""
+    if patch.members:
+        return "; ".join(dict.fromkeys(filter(None, map(kept, patch.members))))
+    volume = patch.volume
+    if not isinstance(volume, VirtualVolume):
+        return ""
+    if not volume.is_kept:
+        return kept(volume.patch)
+    more, copies = interpolations(volume.patch)
+    return (
+        f"{volume.because}: {more} interpolations and {copies} copies for each volume, "
+        "beside those of each patch"
+    )
+
+
+def breaks(patch: Any) -> tuple[str, ...]:
+    """Return what breaks the fusion of a patch, first things first, and where it was written."""
+    if patch.members:
+        return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
+    if not isinstance(patch.volume, VirtualVolume) or patch.volume.is_kept:
+        return ()
+    made: Any = patch.volume.patch
+    by = [step for step in made.values if not step.op.commutes]
+    told = [f"{step.op.waited_for}{f' at {step.origin}' if step.origin else ''}" for step in by]
+    because = dict.fromkeys(step.op.late_because for step in by if step.op.late_because)
+    why = f" ({'; '.join(because)})" if because else ""
+    by_flush = patch.volume.because or "flush"
+    return (*breaks(made), (" and ".join(told) or _cut(made) or by_flush) + why)
+
+
+def asks_voxels(patch: Any) -> bool:
+    """Whether where a patch lies, or how large it is, follows from voxels."""
+    steps = [step for step in patch.pending.steps if step.recorded is None]
+    inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
+    ops = [*(step.op for step in steps), *inside]
+    made = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
+    asks = any(getattr(op, "asks_stored", False) for op in ops)
+    return asks or any(map(asks_voxels, patch.members or made))
+
+
+def _cut(made: Any) -> str:
+    """Return the hard crop after which a volume from another grid begins anew, if one does."""
+    steps = made.pending.steps if made.pending.moving is not None else ()
+    last = next((step for step in reversed(steps) if is_hard(step.op)), None)
+    if last is None:
+        return ""
+    place = f" at {last.origin}" if last.origin else ""
+    return f"{last.op.name}{place} (a hard crop of a volume that was brought to another grid)"
+
+
+def left_to_numpy(patch: Any) -> tuple[tuple[str, ...], ...]:
+    """Return the steps with displacements and hard crops, for each plan that NumPy does.
+
+    Through any number of made volumes, the first one first; nothing where the kernel does all.
+    """
+    if patch.members:
+        return tuple(steps for member in patch.members for steps in left_to_numpy(member))
+    below: tuple[tuple[str, ...], ...] = ()
+    if isinstance(patch.volume, VirtualVolume):
+        below = left_to_numpy(patch.volume.patch)
+    if patch.plan.lowered.is_for_kernel:
+        return below
+    return (*below, tuple(map(_placed_name, steps_with_stages(patch.pending))))
+
+
+def steps_with_stages(pending: PendingPlan) -> tuple[Step, ...]:
+    """Return the steps that added a stage to the plan of an item: what no matrix can say."""
+    plan, found = pending.begun, []
+    for step in pending.steps:
+        before, plan = plan, step.apply(plan, pending.draws[step.stream_name])
+        found += [step] * (len(plan.stages) > len(before.stages))
+    return tuple(found)
+
+
+def _placed_name(step: Step) -> str:
+    return f"{step.stream_name}{f' at {step.origin}' if step.origin else ''}"

@@ -1,0 +1,230 @@
+"""The steps of patches: replaced by recorded ones, bound to a place in a batch, looked through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ...core.errors import SampleError
+from ...core.recorded import Recorded
+from ...intensity import RemapLabels, ValueStep
+from ..ops.op import Step
+from ..volume_like import made_like
+from .lazy_patch import LazyPatch, patches_of
+from .pending import PendingPlan
+from .stack import StackedPatch
+from .virtual_volume import VirtualVolume
+
+S = TypeVar("S", Step, ValueStep)
+T = TypeVar("T")
+
+
+def replayed(patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]) -> dict[str, LazyPatch]:
+    """Return the patches with the recorded parameters in the place of their own draws.
+
+    Parameters
+    ----------
+    patches
+        The lazy patches of a sample; their steps are those of its own chain.
+    draws
+        By name of stream, as in a batch's ``meta``. Steps that are not in it draw for themselves.
+
+    Returns
+    -------
+    dict
+        By key. Of random numbers that belong to voxels (noise), a record holds the key. They are
+        those of the recorded sample where the patch lies as that did.
+    """
+    anew = _Anew(lambda step: _recorded(step, draws), lambda step: _recorded(step, draws))
+    return {key: anew.patch(patch) for key, patch in patches.items()}
+
+
+def in_batch(samples: Sequence[Any]) -> list[Any]:
+    """Return the samples of a batch, whose patches know where in it they are.
+
+    ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
+    place already keeps it.
+    """
+    size = len(samples)
+    return [_at_position(sample, position, size) for position, sample in enumerate(samples)]
+
+
+def _at_position(sample: Any, position: int, size: int) -> Any:
+    def step_at(step: Step) -> Step:
+        # Of all ops only those that place patches have it.
+        bind = getattr(step.op, "bound", None)
+        op = step.op if bind is None else bind(position, size)
+        return step if op is step.op else replace(step, op=op)
+
+    anew, lazy = _Anew(step_at, lambda step: step), patches_of(sample)
+    after = {key: anew.patch(patch) for key, patch in lazy.items()}
+    changed = {key: patch for key, patch in after.items() if patch is not lazy[key]}
+    return sample.with_data(**changed) if changed else sample
+
+
+class _Anew:
+    """Puts other steps into the patches of one sample, before flushes and in members too.
+
+    Patches that share a plan share the new one, which is worked out once; what stays as it is
+    stays the same object.
+    """
+
+    def __init__(
+        self, step: Callable[[Step], Step], value: Callable[[ValueStep], ValueStep]
+    ) -> None:
+        self._step, self._value = step, value
+        # What was there is kept beside what came of it: its id is its name here.
+        self._seen: dict[int, tuple[Any, Any]] = {}
+
+    def patch(self, patch: LazyPatch) -> LazyPatch:
+        """Return the patch with other steps."""
+        values = tuple(map(self._value, patch.values))
+        if not _all_same(values, patch.values):
+            patch = replace(patch, values=values)
+        if isinstance(patch, StackedPatch):
+            members = [self.patch(member) for member in patch.members]
+            return patch if _all_same(members, patch.members) else patch.with_members(members)
+        volume = self._once(patch.volume, self._volume)
+        patch = patch if volume is patch.volume else patch.with_volume(volume)
+        pending = self._once(patch.pending, self._pending)
+        return patch if pending is patch.pending else patch.with_pending(pending)
+
+    def _once(self, thing: T, change: Callable[[T], T]) -> T:
+        if id(thing) not in self._seen:
+            self._seen[id(thing)] = (thing, change(thing))
+        after: T = self._seen[id(thing)][1]
+        return after
+
+    def _volume(self, volume: Any) -> Any:
+        if not isinstance(volume, VirtualVolume):
+            return volume
+        made: Any = volume.patch
+        before = self.patch(made)
+        if before is made:
+            return volume
+        # What was made with other draws is no copy of this.
+        stays = volume.copy is None or before.draws == volume.patch.draws
+        return replace(volume, patch=before, copy=volume.copy if stays else None)
+
+    def _pending(self, pending: PendingPlan) -> PendingPlan:
+        steps = tuple(map(self._step, pending.steps))
+        references: Any = pending.references
+        volumes = {key: self._once(one, self._volume) for key, one in references.items()}
+        moving = self._once(pending.moving, self._volume)
+        if _all_same((*volumes.values(), moving), (*references.values(), pending.moving)):
+            same = _all_same(steps, pending.steps)
+            return pending if same else pending.following(pending.identity, steps)
+        return replace(pending, references=volumes, steps=steps, moving=moving)
+
+
+def _all_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(a is b for a, b in zip(some, others, strict=True))
+
+
+def streams_of(patch: LazyPatch) -> set[str]:
+    """Return the names of the streams that a patch draws from, those before a flush among them."""
+    mine = {step.stream_name for step in patch.pending.steps}
+    mine |= {step.stream_name for step in patch.values}
+    mine |= {name for member in patch.members for name in streams_of(member)}
+    if isinstance(patch.volume, VirtualVolume):
+        before: Any = patch.volume.patch
+        mine |= streams_of(before)
+    return mine
+
+
+def _recorded(step: S, draws: Mapping[str, Any]) -> S:
+    if step.stream_name not in draws:
+        return step
+    return replace(step, recorded=Recorded(draws[step.stream_name]))
+
+
+# What decides where to cut looks at a volume as it is stored. Where ``remap_labels`` came before,
+# the labels that it made are those of several stored ones; behind any other op nobody knows.
+
+Labels = tuple[int, ...]
+
+
+def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> Labels:
+    """Return the stored labels that have become ``labels``; none of them if they were taken away.
+
+    Parameters
+    ----------
+    patch
+        What the sample holds under ``key``; all but a lazy patch is as it is stored.
+    labels
+        As they are named; none for all but 0.
+    who
+        Which op asks, for the message.
+    key
+        Key of the volume, for the message.
+
+    Raises
+    ------
+    SampleError
+        An op changed the values that is no ``remap_labels``, or so many stored labels became one
+        that they cannot be listed.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> stored_labels(SimpleNamespace(), (1, 2), "label_crop", "label")
+    (1, 2)
+    """
+    wanted = set(labels)
+    for step in _changes(patch):
+        op = step.op
+        if not isinstance(op, RemapLabels):
+            raise SampleError(
+                f"{who} looks at {key!r} as it is stored, and {op.describe()} comes before it",
+                do=f"Put {who} before it, with labels as they are stored.",
+            )
+        new = dict(op.mapping)
+        if not labels:
+            _refuse_another_zero(op, new, who, key)
+            continue
+        if op.other is not None and op.other in wanted:
+            raise SampleError(
+                f"{who} asks for label {op.other} of {key!r}, which {op.describe()} makes of all "
+                "labels that it does not name",
+                do=f"Put {who} before it, with labels as they are stored.",
+            )
+        kept = wanted - set(new) if op.other is None else set()
+        wanted = kept | {old for old, label in new.items() if label in wanted}
+    return tuple(sorted(wanted))
+
+
+def refuse_changed(patch: Any, who: str, key: str) -> None:
+    """Refuse what some op changed the values of, where they are asked for as they are stored.
+
+    Raises
+    ------
+    SampleError
+        A value op comes before.
+    """
+    for step in _changes(patch):
+        raise SampleError(
+            f"{who} looks at {key!r} as it is stored, and {step.op.describe()} comes before it",
+            do=f"Put {who} before it, or leave {key!r} out of it with keys=.",
+        )
+
+
+def _changes(patch: Any) -> Iterator[Any]:
+    """Yield the value steps of a patch, the last one first, through flushes."""
+    while isinstance(patch, LazyPatch):
+        yield from reversed(patch.values)
+        for member in patch.members:
+            yield from _changes(member)
+        made = made_like(patch.volume)
+        patch = None if made is None else made.patch
+
+
+def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: str) -> None:
+    """Raise if what is not 0 by now is not what is stored as other than 0."""
+    zero = {old for old, label in new.items() if label == 0} | ({0} - set(new))
+    if zero != {0} or op.other == 0 or (op.other is not None and 0 not in new):
+        raise SampleError(
+            f"{who} looks at what of {key!r} is not 0 as it is stored, and {op.describe()}, which "
+            "comes before it, changes what is 0",
+            do=f"Name the labels, or put {who} before it.",
+        )

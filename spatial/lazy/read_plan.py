@@ -1,0 +1,288 @@
+"""What a patch reads of one volume: which level, region and chunks. Worked out once, asked by all.
+
+A plan that takes every fourth voxel of a volume reads 64 times what it needs, to smooth it away.
+Many volumes are stored at several resolutions, smoothed when they were written. A level loses
+nothing where neighbours of the output lie at least as far apart as its voxels, in whatever
+direction: where no singular value of the fused matrix, seen from that level, is below 1. What is
+left between the level and the output is smoothed as ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Grid, OrientedBox, Region
+from ...core.remembered import cached_property
+from ...intensity import Epilogue
+from ...volumes import Volume
+from ...volumes.chunks.cuts import Cuts, Needed
+from ...volumes.pyramid import at_level, coarser_levels
+from ..ops.resample_to import of_source
+from ..plans.clip import Clip
+from ..plans.plan import SpatialPlan
+from ..plans.policy import LEVEL, Policy, refuse_fill
+from ..plans.pull_back import extremes
+from ..resampling.resample import resample
+from ..resampling.source import Source
+from ..volume_like import has_chunks, refuse_complex
+from .virtual_volume import VirtualVolume
+
+# Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is not what anybody could see.
+_ENOUGH = 0.99
+# In voxels; what a matrix product leaves of a place on the face of the volume.
+_ON_THE_FACE = 1e-9
+# Bare voxels have no chunks: they are counted in cubes of this edge, which are kept or not by the
+# operating system.
+CUBE = 32
+
+
+class ChunkBytes(NamedTuple):
+    """One chunk that a patch needs."""
+
+    chunk: tuple[Any, ...]
+    """Which one: the volume, the level, and the index."""
+    bytes: int
+    """What it takes decoded."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPlan:
+    """What a patch reads of one volume, and how its voxels come from there."""
+
+    volume: Any
+    """What is read: a stored volume, a level of it, a kept copy, or a virtual volume."""
+    plan: SpatialPlan
+    """From index of the patch, halo of value ops included, to index of this volume."""
+    policy: Policy
+    """How it is sampled."""
+    region: Region
+    """The voxels that are read; empty where all is fill."""
+    box: OrientedBox | None = None
+    """Where in the region the patch has taps, if that may spare chunks."""
+    level: int = 0
+    """How many levels coarser than the volume of the patch; 0 for that itself."""
+    made_bytes: int = 0
+    """Bytes of the voxels that virtual volumes make on the way, beside those of the patch."""
+
+    @classmethod
+    def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:
+        """Return what is read for ``plan``: of the volume, or of a level that is enough.
+
+        The volume itself where the policy does not ask for levels, there are none, or a hard crop
+        has faces that a level could not keep. Of a virtual volume, those voxels that a coarser
+        grid keeps, where they are enough.
+        """
+        level = 0
+        if isinstance(volume, VirtualVolume):
+            if not volume.tiled:
+                volume, plan = coarse_read(volume, plan, policy) or (volume, plan)
+        elif policy.antialias == LEVEL and isinstance(volume, Volume):
+            volume, plan, level = _coarsest_level(volume, plan)
+        region = plan.source_region(policy)
+        box = None if region.is_empty or not has_chunks(volume) else plan.source_box(policy)
+        return cls(volume, plan, policy, region, box, level)
+
+    @cached_property
+    def needed(self) -> Needed | None:
+        """Return the chunks that are read; None where every voxel can be read alone."""
+        found: Needed | None = self.volume.needed(self.region, self.box)
+        return found
+
+    def read_bytes(self, *, whole_chunks: bool) -> int:
+        """Return the stored bytes of the region, or of all chunks that are read for it."""
+        needed = self.needed if whole_chunks else None
+        voxels = self.region.size * self.volume.shape[0] if needed is None else needed.voxels
+        return int(voxels * self.volume.disk_dtype.itemsize)
+
+    def chunks(self, name: tuple[Any, ...]) -> Iterator[ChunkBytes]:
+        """Yield the chunks that are read, ``name`` being that of the volume; none of no file."""
+        if self.region.is_empty or not isinstance(self.volume, Volume):
+            return
+        needed = self.needed
+        if needed is None:
+            shape = self.volume.spatial_shape
+            cube = tuple(min(CUBE, n) for n in shape)
+            cubes = Cuts(shape, cube).touched(self.region)
+            size = math.prod(cube) * self.volume.shape[0] * self.volume.disk_dtype.itemsize
+            needed = Needed(cubes, 0, size)
+        for index in needed.chunks.tolist():
+            yield ChunkBytes((*name, self.level, *index), needed.chunk_bytes)
+
+    def stored(self, *, through: bool = False) -> tuple[ReadPlan, ...]:
+        """Return what is read of files: this, or what a virtual volume is made of.
+
+        Where a virtual volume is kept in a copy, that is what is read; with ``through`` what the
+        copy was made of.
+        """
+        volume, region = self.volume, self.region
+        if not isinstance(volume, VirtualVolume):
+            return (self,)
+        if volume.copy is not None and not through:
+            return (replace(self, volume=volume.copy),)
+        if region.is_empty:
+            files = getattr(volume.stored, "parts", (volume.stored,))
+            return tuple(replace(self, volume=one, box=None) for one in files)
+        if not through:  # where voxels come from is another question
+            region = volume.made_for(region, self.box)
+        first, *others = volume.patch.reads(volume.part(region), through=through)
+        made = region.size * volume.shape[0] * volume.dtype.itemsize
+        return (replace(first, made_bytes=first.made_bytes + made), *others)
+
+    def prefetch(self) -> Any:
+        """Begin to bring in what is read; return what keeps it, None if nothing is gained."""
+        culling = () if self.box is None else (self.box,)
+        return None if self.region.is_empty else self.volume.prefetch(self.region, *culling)
+
+    def resample_into(self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None) -> Source:
+        """Read the region and write the patch to ``out``; return what was read.
+
+        ``policy`` is the own one, perhaps with another fill.
+        """
+        stored, plan, region = self.volume, self.plan, self.region
+        refuse_fill(policy, out.dtype, stored.name)
+        start = (region.start[0], region.start[1], region.start[2])
+        if region.is_empty:
+            nothing = np.empty((stored.shape[0], 0, 0, 0), np.uint8)
+            source = Source(nothing, start, plan.bounds)
+        else:
+            refuse_complex(stored)
+            voxels = stored.read(region, *(() if self.box is None else (self.box,)))
+            source = Source(voxels.array, start, plan.bounds, voxels.slope, voxels.intercept)
+            show = _SHOW.get()
+            if (
+                show is not None
+                and not isinstance(stored, VirtualVolume)
+                and stored.kind != "label"
+            ):
+                show(source)
+        resample(source, plan.matrix, policy, out, plan.lowered, epilogue=epilogue)
+        if isinstance(stored, Volume):
+            stored.refuse_change()  # not before: a mapped file is read while it is resampled
+        return source
+
+
+_SHOW: ContextVar[Callable[[Source], None] | None] = ContextVar("show", default=None)
+
+
+@contextmanager
+def stored_shown_to(show: Callable[[Source], None]) -> Iterator[None]:
+    """Call ``show`` with the voxels of each image that is resampled inside, as they are stored."""
+    token = _SHOW.set(show)
+    try:
+        yield
+    finally:
+        _SHOW.reset(token)
+
+
+def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialPlan, int]:
+    """Return the coarsest level that has all that a plan takes, the plan from there, its number."""
+    cut = plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages)
+    levels = () if cut else coarser_levels(volume)
+    for number in range(len(levels), 0, -1):
+        seen = np.linalg.solve(levels[number - 1], plan.matrix)[:3, :3]
+        if np.linalg.svd(seen, compute_uv=False).min() >= _ENOUGH:
+            coarse = at_level(volume, number)
+            # Of the grid that the plan has: volumes of a case may differ in the last digits.
+            grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
+            return coarse, of_source(plan, grid), number
+    return volume, plan, 0
+
+
+# A virtual volume of coarser voxels: only those that stay are made of what came before.
+#
+# ``low_resolution`` and ``anisotropy`` keep some voxels of the present grid and draw lines between
+# them. What a later spatial op samples along these lines is what it would sample between the kept
+# voxels themselves, where every one of those is a whole number of voxels from the next. So of the
+# first of the two interpolations a part is enough: one voxel in 27 for a factor of 3.
+
+
+@dataclass(frozen=True, eq=False)
+class CoarseVolume(VirtualVolume):
+    """The voxels of a virtual volume that stay, made of its patch without the op that coarsens."""
+
+    whole: SpatialPlan | None = None
+    """The plan by which all of them are made of what the patch is made of."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(C, I, J, K)."""
+        assert self.whole is not None
+        return (self.patch.shape[0], *self.whole.shape)
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]:
+        """Type of the voxels: that of all ops which mix them."""
+        return np.dtype(np.float32)
+
+    def part(self, region: Region) -> SpatialPlan:
+        """Return the plan by which a region is made of what the patch is made of."""
+        assert self.whole is not None
+        return self.whole.crop(region.start, region.shape)
+
+
+def coarse_read(
+    made: VirtualVolume, plan: SpatialPlan, policy: Policy
+) -> tuple[CoarseVolume, SpatialPlan] | None:
+    """Return what stays of a virtual volume, and the plan from there; None if not enough does.
+
+    It is where the op that coarsens is the last one to act, by whole factors, after ops that
+    treat each value by itself; and where the plan interpolates linearly inside the volume.
+    """
+    if policy.mode != "linear" or policy.antialias or plan.is_copy or not _inside(plan):
+        return None
+    patch: Any = made.patch
+    if patch.plan.is_copy or patch.policy.antialias or made.dtype != np.float32:
+        return None
+    before = made.part_of(patch.plan)
+    acting = patch.acting_on(before)
+    factors = acting[-1][0].op.coarser(acting[-1][1]) if acting else None
+    if factors is None or not all(step.op.pointwise for step, _, _ in acting[:-1]):
+        return None
+    flat = [n == 1 for n in before.shape]
+    i, j, k = (1 if one else factor for factor, one in zip(factors, flat, strict=True))
+    if (i, j, k) == (1, 1, 1) or not all(float(factor).is_integer() for factor in (i, j, k)):
+        return None
+    scale, shape = _coarse_grid((int(i), int(j), int(k)), acting[-1][2].corner, before.shape)
+    last = patch.values.index(acting[-1][0])
+    kept = replace(patch, values=patch.values[:last])
+    whole = before.then(scale, shape, lattice=False)
+    volume = CoarseVolume(kept, made.soft, whole=whole)
+    return volume, of_source(plan, Grid(shape, plan.source.affine @ scale))
+
+
+def _inside(plan: SpatialPlan) -> bool:
+    """Whether no voxel comes from beyond the outermost centres, and nothing is cut off."""
+    if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
+        return False
+    lows, highs = extremes(plan.matrix, plan.shape)
+    moves = plan.moves or ((0.0, 0.0),) * 3
+    return all(
+        low + least >= -_ON_THE_FACE and high + most <= n - 1 + _ON_THE_FACE
+        for low, high, (least, most), n in zip(lows, highs, moves, plan.source.shape, strict=True)
+    )
+
+
+def _coarse_grid(
+    factors: tuple[int, int, int], corner: tuple[int, int, int], shape: tuple[int, int, int]
+) -> tuple[NDArray[np.float64], tuple[int, int, int]]:
+    """Return the matrix from index of the voxels that stay to index of all, and their number.
+
+    ``corner`` is the lattice index of the first of all voxels; those that stay have multiples of
+    the factors, from the last one that is not after it.
+    """
+    matrix = np.diag([*map(float, factors), 1.0])
+    counts = []
+    for axis, (factor, first, count) in enumerate(zip(factors, corner, shape, strict=True)):
+        least, most = first // factor, math.ceil((first + count - 1) / factor)
+        matrix[axis, 3] = factor * least - first
+        counts.append(most - least + 1)
+    i, j, k = counts
+    return matrix, (i, j, k)

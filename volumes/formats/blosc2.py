@@ -1,0 +1,413 @@
+"""``.b2nd``, the array format of blosc2: what nnU-Net stores its preprocessed cases in.
+
+A chunk holds many small blocks, and a block is what is decoded: into place, and only those that
+a patch touches. The axes stay in stored order, (C, I, J, K): nnU-Net's are (C, Z, Y, X) as
+SimpleITK gives them.
+
+The header of a blosc2 frame with an array in it, read without blosc2. The format is C-Blosc2's
+(README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst): MessagePack, of which each entry begins with
+a byte that says its type.
+
+``.b2nd`` behind a URL: the header by itself, then the file once into the cache on this machine.
+blosc2 reads files and memory only. nnU-Net's cases are some ten megabytes, of which an epoch reads
+most. A copy that cannot be decoded is made again: the format has no check sums, so what was damaged
+on its way is found when its blocks are needed, maybe by a later run.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import TALLY, Region
+from ...core.errors import (
+    BadHeader,
+    CacheTooSmall,
+    MissingDependency,
+    TruncatedVolume,
+    VolumeNotFound,
+    VoxpipeError,
+)
+from ...storage.cache_directory import cache_budget, cache_directory
+from ...storage.compressed_streams import copy
+from ...storage.content import content_key
+from ...storage.decoded_cache import DecodedCache
+from ...storage.location import remote_errors
+from ...storage.remote_file import RemoteFile
+from ...storage.retry import DAMAGED, read_anew
+from ..backend import Channels, no_options
+from ..chunks.chunk_cache import CHUNKS
+from ..chunks.chunked_array import ChunkedArray, Index
+from ..chunks.cuts import Cuts
+from ..header import IDENTITY, Header
+from ..voxels import Voxels, refuse_unreadable
+from .chunked_backend import ChunkedBackend, OneRemoteFile, plain_layout
+from .local_file import MAPS, LocalFile, file_stamp, open_local
+from .zarr_metadata import MOST_CHUNK_BYTES
+
+# Magic, bytes of the header (int32) and of the frame (uint64).
+_HEAD = struct.Struct(">2x8sxixQ")
+_MAGIC = b"b2frame\0"
+# Headers of plain arrays take 200 bytes; other layers of metadata may make them longer.
+HEAD_BYTES = 4096
+MOST_HEAD_BYTES = 1024**2
+# In the map of layers: the name, then where its content lies.
+_LAYER = b"\xa4b2nd\xd2"
+_INT32, _INT64, _BIN32, _STR32 = 0xD2, 0xD3, 0xC6, 0xDB
+_LIST, _LIST_MASK = 0x90, 0xF0
+
+
+@dataclass(frozen=True)
+class FrameHeader:
+    """What is in a frame."""
+
+    length: int
+    """Of the frame, in bytes."""
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    blocks: tuple[int, ...]
+    """Decode units inside a chunk."""
+    dtype: np.dtype[Any]
+
+
+def frame_sizes(head: bytes, name: str) -> tuple[int, int]:
+    """Return the bytes of the header and of the whole frame, of the first 24 bytes of a file."""
+    magic, header, length = _HEAD.unpack_from(head) if len(head) >= _HEAD.size else (b"", 0, 0)
+    if magic != _MAGIC or not _HEAD.size <= header <= min(length, MOST_HEAD_BYTES):
+        raise BadHeader(f"{name} is no sound blosc2 array.", do="Copy or write it again.")
+    return header, length
+
+
+def read_frame_header(head: bytes, name: str) -> FrameHeader:
+    """Return what the header of a frame says.
+
+    Raises
+    ------
+    BadHeader
+        It makes no sense, or the frame holds no array.
+    """
+    header, length = frame_sizes(head, name)
+    try:
+        at = head.index(_LAYER, 0, header) + len(_LAYER)
+        start = int.from_bytes(head[at : at + 4], "big")
+        layer = _Reader(head[start:header], _BIN32)
+        fields = layer.list_length()
+        layer.skip(1)  # version
+        axes = layer.small()
+        shape, chunks, blocks = (layer.numbers(kind) for kind in (_INT64, _INT32, _INT32))
+        layer.skip(1)  # 0: the type is said as NumPy does
+        text = layer.text()
+        dtype = np.dtype(text)
+    except (ValueError, TypeError, IndexError, SyntaxError) as error:
+        raise BadHeader(
+            f"the header of {name} describes no array: {error}.", do="Copy or write it again."
+        ) from None
+    sizes = (*shape, *chunks, *blocks)
+    if fields != 7 or {len(shape), len(chunks), len(blocks)} != {axes} or min(sizes) < 1:
+        raise BadHeader(
+            f"the header of {name} contradicts itself: shape {shape}, chunks {chunks}, blocks "
+            f"{blocks}.",
+            do="Copy or write it again.",
+        )
+    return FrameHeader(length, shape, chunks, blocks, dtype)
+
+
+class _Reader:
+    """Reads the entries of a layer in turn; ``ValueError`` where one is of another kind."""
+
+    def __init__(self, data: bytes, kind: int) -> None:
+        if data[0] != kind:
+            raise ValueError("no layer where it should be")
+        self._data = data[5 : 5 + int.from_bytes(data[1:5], "big")]
+        self._at = 0
+
+    def skip(self, count: int) -> None:
+        self._at += count
+
+    def small(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1]
+
+    def list_length(self) -> int:
+        head = self.small()
+        if head & _LIST_MASK != _LIST:
+            raise ValueError("no list where one should be")
+        return head & ~_LIST_MASK
+
+    def numbers(self, kind: int) -> tuple[int, ...]:
+        width = 8 if kind == _INT64 else 4
+        return tuple(self._number(kind, width) for _ in range(self.list_length()))
+
+    def text(self) -> str:
+        return self._bytes(self._number(_STR32, 4)).decode("ascii")
+
+    def _number(self, kind: int, width: int) -> int:
+        if self.small() != kind:
+            raise ValueError("no number where one should be")
+        return int.from_bytes(self._bytes(width), "big", signed=True)
+
+    def _bytes(self, count: int) -> bytes:
+        found = self._data[self._at : self._at + count] if count >= 0 else b""
+        if len(found) != count:
+            raise ValueError("it ends early")
+        self._at += count
+        return found
+
+
+class Blosc2Backend(LocalFile, ChunkedBackend):
+    """A mapped ``.b2nd``, read by blocks."""
+
+    def __init__(self, path: str, name: str, options: Mapping[str, Any]) -> None:
+        no_options(options, name)
+        self.path = path
+        stamp = file_stamp(path)
+        mapped, stored = _opened(path, name)
+        dtype, shape = np.dtype(stored.dtype), tuple(stored.shape)
+        refuse_unreadable(dtype, name)
+        if min(shape, default=0) < 1:
+            raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Check the file.")
+        layout = plain_layout(shape, name)
+        chunk, block = tuple(stored.chunks), tuple(stored.blocks)
+        if math.prod(chunk) * dtype.itemsize > MOST_CHUNK_BYTES:
+            raise BadHeader(
+                f"one chunk of {name}, {chunk} {dtype}, takes more than {MOST_CHUNK_BYTES} bytes.",
+                do="Store it in smaller chunks.",
+            )
+        expected = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
+        if stored.schunk.nchunks != expected:
+            raise BadHeader(
+                f"{name} holds {stored.schunk.nchunks} chunks, and its shape {shape} "
+                f"speaks of {expected}.",
+                do="Copy or write the file again.",
+            )
+        TALLY.count(headers=1)
+        self.blocks = Blocks(mapped, stored, name)
+        # Blocks are what is decoded; whole chunks only where they are one block.
+        array = ChunkedArray(
+            shape,
+            block,
+            dtype,
+            0,
+            source=self.blocks,
+            cache=CHUNKS,
+            token=content_key(path, stamp),
+            cuts=Cuts(shape, chunk, block),
+        )
+        header = Header(
+            layout.shape, IDENTITY, dtype, layout.spatial_part(block), "range", stamp=stamp
+        )
+        super().__init__(array, layout, header, name)
+
+
+class Blocks:
+    """The blocks of one array, each decoded alone. The decoder is one object with one state.
+
+    In its chunk a block lies in one piece, the blocks in C order, each of full size: what
+    hangs over the edge of the chunk is stored as zeros. So a block is a run of items.
+
+    Parameters
+    ----------
+    mapped
+        The file; it has to live as long as the array.
+    stored
+        The array of blosc2.
+    name
+        What errors call it.
+    """
+
+    strided = False
+
+    def __init__(self, mapped: mmap.mmap, stored: Any, name: str) -> None:
+        self.name, self.items = name, stored.schunk
+        # The items are part of the array, and the array of the file: neither holds the other.
+        self._alive = (mapped, stored)
+        self._lock = threading.Lock()
+        pairs = list(zip(stored.shape, stored.chunks, stored.blocks, strict=True))
+        self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
+        self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
+        self._size = math.prod(stored.blocks)
+        if self.items.typesize != np.dtype(stored.dtype).itemsize or self._count() != len(
+            self.items
+        ):
+            raise BadHeader(
+                f"{name} holds {len(self.items)} items of {self.items.typesize} bytes, and its "
+                f"shapes of blocks speak of {self._count()} of {stored.dtype}.",
+                do="Copy or write the file again.",
+            )
+
+    def _count(self) -> int:
+        return math.prod((*self._chunks, *self._per_chunk, self._size))
+
+    def bring(self, chunks: Sequence[Index]) -> Blocks:
+        """Let go of pages if there are too many; the system brings in those that are touched."""
+        MAPS.trim()
+        return self
+
+    def decode(self, index: Index, out: NDArray[Any]) -> bool:
+        """Decode one block."""
+        chunk = inner = 0
+        for i, count, per in zip(index, self._chunks, self._per_chunk, strict=True):
+            chunk, inner = chunk * count + i // per, inner * per + i % per
+        first = (chunk * math.prod(self._per_chunk) + inner) * self._size
+        with self._lock:
+            self.items.get_slice(first, first + self._size, out)
+        return True
+
+    def place(self, index: Index) -> str:
+        """Return the file."""
+        return self.name
+
+    def prefetch(self, chunks: Sequence[Index], size: int) -> None:
+        """Nothing is waited for in a mapped file."""
+
+    def fetch(self, chunks: Sequence[Index]) -> None:
+        """Nothing is brought in without being decoded."""
+
+
+def _check_frame(file: BinaryIO, name: str) -> None:
+    """Refuse what is no whole frame: blosc2 4.14 never lets go of a file that it refuses."""
+    size = os.fstat(file.fileno()).st_size
+    _, length = frame_sizes(file.read(HEAD_BYTES), name)
+    if length > size:
+        raise TruncatedVolume(
+            f"{name} holds {size} bytes, and its header speaks of {length}.",
+            do="Copy or download the file again.",
+        )
+
+
+def _opened(path: str, name: str) -> tuple[mmap.mmap, Any]:
+    """Return the mapped file, which has to live as long, and the array in it."""
+    try:
+        import blosc2
+    except ImportError:
+        raise MissingDependency(
+            f"reading {name} needs blosc2, which is not installed.",
+            do="pip install 'voxpipe[formats]'",
+        ) from None
+    try:
+        with open_local(path) as file:
+            _check_frame(file, name)
+            mapped = MAPS.add(file)
+        found = blosc2.ndarray_from_cframe(mapped, copy=False)
+        # Its own threads would compete with the workers, which fill all cores.
+        found.schunk.dparams = blosc2.DParams(nthreads=1)
+    except (VoxpipeError, MemoryError):
+        raise
+    except Exception as error:  # RuntimeError, ValueError: as blosc2 says
+        raise BadHeader(
+            f"{name} is no sound blosc2 array: {type(error).__name__}: {error}.",
+            do="Copy or write it again.",
+        ) from error
+    return mapped, found
+
+
+# Between making the copy and mapping it, another process may need its room; each time at least
+# one of the two goes on.
+_ATTEMPTS = 3
+
+
+class RemoteBlosc2(OneRemoteFile):
+    """A ``.b2nd`` that is copied when its voxels are first asked for."""
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], name: str, options: Mapping[str, Any]
+    ) -> None:
+        no_options(options, name)
+        self._lock = threading.Lock()
+        self._copy: Blosc2Backend | None = None
+        with remote_errors(name, storage_options, url=url):
+            self._file = RemoteFile(url, storage_options, name)
+            frame = _frame(self._file)
+        refuse_unreadable(frame.dtype, name)
+        layout = plain_layout(frame.shape, name)
+        TALLY.count(headers=1)
+        chunks = layout.spatial_part(frame.blocks)
+        super().__init__(Header(layout.shape, IDENTITY, frame.dtype, chunks, "stream"), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read the blocks that the region touches, of the copy that the first call makes."""
+
+        def read() -> Voxels:
+            copied = self._local()
+            try:
+                return copied.read(region, channels)
+            except DAMAGED:
+                self._forget(copied)
+                raise
+
+        return read_anew(read)
+
+    def _local(self) -> Blosc2Backend:
+        """Return the copy, which the first call makes."""
+        with self._lock:
+            if self._copy is None:
+                with self._file.errors():
+                    try:
+                        self._copy = self._copied()
+                    except DAMAGED:
+                        self._cache().drop(self._file.cache_key)
+                        raise
+            return self._copy
+
+    def _forget(self, copied: Blosc2Backend) -> None:
+        """Let the copy go, for all processes, unless another thread has made it anew."""
+        with self._lock:
+            if self._copy is copied:
+                self._copy = None
+                self._cache().drop(self._file.cache_key)
+
+    def _cache(self) -> DecodedCache:
+        return DecodedCache(cache_directory(), cache_budget())
+
+    def _copied(self) -> Blosc2Backend:
+        cache = self._cache()
+        for attempt in range(_ATTEMPTS):
+            with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
+                if isinstance(raw, io.BytesIO):  # it has no name
+                    raise CacheTooSmall(
+                        f"{self.name} takes {self._file.size} bytes, and this process may not "
+                        "write files as long.",
+                        do="Raise its limit (ulimit -f), or copy the file to a local disk.",
+                    )
+                try:
+                    found = Blosc2Backend(raw.name, self.name, {})
+                except VolumeNotFound:
+                    if attempt + 1 < _ATTEMPTS:
+                        continue
+                    raise
+            break
+        if (found.shape, found.disk_dtype) != (self.shape, self.disk_dtype):
+            raise BadHeader(
+                f"blosc2 finds {found.shape} {found.disk_dtype} in {self.name}, and its header "
+                f"speaks of {self.shape} {self.disk_dtype}.",
+                do="Upload the file again.",
+            )
+        return found
+
+    def _write(self, raw: BinaryIO) -> None:
+        with self._file.open() as stream:
+            copy(stream, raw, self._file.size, self.name)
+
+
+def _frame(file: RemoteFile) -> FrameHeader:
+    """Return the header of a remote frame: one request, or two where it is long."""
+    head = file.head(HEAD_BYTES)
+    header, length = frame_sizes(head, file.name)
+    if length > file.size:
+        raise TruncatedVolume(
+            f"{file.name} holds {file.size} bytes, and its header speaks of {length}.",
+            do="Upload the file again.",
+        )
+    if header > len(head):
+        head = file.head(header)
+    return read_frame_header(head, file.name)

@@ -1,0 +1,237 @@
+"""Images that nibabel has opened, and array-likes that are read by slices.
+
+An image in memory has the word over the file that it came from. Its affine is its own, and its
+voxels are those of its ``dataobj``: type, offset and scaling as they were when that was made.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import threading
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Region
+from ...core.errors import VolumeError
+from ...storage.content import content_key
+from ...storage.location import public_name
+from ..backend import Backend, Channels
+from ..handles import HANDLES
+from ..header import (
+    Header,
+    Triple,
+    affine_entries,
+)
+from ..registry import BackendRequest
+from ..source import INLINE_BYTES, LocatedSource, Options, Source, from_array
+from ..spill import original, remember, travel
+from ..voxels import Voxels, plain, refuse_unreadable
+from .mgh import parse_mgh
+from .nifti import HEAD_BYTES, decoded_head, is_colour, millimetres, parse_nifti
+from .raw import RawHeader, open_raw
+from .stored_file import LocalStoredFile
+
+# How the names of files end that hold voxels in one compressed stream.
+_ENCODINGS = {".gz": "gzip", ".mgz": "gzip", ".bz2": "bzip2"}
+_IMAGE = "the image"
+
+
+def nibabel_voxels(image: Any) -> NDArray[Any]:
+    """Return the voxels of a nibabel image as (C, I, J, K), further axes folded into C.
+
+    Colours are channels as well, and run fastest among them.
+    """
+    return _channels_of(np.asanyarray(image.dataobj))
+
+
+def _channels_of(array: NDArray[Any]) -> NDArray[Any]:
+    if not is_colour(array.dtype):
+        return _folded(array)
+    colours = np.stack([_folded(array[name]) for name in array.dtype.names or ()], axis=1)
+    return colours.reshape(-1, *colours.shape[2:])
+
+
+def _folded(array: NDArray[Any]) -> NDArray[Any]:
+    i, j, k, *rest = (*array.shape, 1, 1)[: max(3, array.ndim)]
+    folded = array.reshape((i, j, k, math.prod(rest)), order="F")
+    return np.moveaxis(folded, -1, 0)
+
+
+def nibabel_affine(image: Any) -> NDArray[np.float64]:
+    """Return the affine of a nibabel image in millimetres."""
+    affine = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
+    with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
+        affine[:3] *= millimetres(int(image.header["xyzt_units"]))
+    return affine
+
+
+def source_of_image(image: Any, options: Options) -> Source:
+    """Return the source of an image of nibabel: lazy wherever its ``dataobj`` is."""
+    affine = affine_entries(nibabel_affine(image), _IMAGE)
+    stored = image.dataobj
+    if isinstance(stored, np.ndarray):
+        return from_array(nibabel_voxels(image), options.affine or affine)
+    seen = _as_in_a_file(stored, affine)
+    if seen is None:
+        return DataobjSource(stored, options.affine or affine, _name_of(image))
+    # The affine is part of what the image says of the file.
+    return LocatedSource(
+        stored.file_like, Options(options.affine, seen, io=options.io, follow=options.follow)
+    )
+
+
+@dataclass(frozen=True)
+class FileOfImage:
+    """Opens the file of an image with what the image knows, whatever its header says by now."""
+
+    fields: RawHeader
+    """Where the voxels are, what they are and where they lie."""
+    encoding: str
+    """How the file is compressed; ``"raw"`` if it is not."""
+
+    def create_backend(self, request: BackendRequest) -> Backend:
+        """Open it, as it would be opened by its path where header and image agree."""
+        path = os.fspath(request.path or "")
+        name = public_name(str(request.source or path))
+        file = LocalStoredFile(path, name, request.io)
+        if _fields_in(file) != self.fields:
+            file = _SeenOtherwise(self.fields, path, name, request.io)
+        return open_raw(self.fields, [file], name, encoding=self.encoding, trailing=True)
+
+
+class _SeenOtherwise(LocalStoredFile):
+    """A file of which an image says something else than its header does."""
+
+    def __init__(self, fields: RawHeader, path: str, name: str, io: str) -> None:
+        super().__init__(path, name, io)
+        self._fields = fields
+
+    @property
+    def content_key(self) -> str:
+        """That of the file, as it is seen."""
+        return content_key(self.path, (*self.stamp, repr(self._fields)))
+
+
+def _fields_in(file: LocalStoredFile) -> RawHeader | None:
+    """Return what the header of a file says by itself; None for one that is not in the file."""
+    path = file.path.lower()
+    try:
+        if path.endswith((".nii", ".mgh")):
+            head = file.head(HEAD_BYTES)
+        elif path.endswith((".nii.gz", ".mgz")):
+            head = decoded_head(file.head(HEAD_BYTES), file.name)
+        else:
+            return None
+        parse = parse_mgh if path.endswith((".mgh", ".mgz")) else parse_nifti
+        return parse(head, file.name)
+    except VolumeError:
+        return None
+
+
+def _as_in_a_file(stored: Any, affine: tuple[float, ...]) -> FileOfImage | None:
+    """Return how a proxy of nibabel reads its file, if that is one piece of plain numbers."""
+    from nibabel.arrayproxy import ArrayProxy
+
+    # Subclasses scale by slices, or read records; an open file is the process's own.
+    path = getattr(stored, "file_like", None)
+    if type(stored) is not ArrayProxy or not isinstance(path, str) or stored.order != "F":
+        return None
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix == ".zst":
+        return None
+    shape = tuple(int(n) for n in stored.shape)
+    dtype = np.dtype(stored.dtype)
+    colours = (len(dtype.names or ()),) if is_colour(dtype) else ()
+    if not colours:
+        refuse_unreadable(dtype, path)
+    fields = RawHeader(
+        shape=(*colours, *(*shape, 1, 1)[: max(3, len(shape))]),
+        dtype=np.dtype(np.uint8) if colours else dtype,
+        offset=int(stored.offset),
+        affine=affine,
+        slope=1.0 if colours else float(stored.slope),
+        intercept=0.0 if colours else float(stored.inter),
+        axes=(1, 2, 3) if colours else (0, 1, 2),
+    )
+    return FileOfImage(fields, _ENCODINGS.get(suffix, "raw"))
+
+
+def _name_of(image: Any) -> str:
+    return public_name(image.get_filename() or f"{type(image).__name__} {tuple(image.shape)}")
+
+
+class DataobjSource:
+    """A ``dataobj`` that reads what it is asked for: nibabel's of other formats, dask's, HDF5's.
+
+    It travels if its pickle is small; else its voxels do, in a temporary file.
+    """
+
+    def __init__(self, dataobj: Any, affine: tuple[float, ...], name: str, token: str = "") -> None:
+        self.dataobj = dataobj
+        self.affine = affine
+        self.name = name
+        self.token = token or uuid.uuid4().hex
+
+    def open(self) -> Backend:
+        """Return the backend; of the voxels one is read."""
+        return DataobjBackend(self.dataobj, self.affine, self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with suppress(Exception):  # what an object of somebody else's raises is its own business
+            if len(pickle.dumps(self.dataobj)) <= INLINE_BYTES:
+                remember(self)
+                return _arrive, (self.dataobj, self.affine, self.name, self.token)
+        backend = HANDLES.acquire(self)
+        whole = Region.of_shape(backend.shape[1:])
+        return travel(self, backend.header, lambda: np.asarray(backend.read(whole).array))
+
+
+def _arrive(dataobj: Any, affine: tuple[float, ...], name: str, token: str) -> Any:
+    return original(token) or DataobjSource(dataobj, affine, name, token)
+
+
+class DataobjBackend(Backend):
+    """An array-like (I, J, K, ...) that is read by slices; further axes are folded into C."""
+
+    def __init__(self, dataobj: Any, affine: tuple[float, ...], name: str) -> None:
+        self._dataobj = dataobj
+        self._lock = threading.Lock()  # a file that is open has one place
+        self._sizes = tuple(int(n) for n in dataobj.shape)
+        first = self._folded(tuple(slice(0, 1) for _ in self._sizes))
+        refuse_unreadable(first.dtype, name)
+        i, j, k, *rest = (*self._sizes, 1, 1)[: max(3, len(self._sizes))]
+        # Colours are channels too: one voxel shows how many.
+        shape = (len(first) * math.prod(rest), i, j, k)
+        chunks = _chunks_of(dataobj)
+        super().__init__(Header(shape, affine, first.dtype, chunks, "range"), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read a region, all channels, and return those that are asked for."""
+        index = (*region.slices, *(slice(0, n) for n in self._sizes[3:]))
+        found = self._folded(index[: len(self._sizes)])
+        return Voxels(plain(found[slice(*(channels or (0, self.shape[0])))]))
+
+    def _folded(self, index: tuple[slice, ...]) -> NDArray[Any]:
+        with self._lock:
+            part = self._dataobj[index]
+            if type(part).__module__.partition(".")[0] == "dask":
+                # Threads of dask's own hang in a forked worker, and cores are busy anyway.
+                part = part.compute(scheduler="synchronous")
+            array = np.asanyarray(part)
+        return _channels_of(array)
+
+
+def _chunks_of(dataobj: Any) -> Triple | None:
+    """Return the chunk of an array-like that says so: dask's sizes of each, h5py's of one."""
+    chunks = getattr(dataobj, "chunks", None)
+    if not isinstance(chunks, tuple) or len(chunks) < 3:
+        return None
+    i, j, k = (max(n) if isinstance(n, tuple) else int(n) for n in chunks[:3])
+    return i, j, k

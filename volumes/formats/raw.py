@@ -1,0 +1,553 @@
+"""Voxels that lie uncompressed in a stream of bytes: mapped, read by range, or decoded once.
+
+Bare voxels of a local file: a view of its map, or read when they are asked for. Formats come in two
+kinds. What has a :class:`RawHeader` is a :class:`RawFile`; arrays in C order with a :class:`Layout`
+are an :class:`ArrayFile` of a backend.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import TALLY, OrientedBox, Region
+from ...core.errors import TruncatedVolume
+from ...core.memory import usable_memory
+from ...storage.box_blocks import rows_of_box
+from ...storage.cache_directory import cache_budget, cache_directory
+from ...storage.coalesce import Span, coalesce
+from ...storage.compressed_streams import BEST_RATIOS, decompress
+from ...storage.decoded_cache import DecodedCache, is_in_memory
+from ...storage.file_reader import FileReader
+from ...storage.file_system import file_system_of
+from ...storage.hints import HINTS, Hint
+from ...storage.joining import REMOTE_RUN, Joining, joining
+from ...storage.local_io import IoChoice, choose_io
+from ...storage.read_ahead import Ticket
+from ...storage.remote_file import Piece, RemoteFile
+from ...storage.retry import read_anew
+from ..backend import Backend, Channels
+from ..fetched import touch
+from ..header import Access, Header, Triple
+from ..scheme import REMOTE_ROWS_GAP, StoreLayout
+from ..voxels import Voxels, plain
+from .local_file import MAPS, LocalFile, Place
+from .stored_file import FilesBackend, StoredFile, joined_key, stamps_of
+
+
+@dataclass(frozen=True)
+class RawHeader:
+    """What a header says about the voxels."""
+
+    shape: tuple[int, ...]
+    """As stored, the fastest axis first."""
+    dtype: np.dtype[Any]
+    """Type of the numbers as stored, with its byte order."""
+    offset: int
+    """Where the voxels begin in the stream, in bytes."""
+    affine: tuple[float, ...]
+    """Voxel to world in millimetres, 16 entries row by row."""
+    slope: float = 1.0
+    """Factor from stored number to value, 1 where the header asks for no scaling."""
+    intercept: float = 0.0
+    """Value of a stored 0."""
+    axes: Triple = (0, 1, 2)
+    """Which stored axes are I, J, K, in rising order; the others are folded into C."""
+
+    @property
+    def channels(self) -> int:
+        """Colour, time and further axes, folded; the first stored of them runs fastest."""
+        return math.prod(n for axis, n in enumerate(self.shape) if axis not in self.axes)
+
+    @property
+    def voxel_bytes(self) -> int:
+        """Bytes of all voxels."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def end(self) -> int:
+        """One past the last byte of the voxels in the stream."""
+        return self.offset + self.voxel_bytes
+
+    def header(self, access: Access, stamp: tuple[int, ...] = ()) -> Header:
+        """Return what a backend answers."""
+        i, j, k = (self.shape[axis] for axis in self.axes)
+        return Header(
+            (self.channels, i, j, k),
+            self.affine,
+            self.dtype,
+            access=access,
+            slope=self.slope,
+            intercept=self.intercept,
+            stamp=stamp,
+        )
+
+    def view(self, buffer: Any) -> NDArray[Any]:
+        """Return the voxels of a mapped file, without copying: channel axes first, then I, J, K.
+
+        There is one channel axis, unless channels are stored on both sides of I, J, K.
+        """
+        flat: NDArray[Any] = np.frombuffer(buffer, self.dtype, math.prod(self.shape), self.offset)
+        return self._turned(flat, [n for n, _ in self._merged()])
+
+    def row_spans(self, region: Region, channels: Channels, most: int) -> list[Span]:
+        """Return the runs of bytes that hold a region, in the order of the stream.
+
+        A run goes along the fastest axis; where that is whole, along the next too, as
+        long as it has at most ``most`` bytes.
+        """
+        lengths, box = self.stored_box(region, channels)
+        return rows_of_box(lengths, box, self.dtype.itemsize, self.offset, most)
+
+    def stored_box(self, region: Region, channels: Channels) -> tuple[list[int], list[Span]]:
+        """Return lengths of the stored axes, and what a region takes of them, slowest first."""
+        lengths = [n for n, _ in self._merged()]
+        return lengths[::-1], self._ranges(region, channels)[::-1]
+
+    def of_rows(self, flat: NDArray[np.uint8], region: Region, channels: Channels) -> NDArray[Any]:
+        """Return the bytes of :meth:`row_spans`, one after another, as (C, i, j, k)."""
+        sizes = [last - first for first, last in self._ranges(region, channels)]
+        return fold(self._turned(flat.view(self.dtype), sizes), channels, self.channels)
+
+    def _merged(self) -> list[tuple[int, bool]]:
+        """Return length and whether spatial, per stored axis; neighbouring channels as one."""
+        merged: list[tuple[int, bool]] = []
+        for axis, n in enumerate(self.shape):
+            if axis in self.axes:
+                merged.append((n, True))
+            elif n == 1:
+                continue
+            elif merged and not merged[-1][1]:
+                merged[-1] = (merged[-1][0] * n, False)
+            else:
+                merged.append((n, False))
+        return merged
+
+    def _ranges(self, region: Region, channels: Channels) -> list[Span]:
+        """Return what to read of each merged axis: all channels where they lie on two sides."""
+        spatial = iter(region)
+        merged = self._merged()
+        alone = sum(not is_spatial for _, is_spatial in merged) == 1
+        return [
+            next(spatial) if is_spatial else (channels if alone else (0, n))
+            for n, is_spatial in merged
+        ]
+
+    def _turned(self, flat: NDArray[Any], sizes: list[int]) -> NDArray[Any]:
+        """Return flat voxels of merged axes as a view, channel axes first, slowest first."""
+        spatial = [at for at, (_, is_spatial) in enumerate(self._merged()) if is_spatial]
+        others = [at for at in range(len(sizes)) if at not in spatial]
+        array = flat.reshape(sizes[::-1])  # C order: the slowest axis first
+        turned = array.transpose([len(sizes) - 1 - at for at in (*others[::-1], *spatial)])
+        return turned if others else turned[None]
+
+
+def part_of(
+    view: NDArray[Any], region: Region, channels: Channels | None, count: int
+) -> NDArray[Any]:
+    """Return a region of (c..., I, J, K), which has ``count`` channels, as (C, i, j, k)."""
+    index: Any = (..., *region.slices)
+    return fold(view[index], channels or (0, count), count)
+
+
+def fold(array: NDArray[Any], channels: Channels, count: int) -> NDArray[Any]:
+    """Return (c..., i, j, k) as (C, i, j, k), narrowed to ``channels`` if it holds all ``count``.
+
+    This copies only where channels are stored on both sides of the spatial axes.
+    """
+    if array.ndim > 4:
+        array = array.reshape((count, *array.shape[-3:]))
+    return array[slice(*channels)] if array.shape[0] == count else array
+
+
+def check_length(header: RawHeader, actual: int, name: str) -> None:
+    """Raise ``TruncatedVolume`` if a stream of ``actual`` bytes cannot hold the voxels."""
+    if actual < header.end:
+        raise TruncatedVolume(
+            f"{name} holds {actual} bytes, and its header speaks of {header.end} "
+            f"({'x'.join(map(str, header.shape))} {header.dtype.name} from byte {header.offset}).",
+            do="Copy or download the file again.",
+        )
+
+
+def open_raw(
+    fields: RawHeader,
+    files: Sequence[StoredFile],
+    name: str,
+    *,
+    encoding: str = "raw",
+    skip: int = 0,
+    trailing: bool = False,
+) -> Backend:
+    """Return the backend of voxels whose header was read.
+
+    Parameters
+    ----------
+    fields
+        What the header says; ``offset`` counts from where the decoded stream begins.
+    files
+        The header's file first, that of the voxels last; often they are one.
+    name
+        What errors call the volume.
+    encoding
+        ``"raw"``, or how the stream is compressed (:mod:`compressed_streams`).
+    skip
+        Bytes of the file before a compressed stream.
+    trailing
+        Whether something else may follow the voxels in a compressed stream.
+
+    Raises
+    ------
+    TruncatedVolume
+        The file is too short for what the header speaks of.
+    """
+    TALLY.count(headers=1)
+    if encoding != "raw":
+        _check_ratio(fields, files[-1].size - skip, encoding, name)
+
+        def write(raw: BinaryIO) -> None:
+            with files[-1].open() as compressed:
+                compressed.seek(skip)
+                decompress(compressed, raw, encoding, fields.end, name, trailing=trailing)
+
+        return DecodedRaw(fields, files, name, write)
+    check_length(fields, files[-1].size, name)
+    if isinstance(files[-1], RemoteFile):
+        return RemoteRaw(fields, files, name)
+    return LocalRaw(fields, files, name)
+
+
+def _check_ratio(fields: RawHeader, size: int, encoding: str, name: str) -> None:
+    if fields.end > max(0, size) * BEST_RATIOS[encoding]:
+        raise TruncatedVolume(
+            f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
+            "that its header speaks of.",
+            do="Copy or download the file again.",
+        )
+
+
+class LocalRaw(FilesBackend):
+    """A local file: a region is a strided view of its map, or read when it is asked for.
+
+    Mapped, the kernel's page cache is the only memory it takes, and processes share it.
+    """
+
+    def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
+        self.files = files
+        with files[-1].open() as file:
+            self._voxels = RawFile(file, fields, files[-1].io, name)
+        mapped = self._voxels.choice.mode == "mmap"
+        super().__init__(fields.header("view" if mapped else "range", stamps_of(files)), name)
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know."""
+        return placed_layout(super().layout(volumes), self._voxels.choice)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return a region: a view where the file is mapped."""
+        array = self._voxels.read(region, channels)
+        return Voxels(array, self.header.slope, self.header.intercept)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read."""
+        return self._voxels.looks_ahead
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+        """Tell the system what is going to be read."""
+        return self._voxels.prefetch(region)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Bring in the bytes of the file on which the region lies."""
+        return self._voxels.fetch(region, channels)
+
+
+class DecodedRaw(FilesBackend):
+    """A compressed stream: a raw copy of it once voxels are asked for.
+
+    Random access inside gzip costs a fraction of decoding everything, again and again.
+    So the first read of voxels decodes the stream into the cache directory. ``write``
+    gets a file and writes the decoded stream to it.
+    """
+
+    def __init__(
+        self,
+        fields: RawHeader,
+        files: Sequence[StoredFile],
+        name: str,
+        write: Callable[[BinaryIO], None],
+    ) -> None:
+        self._fields, self.files, self._write = fields, files, write
+        self._lock = threading.Lock()
+        self._decoded: RawFile | None = None
+        super().__init__(fields.header("stream", stamps_of(files)), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return a region of the decoded copy, which the first call may have to make."""
+        with self._lock:
+            if self._decoded is None:
+                self._decoded = self._copy()
+            decoded = self._decoded
+        array = decoded.read(region, channels)
+        return Voxels(array, self.header.slope, self.header.intercept)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether there is a decoded copy of which something may be told."""
+        return self._decoded is not None and self._decoded.looks_ahead
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+        """Tell the system what is going to be read of the decoded copy, once there is one."""
+        return None if self._decoded is None else self._decoded.prefetch(region)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Bring in the bytes of the decoded copy, which the first call may have to make."""
+        return touch(self.read(region, channels).array)
+
+    def _copy(self) -> RawFile:
+        """Return the decoded copy; how it is read depends on where the cache directory is."""
+        cache = DecodedCache(cache_directory(), cache_budget())
+        key = joined_key([file.cache_key for file in self.files])
+        with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
+            # Without a disk that takes it, every handle that is open costs as much.
+            self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
+            return RawFile(raw, self._fields, self.files[-1].io, self.name)
+
+    def _write_copy(self, raw: BinaryIO) -> None:
+        """Decode into ``raw``; a file behind a URL again where it makes no sense."""
+
+        def write() -> None:
+            raw.seek(0)
+            self._write(raw)
+
+        if isinstance(self.files[-1], RemoteFile):
+            read_anew(write)
+        else:
+            write()
+
+
+class RemoteRaw(FilesBackend):
+    """A file that fsspec reaches. A region is a few range requests, never the whole file."""
+
+    remote = True
+
+    def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
+        self._fields, self.files = fields, files
+        super().__init__(fields.header("range"), name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Fetch the runs of the region, neighbours in one request."""
+        channels = channels or (0, self.shape[0])
+        rows, spans = self._runs(region, channels)
+        flat = rows_of(rows, spans, self._remote.ranges(spans), self.name)
+        view = plain(self._fields.of_rows(flat, region, channels))
+        return Voxels(view, self.header.slope, self.header.intercept)
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Ticket | None:
+        """Begin to fetch the runs of the region."""
+        return self._remote.prefetch(self._runs(region, (0, self.shape[0]))[1])
+
+    def _runs(self, region: Region, channels: Channels) -> tuple[list[Span], list[Span]]:
+        """Return the rows of a region, and the spans that hold them."""
+        gap, most = joining(Joining(REMOTE_ROWS_GAP, REMOTE_RUN))
+        rows = self._fields.row_spans(region, channels, most)
+        return rows, coalesce(rows, gap, most)
+
+    @property
+    def _remote(self) -> RemoteFile:
+        file = self.files[-1]
+        assert isinstance(file, RemoteFile)
+        return file
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
+        return self.read(region, channels).array.nbytes
+
+
+def at_the_end(fields: RawHeader, header: StoredFile, data: StoredFile, before: int) -> RawHeader:
+    """Return a header whose voxels are the last bytes of ``data``, after ``before`` others.
+
+    Raises
+    ------
+    TruncatedVolume
+        It holds fewer bytes than that.
+    """
+    if data.size < before + fields.voxel_bytes:
+        raise TruncatedVolume(
+            f"{header.name} speaks of {fields.voxel_bytes} bytes of voxels, of which "
+            f"{data.name} holds {max(0, data.size - before)}.",
+            do="Copy or download the file again.",
+        )
+    return replace(fields, offset=data.size - fields.voxel_bytes)
+
+
+def rows_of(
+    rows: list[Span], spans: list[Span], pieces: list[Piece], name: str
+) -> NDArray[np.uint8]:
+    """Return the bytes of all rows, one after another, taken from the spans that hold them."""
+    flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
+    at, row = 0, 0
+    for (first, last), piece in zip(spans, pieces, strict=True):
+        if len(piece) != last - first:
+            raise TruncatedVolume(
+                f"{name} sent {len(piece)} of the {last - first} bytes from {first} on.",
+                do="Read again, or check the store.",
+            )
+        source = np.frombuffer(piece, np.uint8)
+        while row < len(rows) and rows[row][1] <= last:
+            start, stop = rows[row]
+            flat[at : at + stop - start] = source[start - first : stop - first]
+            at, row = at + stop - start, row + 1
+    return flat
+
+
+def io_of(file: BinaryIO, wanted: str) -> IoChoice:
+    """Return how an open file is read, given what the user said."""
+    size = os.fstat(file.fileno()).st_size
+    return choose_io(wanted, file_system_of(file), size, usable_memory())
+
+
+class RawFile:
+    """The voxels of one open file, whose header was read.
+
+    Parameters
+    ----------
+    file
+        Open for reading; may be closed afterwards.
+    fields
+        What the header says; ``offset`` counts from the beginning of this file.
+    wanted
+        How to read it, as the user said.
+    name
+        What errors call the volume.
+    """
+
+    def __init__(self, file: BinaryIO, fields: RawHeader, wanted: str, name: str) -> None:
+        self._fields = fields
+        self._view: NDArray[Any] | None = None
+        self._place: Place | None = None
+        if isinstance(file, io.BytesIO):
+            self.choice = IoChoice("mmap", "it is in memory")
+            self._view = plain(fields.view(file.getvalue()))
+            return
+        self.choice = io_of(file, wanted)
+        if self.choice.mode == "mmap":
+            self._view = plain(fields.view(MAPS.add(file)))
+            self._place = MAPS.place_of(self._view)
+        else:
+            self._reader = FileReader(file, self.choice, name)
+            self.choice = self._reader.choice
+
+    def read(self, region: Region, channels: Channels | None = None) -> NDArray[Any]:
+        """Return a region as (C, i, j, k): a view, or memory of its own."""
+        count = self._fields.channels
+        if self._view is not None:
+            MAPS.trim()
+            return part_of(self._view, region, channels, count)
+        wanted = channels or (0, count)
+        flat = self._reader.read(*self._box(region, wanted)).reshape(-1)
+        return plain(self._fields.of_rows(flat, region, wanted))
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Bring in the bytes of a region."""
+        found = self.read(region, channels)
+        return touch(found) if self._view is not None else found.nbytes
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read."""
+        return self.choice.mode != "direct" and HINTS.worth_asking()
+
+    def prefetch(self, region: Region) -> Hint | None:
+        """Tell the system that a region is going to be read."""
+        if self._view is None:
+            return self._reader.will_need(*self._box(region, (0, self._fields.channels)))
+        if self._place is None:
+            return None
+        others = (slice(None),) * (self._view.ndim - 3)
+        return self._place.prefetch(self._view, (*others, *region.slices))
+
+    def _box(
+        self, region: Region, channels: Channels
+    ) -> tuple[Sequence[int], Sequence[Span], int, int]:
+        lengths, box = self._fields.stored_box(region, channels)
+        return lengths, box, self._fields.dtype.itemsize, self._fields.offset
+
+
+class ArrayFile(LocalFile, Backend):
+    """An array in C order that lies bare in a local file, read when it is asked for.
+
+    Parameters
+    ----------
+    file
+        Open for reading; may be closed afterwards.
+    choice
+        ``"pread"`` or ``"direct"``.
+    path
+        Of the file.
+    offset
+        Where the array begins in it, in bytes.
+    layout
+        Which of its axes are C, I, J and K.
+    header, name
+        Of the volume.
+    """
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        choice: IoChoice,
+        path: str,
+        offset: int,
+        layout: Any,
+        header: Header,
+        name: str,
+    ) -> None:
+        self.path = path
+        self._offset, self._layout = offset, layout
+        self._reader = FileReader(file, choice, name)
+        super().__init__(header, name)
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        """Return what a scheme needs to know."""
+        return placed_layout(super().layout(volumes), self._reader.choice)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read the rows of the region."""
+        where, (first, last) = self._box(region, channels or (0, self.shape[0]))
+        found = self._reader.read(*where)
+        shape = [stop - start for start, stop in where[1]]
+        array = found.reshape(-1).view(self.disk_dtype).reshape(shape)
+        return Voxels(plain(self._layout.fold(array)[first:last]))
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int:
+        """Read the region: its bytes are its voxels, so there is nothing to decode."""
+        return self.read(region, channels).array.nbytes
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether it may be worth telling what is going to be read."""
+        return self._reader.choice.mode != "direct" and HINTS.worth_asking()
+
+    def prefetch(self, region: Region, box: OrientedBox | None = None) -> Hint | None:
+        """Tell the system what is going to be read."""
+        where, _ = self._box(region, (0, self.shape[0]))
+        return self._reader.will_need(*where)
+
+    def _box(self, region: Region, channels: Channels) -> tuple[Any, Channels]:
+        index, part = self._layout.index(region, channels)
+        spans = [(s.start, s.stop) for s in index]
+        return (self._layout.stored, spans, self.disk_dtype.itemsize, self._offset), part
+
+
+def placed_layout(layout: StoreLayout, choice: IoChoice) -> StoreLayout:
+    """Return a layout that says how the file is read, at the usual speed of its place."""
+    return layout.on_network(str(choice)) if choice.network else layout.read_by(str(choice))
